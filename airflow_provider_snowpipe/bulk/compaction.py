@@ -225,6 +225,6 @@ def content_key(files: Sequence[tuple[str, int, str]], options: CompactOptions) 
 
 
 def _ending(name: str) -> str:
-    """A name's ending without that of its compression, in small letters."""
+    """A name's ending without that of its compression, in lower case."""
     base, ending = os.path.splitext(name.rpartition("/")[2].lower())
     return os.path.splitext(base)[1] if ending in _COMPRESSED else ending

@@ -247,7 +247,7 @@ class CopyOutcome:
     def read(
         cls, rows: Iterable[Mapping[str, Any]], stage: StageReference, url: str | None = None
     ) -> CopyOutcome:
-        """Read the rows of a COPY's result, whose keys are the columns' names in small letters.
+        """Read the rows of a COPY's result, whose keys are the columns' names in lower case.
 
         A COPY that found nothing to do answers with one row that has a status and no file.
 

@@ -85,7 +85,7 @@ class FileLoad:
 
     @classmethod
     def from_copy_history(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row of ``COPY_HISTORY``, whose keys are the columns' names in small letters.
+        """Read a row of ``COPY_HISTORY``, whose keys are the columns' names in lower case.
 
         :param row: the row
         """
@@ -108,7 +108,7 @@ class FileLoad:
 
     @classmethod
     def from_copy_result(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row of what COPY INTO table answers, whose keys are the columns' names in small letters.
+        """Read a row of what COPY INTO table answers, whose keys are the columns' names in lower case.
 
         :param row: the row; its file is named as ``LIST`` names it
         """

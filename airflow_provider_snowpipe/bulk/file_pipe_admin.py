@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
 
 RunSql = Callable[[str, Sequence[str] | None], Sequence[Mapping[str, Any]]]
-"""Runs a statement with the values that it binds; the rows' keys are the columns' names in small letters."""
+"""Runs a statement with the values that it binds; the rows' keys are the columns' names in lower case."""
 
 IF_EXISTS = ("check", "keep", "replace")
 ON_NOTHING = ("fail", "report")

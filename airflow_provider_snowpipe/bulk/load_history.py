@@ -136,7 +136,7 @@ def timestamp(value: object) -> dt.datetime | None:
 # -- Load history by SQL: the table function COPY_HISTORY, which knows loads by COPY and pipes for 14 days --
 
 RunSql = Callable[[str, Sequence[str]], Sequence[Mapping[str, Any]]]
-"""Runs a statement with the values that it binds; the rows' keys are the columns' names in small letters."""
+"""Runs a statement with the values that it binds; the rows' keys are the columns' names in lower case."""
 
 COLUMNS = (
     "FILE_NAME, STAGE_LOCATION, LAST_LOAD_TIME, ROW_COUNT, ROW_PARSED, FILE_SIZE, ERROR_COUNT, STATUS, "

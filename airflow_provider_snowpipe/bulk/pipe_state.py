@@ -33,7 +33,7 @@ class PipeStatus:
     :param last_ingested_at: when that was
     :param notification_channel: where events of new files come from, None without ``AUTO_INGEST``
     :param error: why the pipe does not load, in Snowflake's words
-    :param told: everything that Snowflake said, by its own names
+    :param raw: everything that Snowflake said, by its own names
     """
 
     execution_state: str
@@ -44,7 +44,7 @@ class PipeStatus:
     last_ingested_at: dt.datetime | None = None
     notification_channel: str | None = None
     error: str | None = None
-    told: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, text: object) -> Self:
@@ -54,8 +54,8 @@ class PipeStatus:
         :raises SqlError: if it is something else
         """
         try:
-            told = json.loads(str(text))
-            state = str(told["executionState"])
+            raw = json.loads(str(text))
+            state = str(raw["executionState"])
         except (ValueError, KeyError, TypeError):
             raise SqlError(
                 f"SYSTEM$PIPE_STATUS answered {str(text)[:80]!r}, which is no state of a pipe: check that "
@@ -63,14 +63,14 @@ class PipeStatus:
             ) from None
         return cls(
             execution_state=state,
-            pending_files=int(told.get("pendingFileCount") or 0),
-            oldest_pending_path=_text(told.get("oldestPendingFilePath")),
-            oldest_pending_at=_timestamp(told.get("oldestFileTimestamp")),
-            last_ingested_path=_text(told.get("lastIngestedFilePath")),
-            last_ingested_at=_timestamp(told.get("lastIngestedTimestamp")),
-            notification_channel=_text(told.get("notificationChannelName")),
-            error=_text(told.get("error")) or _text(told.get("fault")),
-            told=told,
+            pending_files=int(raw.get("pendingFileCount") or 0),
+            oldest_pending_path=_text(raw.get("oldestPendingFilePath")),
+            oldest_pending_at=_timestamp(raw.get("oldestFileTimestamp")),
+            last_ingested_path=_text(raw.get("lastIngestedFilePath")),
+            last_ingested_at=_timestamp(raw.get("lastIngestedTimestamp")),
+            notification_channel=_text(raw.get("notificationChannelName")),
+            error=_text(raw.get("error")) or _text(raw.get("fault")),
+            raw=raw,
         )
 
     @property
@@ -115,7 +115,7 @@ def _text(value: object) -> str | None:
 
 
 def _timestamp(value: object) -> dt.datetime | None:
-    """A timestamp in ISO 8601; None for one that is written otherwise, which ``told`` still has."""
+    """A timestamp in ISO 8601; None for one that is written otherwise, which ``raw`` still has."""
     if not isinstance(value, str):
         return None
     try:
@@ -146,22 +146,22 @@ class PipeTarget:
 
     :param table: database, schema and name of the table
     :param stage: the pipe's location: the stage, with its database and schema, and a path in it
-    :param is_told: True where events of new files feed the pipe (``AUTO_INGEST``)
+    :param auto_ingest: True where events of new files feed the pipe (``AUTO_INGEST``)
     :param statement: its COPY statement
     """
 
     table: tuple[str, str, str]
     stage: StageReference
-    is_told: bool = False
+    auto_ingest: bool = False
     statement: str = field(default="", repr=False, compare=False)
 
     @classmethod
-    def of(cls, pipe: PipeName, definition: str, *, is_told: bool = False) -> Self:
+    def of(cls, pipe: PipeName, definition: str, *, auto_ingest: bool = False) -> Self:
         """Read a pipe's COPY statement; names without a database or a schema are those of the pipe's own.
 
         :param pipe: the pipe
         :param definition: the statement, as ``DESCRIBE PIPE`` shows it
-        :param is_told: True where events of new files feed the pipe
+        :param auto_ingest: True where events of new files feed the pipe
         :raises ConfigurationError: if it shows none, or one that names no table or no stage
         """
         table, location = _TABLE.match(definition), _location(definition)
@@ -174,20 +174,20 @@ class PipeTarget:
         names = [_spelled(part) for part in re.findall(_PART, table["table"])]
         database, schema, name = [pipe.database, pipe.schema][: 3 - len(names)] + names
         whole = StageReference.parse(location).location("", database=pipe.database, schema=pipe.schema)
-        return cls((database, schema, name), StageReference.parse(whole), is_told, definition)
+        return cls((database, schema, name), StageReference.parse(whole), auto_ingest, definition)
 
     def below(self, staged: StageReference, pipe: PipeName) -> str:
-        """The start of the paths below the pipe's location of what lies at a place in a stage.
+        """The start of the paths below the pipe's location of what lies in a directory of a stage.
 
-        :param staged: the place
+        :param staged: the directory
         :param pipe: the pipe, for its database and schema, and for the error's text
         :return: empty, or a path that ends in ``/``
-        :raises ConfigurationError: if the place is not below the pipe's location
+        :raises ConfigurationError: if the directory is not below the pipe's location
         """
         given = StageReference.parse(staged.location("", database=pipe.database, schema=pipe.schema))
         inside = f"{given.path}/".removeprefix("/")
         root = f"{self.stage.path}/".removeprefix("/")
-        if stage_place(given) != stage_place(self.stage) or not inside.startswith(root):
+        if stage_key(given) != stage_key(self.stage) or not inside.startswith(root):
             raise ConfigurationError(
                 f"pipe {pipe} loads from {written(self.stage)}, and the files are at {written(given)}: stage "
                 "them below the pipe's location, or name the pipe of that stage"
@@ -214,17 +214,17 @@ class ListedPipe:
     def read(cls, row: Mapping[str, Any]) -> Self | None:
         """Read a row of SHOW PIPES; None for a pipe of another kind.
 
-        :param row: the row, its keys are the columns' names in small letters
+        :param row: the row, its keys are the columns' names in lower case
         :raises ConfigurationError: if its definition does not show to the role
         """
         if row.get("kind") == "STREAMING":
             return None
         name = PipeName(str(row["database_name"]), str(row["schema_name"]), str(row["name"]))
-        is_told = bool(row.get("notification_channel"))
+        auto_ingest = bool(row.get("notification_channel"))
         created = row.get("created_on")
         return cls(
             name,
-            PipeTarget.of(name, str(row.get("definition") or ""), is_told=is_told),
+            PipeTarget.of(name, str(row.get("definition") or ""), auto_ingest=auto_ingest),
             created if isinstance(created, dt.datetime) else None,
             row.get("pattern") or None,
         )
@@ -251,7 +251,7 @@ class ListedPipe:
 
         :param stage: a stage, with its database and schema
         """
-        return stage_place(stage) == stage_place(self.target.stage)
+        return stage_key(stage) == stage_key(self.target.stage)
 
     def _matches(self, path: str) -> bool:
         try:
@@ -278,7 +278,7 @@ def _location(statement: str) -> str | None:
     return None
 
 
-def stage_place(stage: StageReference) -> tuple[str, ...]:
+def stage_key(stage: StageReference) -> tuple[str, ...]:
     """Database, schema and name of a stage, each as Snowflake keeps it.
 
     :param stage: the stage, with its database and schema

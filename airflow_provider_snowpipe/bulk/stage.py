@@ -300,7 +300,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ContentPath:
-    """A file's place in a stage.
+    """A file's path in a stage, by what it holds.
 
     :param folder: of its channel
     :param digest: of channel, name and content
@@ -313,7 +313,7 @@ class ContentPath:
 
     @classmethod
     def of(cls, channel: str, name: str, file: Path, size: int) -> ContentPath:
-        """Find the place of a file by what it holds.
+        """Find the path of a file.
 
         :param channel: the channel of its partition
         :param name: its name in the partition
@@ -334,6 +334,15 @@ class ContentPath:
             )
         return cls(_UNSAFE.sub("_", channel), digest.hexdigest(), _UNSAFE.sub("_", name))
 
+    @classmethod
+    def read(cls, staged: str) -> ContentPath | None:
+        """Read the path of a staged file, None for one that is too short.
+
+        :param staged: the path, with whatever comes before
+        """
+        parts = staged.split("/")[-3:]
+        return cls(*parts) if len(parts) == 3 else None
+
     @property
     def path(self) -> str:
         """The whole path."""
@@ -347,31 +356,20 @@ def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -
     :param history: loads from the oldest, of whichever loader counts
     :raises SourcePositionError: if another content of one of the files was loaded
     """
-    expected = {(one.folder, one.digest, one.name): one.path for one in paths}
+    expected = set(paths)
     names = {(one.folder, one.name) for one in paths}
     found: dict[str, FileLoad] = {}
     for load in history:
-        place = staged_place(f"{load.location.rstrip('/')}/{load.path}")
-        if load.status not in (LOADED, PARTIALLY_LOADED) or place is None:
+        content = ContentPath.read(f"{load.location.rstrip('/')}/{load.path}")
+        if load.status not in (LOADED, PARTIALLY_LOADED) or content is None:
             continue
-        folder, digest, name = place
-        path = expected.get((folder, digest, name))
-        if path is not None:
-            found[path] = replace(load, path=path)
-        elif (folder, name) in names:
+        if content in expected:
+            found[content.path] = replace(load, path=content.path)
+        elif (content.folder, content.name) in names:
             raise SourcePositionError(
-                f"file {name!r} of channel {folder!r} has changed: an interrupted load has loaded "
-                f"{load.rows_loaded:,} rows of its former content"
+                f"file {content.name!r} of channel {content.folder!r} has changed: an interrupted load has "
+                f"loaded {load.rows_loaded:,} rows of its former content"
                 f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}. Bring that back, "
                 "or remove these rows and reset the channel's offset token on purpose. Nothing was loaded"
             )
     return found
-
-
-def staged_place(name: str) -> tuple[str, str, str] | None:
-    """The folder, the digest and the name that the path of a staged file ends in, None for another path.
-
-    :param name: the path, with whatever comes before
-    """
-    parts = name.split("/")[-3:]
-    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None

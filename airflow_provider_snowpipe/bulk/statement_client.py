@@ -31,7 +31,7 @@ class StatementState:
     """What the service says of one statement.
 
     :param handle: names the statement
-    :param rows: its result once it has one, the columns' names in small letters; None while it runs
+    :param rows: its result once it has one, the columns' names in lower case; None while it runs
     """
 
     handle: str
@@ -205,7 +205,7 @@ def statement_rows(
     ca_bundle: str | None = None,
     retry: RetryPolicy | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of a statement that needs no warehouse, with the names of its columns in small letters.
+    """The rows of a statement that needs no warehouse, with the names of its columns in lower case.
 
     :param account_url: the account's address, ``https://<host>[:<port>]``
     :param credentials: prove who asks

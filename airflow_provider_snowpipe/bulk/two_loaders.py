@@ -157,7 +157,7 @@ def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> t
     :param pipe: the pipe
     :param files: paths of files that the pipe takes, and since when they are staged, None for unknown
     """
-    if not pipe.target.is_told:
+    if not pipe.target.auto_ingest:
         return ()
     since = None if pipe.created is None else pipe.created - _CLOCKS
     return tuple(path for path, staged in files.items() if since is None or staged is None or staged >= since)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RunSql = Callable[..., list[dict[str, Any]]]
 """Runs a statement with the values that it binds, and whatever else the connector's cursor is to be told; the
-rows' keys are the columns' names in small letters."""
+rows' keys are the columns' names in lower case."""
 
 _LOGIN_SECONDS = 30
 _LONGEST_HEAD = 60
@@ -133,7 +133,7 @@ class AccountSql:
         return [str(row["name"]) for row in self.rows("LIST %s", (location,))]
 
     def rows(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Run one statement; its rows, with the columns' names in small letters.
+        """Run one statement; its rows, with the columns' names in lower case.
 
         :param statement: the statement, with ``%s`` for each value that it binds
         :param values: the values

@@ -73,9 +73,9 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param location: where it goes, as ``@stage/path``
         :raises SqlError: if the upload fails, or signing in for it
         """
-        place = quoted_location(location)
+        target = quoted_location(location)
         source = string_literal(f"file://{path}")
-        self.run_sql(f"PUT {source} {place} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
+        self.run_sql(f"PUT {source} {target} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
 
     def get_file(self, location: str, folder: str) -> None:
         """Bring one file of an internal stage to this machine by ``GET``.
@@ -85,8 +85,8 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if it cannot be brought
         """
         database, schema = self.place()
-        place = StageReference.parse(location).location("", database=database, schema=schema)
-        self.run_sql(f"GET {quoted_location(place.rstrip('/'))} {string_literal(f'file://{folder}/')}")
+        whole = StageReference.parse(location).location("", database=database, schema=schema)
+        self.run_sql(f"GET {quoted_location(whole.rstrip('/'))} {string_literal(f'file://{folder}/')}")
 
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.
@@ -156,8 +156,8 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if the statement fails, or signing in for it
         """
         question = HistoryQuestion(frozenset(paths), dt.datetime.now(dt.UTC) - REMEMBERED)
-        place = self.place()
-        history = CopyHistory(self.run_sql, (*place, table), (*place, pipe) if pipe else None)
+        schema = self.place()
+        history = CopyHistory(self.run_sql, (*schema, table), (*schema, pipe) if pipe else None)
         return history.loads([question], dt.datetime.now(dt.UTC))
 
     def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
@@ -197,7 +197,7 @@ class SnowpipeBulkHook(SnowpipeHook):
 
         name = PipeName(*self.place(), pipe)
         known = FilePipeAdmin(self.run_sql, name).known()
-        return None if known is None else PipeTarget.of(name, known.definition, is_told=known.auto_ingest)
+        return None if known is None else PipeTarget.of(name, known.definition, auto_ingest=known.auto_ingest)
 
     def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
         """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.

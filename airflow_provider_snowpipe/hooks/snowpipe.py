@@ -217,7 +217,7 @@ class SnowpipeHook(BaseHook):
         return self._account().columns_for_keys(self.pipe_name())
 
     def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Run one statement in the account; its rows, with the columns' names in small letters.
+        """Run one statement in the account; its rows, with the columns' names in lower case.
 
         :param statement: the statement, with ``%s`` for each value that it binds
         :param values: the values

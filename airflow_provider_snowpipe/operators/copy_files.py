@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.bulk.copy_run import (
 from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, file_names
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS
-from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, stage_place, written
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, stage_key, written
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
 from airflow_provider_snowpipe.bulk.two_loaders import (
@@ -444,5 +444,5 @@ def _root(hook: SnowpipeBulkHook, files: StagedPaths) -> str:
         return files.url.rstrip("/")
     database, schema = hook.place()
     return ".".join(
-        stage_place(StageReference.parse(files.stage.location("", database=database, schema=schema)))
+        stage_key(StageReference.parse(files.stage.location("", database=database, schema=schema)))
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP
-from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents, staged_place
+from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.load_choice import why_not_copy_file
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
@@ -114,15 +114,17 @@ def refuse_waiting(share: CopyShare, staged: Sequence[str], loads: Sequence[File
     :raises SourcePositionError: if there is one that the pipe has neither loaded nor failed to load
     """
     now = {path.name: path.digest for path in share.paths}
-    ended = {staged_place(f"{load.location.rstrip('/')}/{load.path}") for load in loads if load.is_final}
+    ended = {ContentPath.read(f"{load.location.rstrip('/')}/{load.path}") for load in loads if load.is_final}
     for name in staged:
-        place = staged_place(name)
-        if place is not None and now.get(place[2], place[1]) != place[1] and place not in ended:
+        content = ContentPath.read(name)
+        if content is None or content in ended:
+            continue
+        if now.get(content.name, content.digest) != content.digest:
             raise SourcePositionError(
-                f"file {place[2]!r} of channel {share.position.channel!r} has changed, and pipe {pipe!r} may "
-                f"have its former content, staged as {name!r}, in its queue: bring that content back; or see "
-                "that SYSTEM$PIPE_STATUS tells of no pending file, and REMOVE the staged one. Nothing was "
-                "loaded"
+                f"file {content.name!r} of channel {share.position.channel!r} has changed, and pipe {pipe!r} "
+                f"may have its former content, staged as {name!r}, in its queue: bring that content back; or "
+                "see that SYSTEM$PIPE_STATUS tells of no pending file, and REMOVE the staged one. Nothing "
+                "was loaded"
             )
 
 

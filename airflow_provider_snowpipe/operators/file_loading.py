@@ -147,7 +147,7 @@ class FileLoading:
         why = None if (files := self.task.source_files()) is None else why_not_copy(files)
         if why is not None:
             raise ConfigurationError(f"path is 'pipe', and {why}: drop that, or take path='stream'")
-        if target.is_told:
+        if target.auto_ingest:
             raise ConfigurationError(
                 f"pipe {self._full_name(pipe)} has AUTO_INGEST, so that it may load a file as soon as it is "
                 "staged, before the channel's token says so: name a pipe without it in file_pipe=…"

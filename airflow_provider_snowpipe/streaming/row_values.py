@@ -398,7 +398,7 @@ _DATES = {"DATE", "TIMESTAMP_NTZ(9)"}
 def columns_of_rows(
     lines: Iterable[bytes], types: Mapping[str, str] | None = None
 ) -> tuple[TableColumn, ...]:
-    """Infer columns from rows, in the order in which the rows name them; names in capital letters.
+    """Infer columns from rows, in the order in which the rows name them; names in upper case.
 
     Integers are NUMBER(38,0), other numbers FLOAT, ISO texts DATE and TIMESTAMP_NTZ(9) or, with a zone,
     TIMESTAMP_TZ(9), objects and arrays VARIANT; a column with values of several kinds is VARCHAR. All are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, SupportsInt
 
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name
 
@@ -121,7 +121,7 @@ def _text(value: object) -> str | None:
 
 
 def _integer(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float | str) and value != "" else None
+    return int(value) if isinstance(value, SupportsInt | str) and value != "" else None
 
 
 def _milliseconds(value: object) -> int | None:
@@ -170,7 +170,7 @@ class ListedChannel:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row, whose keys are the columns' names in small letters."""
+        """Read a row, whose keys are the columns' names in lower case."""
         created = row.get("created_on")
         return cls(
             name=str(row["name"]),
@@ -179,8 +179,8 @@ class ListedChannel:
             table=str(row["table_name"]),
             pipe=str(row["parent_name"]) if row.get("parent_domain") == "PIPE" else None,
             offset_token=None if row.get("offset_token") is None else str(row["offset_token"]),
-            client_sequencer=_listing_integer(row.get("client_sequencer")),
-            row_sequencer=_listing_integer(row.get("row_sequencer")),
+            client_sequencer=_integer(row.get("client_sequencer")),
+            row_sequencer=_integer(row.get("row_sequencer")),
             created_on=created if isinstance(created, dt.datetime) else None,
         )
 
@@ -188,10 +188,6 @@ class ListedChannel:
 def show_channels(pipe: PipeName) -> str:
     """The statement that lists the channels of a pipe."""
     return f"SHOW CHANNELS IN PIPE {full_name(pipe.database, pipe.schema, pipe.pipe)}"
-
-
-def _listing_integer(value: object) -> int | None:
-    return None if value is None or value == "" else int(str(value))
 
 
 # -- Telling whether somebody writes to a channel, from two observations of it -----------------------------

@@ -121,7 +121,7 @@ class TableColumn:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row of ``DESCRIBE TABLE``, whose keys are the columns' names in small letters.
+        """Read a row of ``DESCRIBE TABLE``, whose keys are the columns' names in lower case.
 
         An AUTOINCREMENT column has ``IDENTITY START … INCREMENT …`` as its default ("DESCRIBE TABLE").
         """
