@@ -23,6 +23,8 @@ from airflow_provider_snowpipe.streaming.limits import FIRST_POLL_SECONDS, LONGE
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus, signs_of_a_writer
 
+log = logging.getLogger(__name__)
+
 # -- Opening a channel for somebody else to write to, and dropping one: what to do, and what to refuse ---
 
 
@@ -185,8 +187,6 @@ def _has_uncommitted_rows(client: SnowpipeClient, channel: str) -> bool | None:
 
 
 # -- Setting a channel's offset token by compare-and-set: fence, read, compare, set, read again ----------
-
-log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
 _CONFIRM_SECONDS = 30.0

@@ -26,6 +26,8 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
+log = logging.getLogger(__name__)
+
 # -- A bounded number of rows with a position each: what an append without Spark sends, and what it skips --
 
 _PART_BYTES = 256 * 1024
@@ -233,8 +235,6 @@ def _field(line: bytes, column: str) -> Any:
 
 
 # -- Appending a bounded number of rows to one channel, exactly once -------------------------------------
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
+log = logging.getLogger(__name__)
+
 CHANNEL_LIFE = dt.timedelta(days=30)
 _FORMAT = "airflow-provider-snowpipe offset backup"
 _VERSION = 1
@@ -207,8 +209,6 @@ def _time(text: str) -> dt.datetime:
 
 
 # -- Bringing channels back to the tokens of a backup: what has to be done, and what is refused ----------
-
-log = logging.getLogger(__name__)
 
 
 class RestoreAction(StrEnum):

@@ -37,6 +37,8 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
+log = logging.getLogger(__name__)
+
 # -- One writer's session on a channel, whatever carries the rows: its position, and the wait for the commit -
 
 
@@ -196,8 +198,6 @@ class ChannelSession(ABC):
 #
 # An append that returned is buffered or received, not committed. Only :meth:`Channel.wait_for_commit`
 # proves that rows are in the table.
-
-log = logging.getLogger(__name__)
 
 _OUTBOX = 1
 

@@ -27,6 +27,8 @@ from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
+log = logging.getLogger(__name__)
+
 # -- One listing of a pipe's channels for everyone in an event loop who wants to know of new ones --------
 
 LIST_SECONDS = 60.0
@@ -460,8 +462,6 @@ def journals_fed_by(stream: object) -> list[WatermarkJournal]:
 
 
 # -- Following the commits of a pipe's channels: from polls to messages, with a watermark that is kept ---
-
-log = logging.getLogger(__name__)
 
 START_NOW, START_BEGINNING = "now", "beginning"
 
