@@ -24,6 +24,9 @@ OptionValue = str | bool | int | float | None | Sequence[str]
 """None is written as the word NONE."""
 
 
+# pragma: no mutate start (literals are tested against the service)
+
+
 def string_literal(text: str) -> str:
     """Write a text so that Snowflake reads it letter by letter.
 
@@ -65,7 +68,7 @@ def option(name: str, value: OptionValue) -> str:
         raise ConfigurationError(
             f"option {name!r} is no name of an option: give letters, digits and underlines"
         )
-    return f"{written} = {_value(written, value)}"
+    return f"{written} = {_written_value(written, value)}"
 
 
 def option_group(name: str, values: Mapping[str, Any]) -> str:
@@ -86,7 +89,7 @@ def _unescaped(found: re.Match[str]) -> str:
     return "'" if letter is None else _CONTROLS.get(letter, letter)
 
 
-def _value(name: str, value: Any) -> str:
+def _written_value(name: str, value: Any) -> str:
     if value is None:
         return "NONE"
     if isinstance(value, bool):
@@ -100,6 +103,9 @@ def _value(name: str, value: Any) -> str:
     raise ConfigurationError(
         f"option {name} is {value!r}: give a text, a number, True, False, None or a list of texts"
     )
+
+
+# pragma: no mutate end
 
 
 # -- COPY INTO table as a value: every option typed, every name quoted, every text escaped ---------------

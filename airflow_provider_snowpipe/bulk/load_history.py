@@ -147,6 +147,9 @@ MOST_NAMES = 5_000
 """Names that a statement lists; for more, it asks for every file since then."""
 
 
+# pragma: no mutate start (SQL is tested against the service)
+
+
 class CopyHistory:
     """The loads into one table.
 
@@ -313,6 +316,9 @@ def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str])
         )
         return []
     return [FileLoad.from_copy_history(row) for row in rows]
+
+
+# pragma: no mutate end
 
 
 # -- What COPY statements have cost: seconds of a warehouse, and the credits that the account says -------

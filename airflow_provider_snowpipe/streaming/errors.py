@@ -27,6 +27,9 @@ IF_NO_ANSWER = (
 """What to do about a service that does not answer."""
 
 
+# pragma: no mutate start (classes and their words)
+
+
 class SnowpipeError(Exception):
     """Base of every error this package raises on purpose.
 
@@ -487,6 +490,9 @@ def error_class(name: str) -> type[SnowpipeError]:
     """
     kind = globals().get(name)
     return kind if isinstance(kind, type) and issubclass(kind, SnowpipeError) else SnowpipeError
+
+
+# pragma: no mutate end
 
 
 # -- What another try of a task is worth, and when it may start at the earliest --------------------------

@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 _LONGEST_QUOTE = 300
 
 
+# pragma: no mutate start (sockets and certificates are tested over the wire)
+
+
 class UnreachableError(Exception):
     """One attempt got no answer (connection refused or lost, time-out). The outcome is unknown."""
 
@@ -262,6 +265,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         return None
     return max(0.0, (until - pendulum.now("UTC")).total_seconds())
+
+
+# pragma: no mutate end
 
 
 # -- Which answers are worth repeating, for how long, and what the others mean ---------------------------

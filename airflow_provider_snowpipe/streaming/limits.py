@@ -50,6 +50,9 @@ WIRE_LIMIT_BYTES = int(REQUEST_BYTES.value)
 """Largest body that the service takes, as sent."""
 
 
+# pragma: no mutate start (rates are tested as a whole)
+
+
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     """When a batch closes (whichever comes first), and how fast batches may follow each other.
@@ -142,6 +145,9 @@ class _Allowance:
 
     def seconds_until(self, amount: float, now: float) -> float:
         return (amount - self._left) / self._rate - (now - self._at)
+
+
+# pragma: no mutate end
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,13 @@ def test_renewed_credentials_that_are_accepted_succeed(clock: Clock) -> None:
     assert service.made == [0, 1, 2]
 
 
+def test_answers_that_are_transient_are_no_refused_credentials(clock: Clock) -> None:
+    service = _Script(_answer(503), _answer(503), _answer(401), _answer(200), renewable=True)
+
+    assert service.request(policy=RetryPolicy(60, 1, 2, 5, 0)).status == 200
+    assert service.made == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(("status", "code"), [(400, ""), (404, "ERR_X"), (409, "ERR_STALE"), (413, "")])
 def test_final_answer_is_not_repeated(clock: Clock, status: int, code: str) -> None:
     service = _Script(_answer(status, code), _answer(200))
