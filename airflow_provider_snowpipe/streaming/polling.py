@@ -39,7 +39,7 @@ class Closes(Protocol):
 
 Source = TypeVar("Source", bound=Closes)
 Question = TypeVar("Question")
-Answer = TypeVar("Look")
+Answer = TypeVar("Answer")
 Poll = TypeVar("Poll", bound="SharedPoll[Any]")
 
 
