@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.bulk.stage import StageReference
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.report import RunReport
-    from airflow_provider_snowpipe.streaming.small_load import SmallLoad
+    from airflow_provider_snowpipe.streaming.append import SmallLoad
 
 CHANNELS_FACET = "snowpipe_channels"
 # Of ObjectStoragePath, and Hadoop's names of the same store.

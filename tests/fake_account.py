@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.streaming.answer import Answer
+from airflow_provider_snowpipe.streaming.http import Answer
 
 DATABASE, SCHEMA, TABLE = "LOCAL", "PUBLIC", "T"
 URL = "https://account.invalid"

@@ -15,16 +15,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import jwt
 import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark import sink
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.http import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.jumping_time import JumpingTime
 
@@ -173,14 +173,13 @@ class _Fault:
 
 
 class FakeSnowpipe:
-    """The service of one pipe, its two transports, and the clock of whoever uses it.
+    """The service of one pipe, its connections, and the clock of whoever uses it.
 
     :param clock: what the service and its clients take for the time
     """
 
     def __init__(self, clock: JumpingTime) -> None:
         self.clock = clock
-        self.control = self.data = self
         self.calls: list[Call] = []
         self.channels: dict[str, FakeChannel] = {}
         self.holds_commits = False
@@ -253,7 +252,7 @@ class FakeSnowpipe:
         """The appends in order, every attempt of them."""
         return [call for call in self.calls if call.operation == "append"]
 
-    # What a transport does.
+    # What connections do.
 
     def send(
         self,
@@ -261,20 +260,19 @@ class FakeSnowpipe:
         url: str,
         *,
         headers: Mapping[str, str],
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, str],
         json_body: Any = None,
         form: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: bytes | None = None,
     ) -> Answer:
         """Answer one attempt."""
-        parts = urlsplit(url)
-        operation, channel, pipe = _operation(method, parts.path, json_body)
+        operation, channel, pipe = _operation(method, urlsplit(url).path, json_body)
         call = Call(
             operation,
             channel,
-            query or dict(parse_qsl(parts.query, keep_blank_values=True)),
+            query,
             headers["Authorization"].removeprefix("Bearer "),
-            _decoded(body, headers) if body else json_body or form,
+            _decoded(body, headers) if body is not None else json_body or form,
         )
         with self._lock:
             self.calls.append(call)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
+from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import committed, connect, ids
 from tests.local_service import LocalService

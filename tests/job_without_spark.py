@@ -21,7 +21,7 @@ from typing import Any, Self
 from unittest.mock import patch
 
 from airflow_provider_snowpipe.spark import driver, job, sink
-from airflow_provider_snowpipe.streaming.transport import Timeouts
+from airflow_provider_snowpipe.streaming.http import Timeouts
 from tests.spark_deeds import deeds_of, doing, read_deeds
 from tests.spark_job import SparkJob
 

@@ -9,14 +9,11 @@ from typing import Any, Self
 import pytest
 
 _WAITING = (
+    "streaming.admin",
+    "streaming.append",
     "streaming.auth",
     "streaming.channel",
-    "streaming.channel_session",
-    "streaming.exchange",
-    "streaming.lifecycle",
-    "streaming.reset",
-    "streaming.retry",
-    "streaming.small_load",
+    "streaming.http",
     "spark.sink",
 )
 """The modules that wait, or ask how long a token lives."""

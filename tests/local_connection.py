@@ -71,7 +71,7 @@ def append(
 
 def commit(service: LocalService, table: str, channel: str, tokens: list[str]) -> None:
     """Send one row for each token and wait until the last one is committed."""
-    from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
+    from airflow_provider_snowpipe.streaming.admin import open_when_committed
 
     append(service, table, channel, tokens)
     with service.client(table) as client:

@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.local.errors import ServiceError
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import KeyPair
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 _CLI = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli"]
 _READY_SECONDS = 240.0

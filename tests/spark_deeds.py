@@ -28,8 +28,7 @@ from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork,
 from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
+from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.assets.uri import PARTITIONED_KEY, SCHEME, TableAddress
+from airflow_provider_snowpipe.streaming.arguments import add_counts
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.unknown_columns import add_counts
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook

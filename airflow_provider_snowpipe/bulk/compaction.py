@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self, get_args
 
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 # -- How many files, and how large: Snowflake's advice is 100 to 250 MB, compressed ----------------------
@@ -225,6 +225,6 @@ def content_key(files: Sequence[tuple[str, int, str]], options: CompactOptions) 
 
 
 def _ending(name: str) -> str:
-    """A name's ending without that of its compression, in small letters."""
+    """A name's ending without that of its compression, in lower case."""
     base, ending = os.path.splitext(name.rpartition("/")[2].lower())
     return os.path.splitext(base)[1] if ending in _COMPRESSED else ending

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
 from airflow_provider_snowpipe.bulk.file_load import LOAD_FAILED, LOADED, PARTIALLY_LOADED, FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ConfigurationError,
@@ -144,7 +144,7 @@ class CopyRun:
         if self._running is not None:
             self.client.cancel(*self._running)
 
-    def look(self, handle: str, statement: str) -> Rows | None:
+    def poll(self, handle: str, statement: str) -> Rows | None:
         """Ask for a statement a few times; its rows, None while it runs.
 
         :param handle: the statement's handle
@@ -247,7 +247,7 @@ class CopyOutcome:
     def read(
         cls, rows: Iterable[Mapping[str, Any]], stage: StageReference, url: str | None = None
     ) -> CopyOutcome:
-        """Read the rows of a COPY's result, whose keys are the columns' names in small letters.
+        """Read the rows of a COPY's result, whose keys are the columns' names in lower case.
 
         A COPY that found nothing to do answers with one row that has a status and no file.
 
@@ -295,7 +295,7 @@ class CopyOutcome:
 
         :param files: paths of these files, below the stage
         :param history: loads from the oldest
-        :param since: what was loaded from this moment on was loaded by this run
+        :param since: what was loaded from this time on was loaded by this run
         """
         if not files:
             return self
@@ -332,7 +332,7 @@ class CopyOutcome:
         raise FilesRejectedError(
             f"COPY into {table}: {len(bad):,} of {len(every):,} files were not loaded as a whole: "
             f"{named}{more}. "
-            "Mend these files and stage them again, or say on_rejected='report'",
+            "Fix these files and stage them again, or say on_rejected='report'",
             files=tuple(load.path for load in bad),
             rejected=sum(load.errors_seen for load in bad),
         )
@@ -362,10 +362,10 @@ def newest_loads(files: Sequence[str], history: Iterable[FileLoad]) -> dict[str,
     :param files: the files' paths below the stage
     :param history: loads from the oldest
     """
-    wanted = WantedFiles(tuple(files))
+    expected = ExpectedFiles(tuple(files))
     known: dict[str, FileLoad] = {}
     for load in history:
-        path = wanted.name_of(load)
+        path = expected.name_of(load)
         if path is not None and load.is_final:
             known[path] = replace(load, path=path)
     return known

@@ -80,12 +80,12 @@ class FileLoad:
                 entry.get("firstErrorCharacterPos"),
                 entry.get("firstErrorColumnName"),
             ),
-            loaded_at=_moment(entry.get("lastInsertTime")),
+            loaded_at=_time(entry.get("lastInsertTime")),
         )
 
     @classmethod
     def from_copy_history(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row of ``COPY_HISTORY``, whose keys are the columns' names in small letters.
+        """Read a row of ``COPY_HISTORY``, whose keys are the columns' names in lower case.
 
         :param row: the row
         """
@@ -102,13 +102,13 @@ class FileLoad:
                 row.get("first_error_character_pos"),
                 row.get("first_error_column_name"),
             ),
-            loaded_at=_moment(row.get("last_load_time")),
+            loaded_at=_time(row.get("last_load_time")),
             pipe=_pipe(row),
         )
 
     @classmethod
     def from_copy_result(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row of what COPY INTO table answers, whose keys are the columns' names in small letters.
+        """Read a row of what COPY INTO table answers, whose keys are the columns' names in lower case.
 
         :param row: the row; its file is named as ``LIST`` names it
         """
@@ -194,7 +194,7 @@ def _first_error(message: object, line: object, character: object, column: objec
     )
 
 
-def _moment(value: object) -> dt.datetime | None:
+def _time(value: object) -> dt.datetime | None:
     if isinstance(value, str) and value:
         value = dt.datetime.fromisoformat(value)
     if not isinstance(value, dt.datetime):

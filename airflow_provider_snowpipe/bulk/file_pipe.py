@@ -7,17 +7,15 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.streaming.answer import Answer
-from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.streaming.auth import KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, ConfigurationError, PipeNotFoundError
-from airflow_provider_snowpipe.streaming.exchange import base_url
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import PipeName, quote_url_segment
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
-from airflow_provider_snowpipe.streaming.transport import ControlTransport, Timeouts
+from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_url_segment
 
 MOST_FILES = 5_000
 """Files that one post names."""
@@ -82,16 +80,15 @@ class FilePipeClient:
     ) -> None:
         self.pipe = pipe
         self._url = f"{base_url(account_url)}/v1/data/pipes/{quote_url_segment(_written(pipe))}"
-        self._credentials = credentials
-        self._retry = retry or RetryPolicy()
-        self._control = ControlTransport(ca_bundle, Timeouts())
+        self._transports = Transports(ca_bundle, Timeouts())
+        self._session = HttpSession(self._transports, retry, Signed(credentials))
 
     def __repr__(self) -> str:
         return f"FilePipeClient({self._url!r})"
 
     def close(self) -> None:
         """Give the connections back."""
-        self._control.close()
+        self._transports.close()
 
     def insert_files(self, files: Sequence[SubmittedFile], request_id: str) -> tuple[str, ...]:
         """Give files to the pipe, which loads them soon, and not again within 14 days.
@@ -131,8 +128,8 @@ class FilePipeClient:
     def history_page(self, since: str, until: str) -> PipeReport:
         """Ask for loads of a while, at most 14 days back, 10,000 at most. Snowflake limits how often.
 
-        :param since: the first moment, in ISO 8601
-        :param until: the moment after the last one
+        :param since: the first timestamp, in ISO 8601
+        :param until: the timestamp after the last one
         :raises PipeNotFoundError: if there is no such pipe, or the role may not see it
         """
         return self._reported("loadHistoryScan", {"startTimeInclusive": since, "endTimeExclusive": until})
@@ -140,8 +137,8 @@ class FilePipeClient:
     def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
         """Ask for all loads of a while, page by page.
 
-        :param since: the first moment
-        :param until: the moment after the last one
+        :param since: the first timestamp
+        :param until: the timestamp after the last one
         """
         start, end = since.isoformat(timespec="milliseconds"), until.isoformat(timespec="milliseconds")
         found: list[FileLoad] = []
@@ -171,20 +168,8 @@ class FilePipeClient:
     def _send(self, method: str, call: str, query: Mapping[str, str], body: Any = None) -> Answer:
         request = {"requestId": str(uuid.uuid4()), **query}
         try:
-            return repeat(
-                self._retry,
-                f"{call} of pipe {self.pipe}",
-                lambda _count: self._control.send(
-                    method,
-                    f"{self._url}/{call}",
-                    query=request,
-                    headers={
-                        "Authorization": f"Bearer {self._credentials.bearer()}",
-                        "X-Snowflake-Authorization-Token-Type": self._credentials.token_type,
-                    },
-                    json_body=body,
-                ),
-                refresh=lambda: False,
+            return self._session.request(
+                f"{call} of pipe {self.pipe}", method, f"{self._url}/{call}", query=request, json_body=body
             )
         except ApiError as error:
             if error.http_status != 404:
@@ -205,3 +190,70 @@ def _written(pipe: PipeName) -> str:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+# -- The loads of one file pipe over many polls: its report, and its history where the report has forgotten --
+
+_REPORTED = dt.timedelta(minutes=8)
+"""How far back the report is trusted; it keeps ten minutes, and 10,000 loads, whichever is less."""
+
+
+class ReportingPipe(Protocol):
+    """As much of a file pipe's client as its history needs."""
+
+    def insert_report(self, begin_mark: str | None = None) -> PipeReport:
+        """The loads of the last minutes."""
+
+    def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
+        """The loads of a while."""
+
+    def close(self) -> None:
+        """Give the connections back."""
+
+
+class PipeHistory:
+    """The loads by one pipe, with as few calls of ``loadHistoryScan`` as will do.
+
+    Each poll asks for the report since the one before. What the report cannot know is asked for once: what
+    came before the first poll of a question, and what was missed between two polls.
+
+    :param pipe: a client of the pipe
+    """
+
+    def __init__(self, pipe: ReportingPipe) -> None:
+        self._pipe = pipe
+        self._mark: str | None = None
+        self._asked_at: dt.datetime | None = None
+        self._answered: frozenset[HistoryQuestion] = frozenset()
+
+    def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
+        """The loads that the questions are about; what was told before may be left out.
+
+        :param questions: what is asked, by all who still wait
+        :param now: the time
+        :raises SnowpipeError: if the pipe cannot be asked
+        """
+        new = [question for question in questions if question not in self._answered]
+        # The history may know the newest loads later than the report, so a new question gets both in full.
+        report = self._pipe.insert_report(None if new else self._mark)
+        missed = self._unknown_since(new, report, now)
+        found = report.loads
+        if missed is not None:
+            found = self._pipe.history(max(missed, now - REMEMBERED), now) + found
+        self._mark, self._asked_at = report.next_mark, now
+        self._answered = frozenset(questions)
+        return found
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._pipe.close()
+
+    def _unknown_since(
+        self, new: Sequence[HistoryQuestion], report: PipeReport, now: dt.datetime
+    ) -> dt.datetime | None:
+        """The timestamp from which on the report does not say everything, None where it does."""
+        needed = [question.since for question in new]
+        if self._asked_at is not None:
+            needed.append(self._asked_at)
+        untold = [since for since in needed if not report.is_complete or now - since > _REPORTED]
+        return min(untold) - OVERLAP if untold else None

@@ -8,20 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto
-from airflow_provider_snowpipe.bulk.literals import STRING_LITERAL, option, string_literal
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+from airflow_provider_snowpipe.bulk.copy_statement import STRING_LITERAL, CopyInto, option, string_literal
+from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
     PipeBusyError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import PipeName, quote_identifier
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
 
 RunSql = Callable[[str, Sequence[str] | None], Sequence[Mapping[str, Any]]]
-"""Runs a statement with the values that it binds; the rows' keys are the columns' names in small letters."""
+"""Runs a statement with the values that it binds; the rows' keys are the columns' names in lower case."""
 
 IF_EXISTS = ("check", "keep", "replace")
 ON_NOTHING = ("fail", "report")
@@ -47,12 +45,14 @@ class KnownPipe:
 
         :param definition: what the pipe is to be
         """
-        wanted = definition.copy.statement()
+        expected = definition.copy.statement()
         # Earlier releases wrote a location of plain letters without quotes, which means the same.
         location = definition.copy.location
-        bare = wanted.replace(string_literal(location), location, 1) if _BARE.fullmatch(location) else wanted
-        if _spaced(self.definition) not in (_spaced(wanted), _spaced(bare)):
-            return f"its statement is {self.definition!r} and not {wanted!r}"
+        bare = (
+            expected.replace(string_literal(location), location, 1) if _BARE.fullmatch(location) else expected
+        )
+        if _spaced(self.definition) not in (_spaced(expected), _spaced(bare)):
+            return f"its statement is {self.definition!r} and not {expected!r}"
         if self.auto_ingest != definition.auto_ingest:
             return f"its AUTO_INGEST is {self.auto_ingest} and not {definition.auto_ingest}"
         return None
@@ -359,9 +359,9 @@ def refresh_pipe(
 
     :param pipe: the pipe
     :param prefix: only files whose path below the pipe's location begins so
-    :param modified_after: only files that were staged after this moment
+    :param modified_after: only files that were staged after this time
     :param now: the time
-    :raises ConfigurationError: if that moment is more than 7 days ago
+    :raises ConfigurationError: if that is more than 7 days ago
     """
     words = [f"ALTER PIPE {written(pipe)} REFRESH"]
     if prefix:

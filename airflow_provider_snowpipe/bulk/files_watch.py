@@ -1,4 +1,4 @@
-"""Waiting for files: deciding, look by look, whether they are loaded, in one thread or in a shared poll."""
+"""Waiting for files: deciding, poll by poll, whether they are loaded, in one thread or in a shared poll."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
 from airflow_provider_snowpipe.bulk.file_load import LOAD_FAILED, PARTIALLY_LOADED, FileLoad
 from airflow_provider_snowpipe.bulk.load_history import (
     REMEMBERED,
-    HistoryLook,
     HistoryQuestion,
     LoadHistory,
-    look_at,
+    PolledLoads,
+    poll_loads,
 )
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
-from airflow_provider_snowpipe.streaming.commits import FailedLooks, Patience, WaitState
+from airflow_provider_snowpipe.streaming.commits import FailedPolls, RetryBudget, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesNotLoadedError,
@@ -108,7 +108,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class FilesVerdict:
-    """What a wait knows after a look.
+    """What a wait knows after a poll.
 
     :param state: complete, waiting or failed
     :param results: for each file whose load has ended, what :meth:`FileLoad.result` says of it
@@ -158,41 +158,41 @@ class FilesVerdict:
 
 
 class FilesWatch:
-    """One wait's memory between looks.
+    """One wait's memory between polls.
 
-    :param wanted: the files
-    :param since: loads before this moment do not count; None for all that load history remembers, 14 days
+    :param expected: the files
+    :param since: loads before this time do not count; None for all that load history remembers, 14 days
     :param tolerance: which loads that did not go well are accepted
-    :param patience: which failed looks are put up with
+    :param budget: which failed polls are accepted
     """
 
     def __init__(
-        self, wanted: WantedFiles, since: dt.datetime | None, tolerance: Tolerance, patience: Patience
+        self, expected: ExpectedFiles, since: dt.datetime | None, tolerance: Tolerance, budget: RetryBudget
     ) -> None:
-        self.wanted = wanted
+        self.expected = expected
         self.question = HistoryQuestion(
-            names=frozenset(wanted.names) if wanted.prefix is None else None,
+            names=frozenset(expected.names) if expected.prefix is None else None,
             since=since or dt.datetime.now(dt.UTC) - REMEMBERED,
         )
         self._tolerance = tolerance
-        self._failed = FailedLooks(patience)
+        self._failed = FailedPolls(budget)
         self._loads: dict[str, FileLoad] = {}
 
     def at_once(self) -> FilesVerdict | None:
         """The end of a wait without a file, None where there is something to wait for."""
-        return None if self.wanted.total else self.verdict()
+        return None if self.expected.total else self.verdict()
 
-    def see(self, look: HistoryLook, now: float) -> FilesVerdict:
-        """Take in one look.
+    def see(self, answer: PolledLoads, now: float) -> FilesVerdict:
+        """Take in one poll.
 
-        :param look: it may tell of other files as well
+        :param answer: it may tell of other files as well
         :param now: when it was made, seconds since 1970
         :returns: what is known now
         """
-        if look.error is not None:
-            return self._endure(look.error, now)
+        if answer.error is not None:
+            return self._endure(answer.error, now)
         self._failed.count = 0
-        for load in look.loads:
+        for load in answer.loads:
             self._take(load)
         return self.verdict()
 
@@ -211,7 +211,7 @@ class FilesWatch:
 
     def memory(self) -> dict[str, Any]:
         """What a wait that goes on in another process has to know; JSON."""
-        return {"errors": self._failed.count, "names": list(self.wanted.names)}
+        return {"errors": self._failed.count, "names": list(self.expected.names)}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on from another process's memory.
@@ -224,7 +224,7 @@ class FilesWatch:
         """Keep the newest final load of each file; a load that has not ended says nothing yet."""
         if not load.is_final or (load.loaded_at is not None and load.loaded_at < self.question.since):
             return
-        name = self.wanted.name_of(load)
+        name = self.expected.name_of(load)
         if name is None:
             return
         known = self._loads.get(name)
@@ -239,8 +239,8 @@ class FilesWatch:
     def verdict(self) -> FilesVerdict:
         """What is known of the files; complete where there is none to wait for."""
         results = {name: load.result() for name, load in sorted(self._loads.items())}
-        missing = tuple(name for name in self.wanted.names if name not in self._loads)
-        verdict = FilesVerdict(WaitState.WAITING, results, self.wanted.total, missing)
+        missing = tuple(name for name in self.expected.names if name not in self._loads)
+        verdict = FilesVerdict(WaitState.WAITING, results, self.expected.total, missing)
         bad = {name: load for name, load in sorted(self._loads.items()) if self._tolerance.objects_to(load)}
         if bad:
             return _objection(verdict, bad)
@@ -265,9 +265,9 @@ def _objection(verdict: FilesVerdict, bad: Mapping[str, FileLoad]) -> FilesVerdi
     ]
     more = f"; and {len(bad) - _NAMED_IN_TEXT} more" if len(bad) > _NAMED_IN_TEXT else ""
     remedy = (
-        "Mend the files and load them again; a pipe takes a file that failed again under its name"
+        "Fix the files and load them again; a pipe takes a file that failed again under its name"
         if failed
-        else "The rows in error are lost for the table: mend them and load them under another name; "
+        else "The rows in error are lost for the table: fix them and load them under another name; "
         "on_partial='report' accepts such files"
     )
     return verdict.failed(
@@ -282,12 +282,8 @@ def _enumerated(names: tuple[str, ...]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-class HistoryPoll(SharedPoll[HistoryLook]):
-    """Asks what became of files, once for all who wait for some of them, at the most impatient one's pace.
-
-    A waiter announces itself with :meth:`waiting` and then reads looks: from :meth:`follow`, which drives the
-    poll by itself, or from whoever else drives :meth:`looks` and hands its values on. What goes wrong is part
-    of a look; :meth:`looks` itself never ends and never raises.
+class HistoryPoll(SharedPoll[PolledLoads]):
+    """Asks what became of files, at the pace of the fastest waiter.
 
     :param connect: makes the source of the history
     """
@@ -297,18 +293,17 @@ class HistoryPoll(SharedPoll[HistoryLook]):
         self._connect = connect
         self._questions: set[HistoryQuestion] = set()
         self._intervals: Counter[float] = Counter()
-        self._new = asyncio.Event()
 
     @contextmanager
     def waiting(self, question: HistoryQuestion, interval: float) -> Iterator[None]:
         """Have this asked as long as the block runs.
 
         :param question: what the waiter wants to know
-        :param interval: seconds between two looks
+        :param interval: seconds between two polls
         """
         self._questions.add(question)
         self._intervals[interval] += 1
-        self._new.set()
+        self._changed.set()
         try:
             yield
         finally:
@@ -316,31 +311,31 @@ class HistoryPoll(SharedPoll[HistoryLook]):
             self._intervals[interval] -= 1
             self._intervals += Counter()  # leaves out what is 0
 
-    async def looks(self) -> AsyncGenerator[HistoryLook]:
+    async def answers(self) -> AsyncGenerator[PolledLoads]:
         """Poll for ever; one value for each round in which somebody waits."""
-        with PollClient("snowpipe-history", self._connect, look_at, _failed_look) as client:
+        with PollClient("snowpipe-history", self._connect, poll_loads, _failed_poll) as client:
             while True:
                 while not self._questions:
-                    self._new.clear()
-                    await self._new.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
                     await asyncio.sleep(GATHER_SECONDS)
                 began = loop_time()
-                look = await client.look(list(self._questions))
-                if look.error is not None:
+                answer = await client.poll(list(self._questions))
+                if answer.error is not None:
                     client.drop()  # the next one is made from settings that may have changed
-                yield look
+                yield answer
                 await self._pause(began)
 
     async def _pause(self, began: float) -> None:
-        """Wait for the interval, which a more impatient waiter may shorten; a new one starts no round."""
+        """Wait for the interval, which a faster waiter may shorten; a new one starts no round."""
         early = early_share()
         while self._intervals:
-            self._new.clear()
+            self._changed.clear()
             left = began + min(self._intervals) * early - loop_time()
             if left <= 0:
                 return
             try:
-                await asyncio.wait_for(self._new.wait(), left)
+                await asyncio.wait_for(self._changed.wait(), left)
             except TimeoutError:
                 return
 
@@ -354,26 +349,26 @@ def shared_poll(key: Hashable, connect: Callable[[], Awaitable[LoadHistory]]) ->
     return poll_of_loop(HistoryPoll, key, partial(HistoryPoll, connect))
 
 
-def _failed_look(_: Sequence[HistoryQuestion], error: Exception) -> HistoryLook:
-    return HistoryLook(error=error)
+def _failed_poll(_: Sequence[HistoryQuestion], error: Exception) -> PolledLoads:
+    return PolledLoads(error=error)
 
 
 def wait_for_loads(
     history: LoadHistory, watch: FilesWatch, *, timeout: float, interval: float
 ) -> dict[str, dict[str, Any]]:
-    """Look at load history until every file's load has ended.
+    """Poll load history until every file's load has ended.
 
     :param history: the source
     :param watch: which files, and what is accepted
     :param timeout: seconds for all of it
-    :param interval: seconds between two looks
+    :param interval: seconds between two polls
     :return: what became of each file, by its path
     :raises FilesRejectedError: if one did not load as a whole
     :raises FilesNotLoadedError: if the time is over
     """
     deadline = time.monotonic() + timeout
     while True:
-        verdict = watch.see(look_at(history, [watch.question]), time.time())
+        verdict = watch.see(poll_loads(history, [watch.question]), time.time())
         if verdict.state is WaitState.COMPLETE:
             return dict(verdict.results)
         if verdict.state is WaitState.WAITING and time.monotonic() >= deadline:

@@ -1,22 +1,25 @@
-"""Asking what became of files, of whichever source knows it."""
+"""What became of files: load history, COPY_HISTORY and the usage history of the account, and what it cost."""
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from airflow_provider_snowpipe.bulk.expected_files import possible_paths
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.bulk.two_loaders import COPY_MEMORY
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
+from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 log = logging.getLogger(__name__)
 
 REMEMBERED = dt.timedelta(days=14) - dt.timedelta(minutes=5)
 """How far back load history goes; a little less than the 14 days, beyond which Snowflake refuses to look."""
 OVERLAP = dt.timedelta(minutes=10)
-"""A look begins so much before the last one: an entry may become visible late, and clocks may differ."""
+"""A poll begins so much before the last one: an entry may become visible late, and clocks may differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +30,7 @@ class HistoryQuestion:
     that asks in the same words has not heard.
 
     :param names: paths below the stage; None for whatever was loaded
-    :param since: loads before this moment do not count
+    :param since: loads before this time do not count
     """
 
     names: frozenset[str] | None
@@ -45,8 +48,8 @@ class LoadHistory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryLook:
-    """What one look brought.
+class PolledLoads:
+    """What one poll brought.
 
     :param loads: from the oldest; they may concern only some of those who wait
     :param error: what went wrong instead
@@ -73,7 +76,7 @@ class ReportThenSql:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about, from whichever source answers.
 
-        :param questions: what is wanted
+        :param questions: what is asked
         :param now: the time
         :raises SnowpipeError: if both fail; the error of the second, which came of the first
         """
@@ -91,20 +94,20 @@ class ReportThenSql:
         self._history.close()
 
 
-def look_at(history: LoadHistory, questions: Sequence[HistoryQuestion]) -> HistoryLook:
-    """Ask once. What this package raises on purpose is part of the look, for the wait to judge.
+def poll_loads(history: LoadHistory, questions: Sequence[HistoryQuestion]) -> PolledLoads:
+    """Ask once. What this package raises on purpose is part of the poll, for the wait to judge.
 
     :param history: the source
-    :param questions: what is wanted
+    :param questions: what is asked
     """
     try:
-        return HistoryLook(loads=history.loads(questions, dt.datetime.now(dt.UTC)))
+        return PolledLoads(loads=history.loads(questions, dt.datetime.now(dt.UTC)))
     except SnowpipeError as error:
-        return HistoryLook(error=error)
+        return PolledLoads(error=error)
 
 
 def oldest_needed(question: HistoryQuestion, asked_at: dt.datetime | None) -> dt.datetime:
-    """The moment from which on a question still needs loads.
+    """The timestamp from which on a question still needs loads.
 
     :param question: the question
     :param asked_at: when it was answered last, None for never
@@ -112,10 +115,10 @@ def oldest_needed(question: HistoryQuestion, asked_at: dt.datetime | None) -> dt
     return question.since if asked_at is None else max(question.since, asked_at - OVERLAP)
 
 
-def moment(value: object) -> dt.datetime | None:
-    """Read a moment as a template renders it; one without a zone is in UTC.
+def timestamp(value: object) -> dt.datetime | None:
+    """Read a timestamp as a template renders it; one without a zone is in UTC.
 
-    :param value: a moment, its text in ISO 8601, or nothing
+    :param value: a timestamp, its text in ISO 8601, or nothing
     :raises ConfigurationError: if it is something else
     """
     if value is None or value in ("", "None"):
@@ -124,7 +127,262 @@ def moment(value: object) -> dt.datetime | None:
         found = value if isinstance(value, dt.datetime) else dt.datetime.fromisoformat(str(value))
     except ValueError:
         raise ConfigurationError(
-            f"since is {str(value)[:60]!r}: give a moment in ISO 8601, for example "
+            f"since is {str(value)[:60]!r}: give a timestamp in ISO 8601, for example "
             "'{{ dag_run.start_date }}'"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+
+
+# -- Load history by SQL: the table function COPY_HISTORY, which knows loads by COPY and pipes for 14 days --
+
+RunSql = Callable[[str, Sequence[str]], Sequence[Mapping[str, Any]]]
+"""Runs a statement with the values that it binds; the rows' keys are the columns' names in lower case."""
+
+COLUMNS = (
+    "FILE_NAME, STAGE_LOCATION, LAST_LOAD_TIME, ROW_COUNT, ROW_PARSED, FILE_SIZE, ERROR_COUNT, STATUS, "
+    "FIRST_ERROR_MESSAGE, FIRST_ERROR_LINE_NUMBER, FIRST_ERROR_CHARACTER_POS, FIRST_ERROR_COLUMN_NAME, "
+    "PIPE_CATALOG_NAME, PIPE_SCHEMA_NAME, PIPE_NAME"
+)
+MOST_NAMES = 5_000
+"""Names that a statement lists; for more, it asks for every file since then."""
+
+
+# pragma: no mutate start (SQL is tested against the service)
+
+
+class CopyHistory:
+    """The loads into one table.
+
+    :param run: runs SQL in the table's account
+    :param table: database, schema and name of the table
+    :param pipe: only loads by this pipe: its database, schema and name; None for all loads
+    """
+
+    def __init__(
+        self, run: RunSql, table: tuple[str, str, str], pipe: tuple[str, str, str] | None = None
+    ) -> None:
+        self._run = run
+        self._table = table
+        self._pipe = pipe
+        self._asked: dict[HistoryQuestion, dt.datetime] = {}
+
+    def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
+        """The loads that the questions are about, from the oldest; what was told before may be left out.
+
+        :param questions: what is asked, by all who still wait
+        :param now: the time
+        :raises SqlError: if the statement fails
+        """
+        since = min(oldest_needed(question, self._asked.get(question)) for question in questions)
+        statement, values = copy_history(
+            self._table, max(since, now - REMEMBERED), self._pipe, _paths_of(questions)
+        )
+        found = [FileLoad.from_copy_history(row) for row in self._run(statement, values)]
+        self._asked = dict.fromkeys(questions, now)
+        return found
+
+    def close(self) -> None:
+        """Nothing stays open between two polls."""
+
+
+def copy_history(
+    table: tuple[str, str, str],
+    since: dt.datetime,
+    pipe: tuple[str, str, str] | None = None,
+    paths: Collection[str] | None = None,
+    folder: str | None = None,
+) -> tuple[str, list[str]]:
+    """The statement that asks for loads, and the values that it binds (page "COPY_HISTORY").
+
+    The function is that of the information schema, without the 10,000 rows at which ``LOAD_HISTORY`` ends.
+
+    :param table: database, schema and name of the table
+    :param since: the first timestamp, at most 14 days ago
+    :param pipe: database, schema and name of a pipe, None for all loads
+    :param paths: only files with these paths, None for all
+    :param folder: only files with this folder in their paths, None for all; not together with paths
+    """
+    arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_LTZ"
+    values = [full_name(*table), since.isoformat(timespec="milliseconds")]
+    if pipe is not None:
+        arguments += ", PIPE_NAME => %s"
+        values.append(full_name(*pipe))
+    condition = ""
+    if paths is not None:
+        condition = f" WHERE FILE_NAME IN ({', '.join(['%s'] * len(paths))})"
+        values += sorted(paths)
+    elif folder is not None:
+        condition = " WHERE CONTAINS(FILE_NAME, %s)"
+        values.append(f"{folder}/")
+    return (
+        f"SELECT {COLUMNS} FROM TABLE({quote_identifier(table[0])}.INFORMATION_SCHEMA.COPY_HISTORY("  # noqa: S608
+        f"{arguments})){condition} ORDER BY LAST_LOAD_TIME",
+        values,
+    )
+
+
+def _paths_of(questions: Sequence[HistoryQuestion]) -> set[str] | None:
+    if any(question.names is None for question in questions):
+        return None
+    paths = possible_paths([name for question in questions for name in question.names or ()])
+    return paths if len(paths) <= MOST_NAMES else None
+
+
+# -- COPY's loads of 14 to 64 days ago: COPY still knows their files, the information schema no more -----
+#
+# The account's own view, ``SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY``, keeps them for a year. It is hours late,
+# for a table that is seldom loaded up to two days (page "COPY_HISTORY view"); that does not matter for
+# loads of two weeks ago. Loads by pipes are not asked for: a pipe forgets after 14 days.
+
+_OVERLAP = dt.timedelta(hours=1)
+"""The view is asked for so much of what the information schema knows as well: two clocks may differ."""
+_NO_RIGHT = frozenset({2003, 3001})
+"""Does not exist or not authorized; insufficient privileges."""
+
+
+def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
+    """The statement that asks when a table was made and what time it is, and the values that it binds.
+
+    Its one row has ``created``, NULL for a table that the role does not see, and ``account_now``.
+
+    :param table: database, schema and name of the table
+    """
+    return (
+        "SELECT MAX(CREATED) AS CREATED, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
+        f"FROM {quote_identifier(table[0])}.INFORMATION_SCHEMA.TABLES "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        [table[1], table[2]],
+    )
+
+
+def account_copies(
+    table: tuple[str, str, str], since: dt.datetime, until: dt.datetime, paths: Collection[str] | None = None
+) -> tuple[str, list[str]]:
+    """The statement that asks the account's view for loads by COPY, and the values that it binds.
+
+    :param table: database, schema and name of the table
+    :param since: the first timestamp
+    :param until: the timestamp after the last one
+    :param paths: only files with these paths, None for all
+    """
+    values = [*table, *(end.isoformat(timespec="milliseconds") for end in (since, until))]
+    condition = ""
+    if paths is not None:
+        condition = f" AND FILE_NAME IN ({', '.join(['%s'] * len(paths))})"
+        values += sorted(paths)
+    return (
+        f"SELECT {COLUMNS} FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY "  # noqa: S608
+        "WHERE TABLE_CATALOG_NAME = %s AND TABLE_SCHEMA_NAME = %s AND TABLE_NAME = %s AND PIPE_NAME IS NULL "
+        "AND LAST_LOAD_TIME >= %s::TIMESTAMP_LTZ AND LAST_LOAD_TIME < %s::TIMESTAMP_LTZ"
+        f"{condition} ORDER BY LAST_LOAD_TIME",
+        values,
+    )
+
+
+def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str]) -> list[FileLoad]:
+    """COPY's loads of some files that the information schema has forgotten, from the oldest.
+
+    The view knows tables by their names, dropped ones as well. So loads from before the table was made do not
+    count: they went into another table, or came with a clone, for which COPY remembers none. A table of less
+    than 14 days needs no look.
+
+    A role that may not read the view is told of in a warning, with what is not known and what gives it.
+
+    :param run: runs SQL in the table's account; the times are the account's own
+    :param table: database, schema and name of the table
+    :param paths: the files' paths below the stage
+    :raises SqlError: if a statement fails, but for the right to the view
+    """
+    (age,) = run(*age_of_table(table))
+    now: dt.datetime = age["account_now"].astimezone(dt.UTC)
+    since, until = now - COPY_MEMORY, now - REMEMBERED + _OVERLAP
+    if age["created"] is not None:
+        since = max(since, age["created"].astimezone(dt.UTC))
+    if since >= until or not paths:
+        return []
+    known = possible_paths(paths)
+    try:
+        rows = run(*account_copies(table, since, until, known if len(known) <= MOST_NAMES else None))
+    except SqlError as error:
+        if error.errno not in _NO_RIGHT:
+            raise
+        log.warning(
+            "whether COPY has loaded these %d files into %s between %s and %s is not known, because the role "
+            "may not read SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY: GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER "
+            "TO ROLE …, or GRANT IMPORTED PRIVILEGES ON DATABASE SNOWFLAKE TO ROLE …, opens it",
+            len(paths),
+            full_name(*table),
+            *(f"{end:%Y-%m-%d %H:%M %Z}" for end in (since, until)),
+        )
+        return []
+    return [FileLoad.from_copy_history(row) for row in rows]
+
+
+# pragma: no mutate end
+
+
+# -- What COPY statements have cost: seconds of a warehouse, and the credits that the account says -------
+#
+# ``QUERY_HISTORY`` of the information schema knows a statement as soon as it has ended. The account's own
+# view ``QUERY_ATTRIBUTION_HISTORY`` knows the credits, up to eight hours later. Neither has idle time of
+# the warehouse, nor the minimum that is billed for a resume.
+
+ATTRIBUTED_AFTER = dt.timedelta(hours=8)
+"""How late the account's view may be (page "QUERY_ATTRIBUTION_HISTORY view")."""
+_EARLIEST = dt.timedelta(days=7)
+"""As far back as the information schema knows statements."""
+
+
+def warehouse_seconds(
+    run: RunSql, database: str, query_tag: str, since: dt.datetime, now: dt.datetime
+) -> dict[str, float] | None:
+    """Seconds that the COPY statements with a query tag ran, by size of the warehouse; None for not known.
+
+    :param run: runs SQL in the account
+    :param database: any database that the role may use
+    :param query_tag: the tag
+    :param since: the first timestamp
+    :param now: the time
+    """
+    earliest = max(since, now - _EARLIEST).isoformat(timespec="milliseconds")
+    statement = (
+        "SELECT WAREHOUSE_SIZE, EXECUTION_TIME FROM TABLE("  # noqa: S608
+        f"{quote_identifier(database)}.INFORMATION_SCHEMA.QUERY_HISTORY("
+        "END_TIME_RANGE_START => %s::TIMESTAMP_LTZ, RESULT_LIMIT => 10000)) "
+        "WHERE QUERY_TAG = %s AND QUERY_TYPE = 'COPY' AND WAREHOUSE_SIZE IS NOT NULL"
+    )
+    rows = _known(run, statement, [earliest, query_tag], "how long COPY ran")
+    if not rows:
+        return None
+    found: dict[str, float] = {}
+    for row in rows:
+        size = str(row["warehouse_size"]).upper()
+        found[size] = found.get(size, 0.0) + float(str(row["execution_time"])) / 1000
+    return found
+
+
+def attributed_credits(run: RunSql, query_tags: Collection[str], since: dt.datetime) -> dict[str, float]:
+    """The credits that the account attributes to statements with some query tags, as far as it knows.
+
+    :param run: runs SQL in the account
+    :param query_tags: the tags
+    :param since: the first timestamp
+    """
+    tags = sorted(query_tags)
+    statement = (
+        "SELECT QUERY_TAG, SUM(CREDITS_ATTRIBUTED_COMPUTE) AS CREDITS "  # noqa: S608
+        "FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_ATTRIBUTION_HISTORY WHERE START_TIME >= %s::TIMESTAMP_LTZ "
+        f"AND QUERY_TAG IN ({', '.join(['%s'] * len(tags))}) GROUP BY QUERY_TAG"
+    )
+    values = [since.isoformat(timespec="milliseconds"), *tags]
+    rows = _known(run, statement, values, "which credits are attributed to earlier loads") if tags else []
+    return {str(row["query_tag"]): float(str(row["credits"])) for row in rows if row["credits"] is not None}
+
+
+def _known(run: RunSql, statement: str, values: Sequence[str], what: str) -> Sequence[Mapping[str, object]]:
+    """Ask for what only describes a load that has ended well: it must not fail for want of the answer."""
+    try:
+        return run(statement, values)
+    except SqlError as error:
+        log.info("%s is not known: %s", what, error)
+        return []

@@ -25,7 +25,7 @@ class Submission:
 
     :param files: all of them
     :param before: those that the pipe has loaded already, and passes over: what it says of them
-    :param since: loads before this moment are of earlier submissions
+    :param since: loads before this time are of earlier submissions
     :param unmatched: those that the pipe's PATTERN leaves out
     :param posts: requests that were made
     """
@@ -50,7 +50,7 @@ class Submission:
         known = newest_loads([one.path for one in files], history)
         before = {path: load for path, load in known.items() if load.status in (LOADED, PARTIALLY_LOADED)}
         failed = [load.loaded_at for path, load in known.items() if path not in before and load.loaded_at]
-        return cls(tuple(files), before, max([now - _SKEW, *(moment + _INSTANT for moment in failed)]))
+        return cls(tuple(files), before, max([now - _SKEW, *(time + _INSTANT for time in failed)]))
 
     def owed(self) -> tuple[SubmittedFile, ...]:
         """The files that the pipe has to be given."""
@@ -106,7 +106,7 @@ class Submission:
             raise FilesRejectedError(
                 f"pipe {pipe} has loaded {len(bad):,} of {len(self.files):,} files in part before, and takes "
                 f"them not again: {path!r} with {load.rows_loaded:,} of {load.rows_parsed:,} rows, first "
-                f"error: {load.first_error or 'no message'}. Stage what is mended under other names, or say "
+                f"error: {load.first_error or 'no message'}. Stage what is fixed under other names, or say "
                 "on_partial='report'",
                 files=tuple(bad),
                 rejected=sum(one.errors_seen for one in bad.values()),

@@ -1,4 +1,4 @@
-"""The options by which COPY makes rows of a file, and how they differ from those that are wanted."""
+"""The options by which COPY makes rows of a file, and how they differ from those that are expected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from airflow_provider_snowpipe.bulk.literals import STRING_LITERAL, read_string_literal
+from airflow_provider_snowpipe.bulk.copy_statement import STRING_LITERAL, read_string_literal
 
 _TOKEN = re.compile(
     rf"""(?P<text>{STRING_LITERAL}) | \$\$(?P<raw>.*?)\$\$ | (?:--|//)[^\n]* | /\*.*?\*/
@@ -76,15 +76,15 @@ class Difference:
 
     :param option: its name
     :param given: its value
-    :param wanted: the value that makes the same rows
+    :param expected: the value that makes the same rows
     """
 
     option: str
     given: Any
-    wanted: Any
+    expected: Any
 
     def __str__(self) -> str:
-        return f"{self.option} = {_shown(self.given)} in place of {_shown(self.wanted)}"
+        return f"{self.option} = {_shown(self.given)} in place of {_shown(self.expected)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +126,27 @@ class RowOptions:
         form = options.pop("FILE_FORMAT", None)
         return cls(_format(form), options, columns, transforms)
 
-    def differences(self, wanted: RowOptions, compressions: Collection[str] = ()) -> list[Difference]:
-        """The options that make other rows than wanted; what cannot be judged is in :meth:`doubts`.
+    def differences(self, expected: RowOptions, compressions: Collection[str] = ()) -> list[Difference]:
+        """The options that make other rows than expected; what cannot be judged is in :meth:`doubts`.
 
-        :param wanted: with a file format by its options
+        :param expected: with a file format by its options
         :param compressions: how the files are compressed, in capitals, if that goes by their names
         """
         found = []
-        if isinstance(self.file_format, Mapping) and isinstance(wanted.file_format, Mapping):
-            found = _differences(self.file_format, wanted.file_format, compressions)
+        if isinstance(self.file_format, Mapping) and isinstance(expected.file_format, Mapping):
+            found = _differences(self.file_format, expected.file_format, compressions)
         if self.transforms:
             return found
         for name, default in _OF_COPY.items():
-            given, needed = (_value(name, one.options.get(name), default) for one in (self, wanted))
+            given, needed = (_value(name, one.options.get(name), default) for one in (self, expected))
             if given != needed:
                 found.append(Difference(name, given, needed))
-        if self.columns is not None and wanted.columns is not None and [*self.columns] != [*wanted.columns]:
-            found.append(Difference("the columns", tuple(self.columns), tuple(wanted.columns)))
+        if (
+            self.columns is not None
+            and expected.columns is not None
+            and [*self.columns] != [*expected.columns]
+        ):
+            found.append(Difference("the columns", tuple(self.columns), tuple(expected.columns)))
         return found
 
     def doubts(self) -> list[str]:
@@ -164,9 +168,9 @@ class RowOptions:
 
 
 def _differences(
-    given: Mapping[str, Any], wanted: Mapping[str, Any], compressions: Collection[str]
+    given: Mapping[str, Any], expected: Mapping[str, Any], compressions: Collection[str]
 ) -> list[Difference]:
-    needed = str(_value("TYPE", wanted["TYPE"]))
+    needed = str(_value("TYPE", expected["TYPE"]))
     kind = _value("TYPE", given.get("TYPE", needed))
     if kind != needed:
         return [Difference("TYPE", kind, needed)]
@@ -174,10 +178,10 @@ def _differences(
     for name, default in _DEFAULTS[needed].items():
         if name not in given and "TYPE" not in given:
             continue  # the stage's own counts
-        if name == "EMPTY_FIELD_AS_NULL" and wanted.get("FIELD_DELIMITER", "") is None:
+        if name == "EMPTY_FIELD_AS_NULL" and expected.get("FIELD_DELIMITER", "") is None:
             continue  # a blank line is no row
         left, right = (
-            _value(name, one[name]) if name in one else _value(name, default) for one in (given, wanted)
+            _value(name, one[name]) if name in one else _value(name, default) for one in (given, expected)
         )
         if left == right or (name == "COMPRESSION" and _same_compression(left, right, compressions)):
             continue
@@ -185,10 +189,10 @@ def _differences(
     return found
 
 
-def _same_compression(given: str, wanted: str, found: Collection[str]) -> bool:
-    if wanted == "AUTO":
+def _same_compression(given: str, expected: str, found: Collection[str]) -> bool:
+    if expected == "AUTO":
         return set(found) <= {given}
-    return given == "AUTO" and set(found) <= {wanted}
+    return given == "AUTO" and set(found) <= {expected}
 
 
 def _format(form: Any) -> Mapping[str, Any] | str | None:

@@ -116,8 +116,8 @@ def loaded_files(manifest: RunManifest, folder: str, history: Iterable[FileLoad]
     :param folder: its folder's own name
     :param history: loads into the table, from the oldest
     """
-    wanted = frozenset(manifest.names)
-    return {name: load for name, load in _below(folder, history) if name in wanted}
+    expected = frozenset(manifest.names)
+    return {name: load for name, load in _below(folder, history) if name in expected}
 
 
 def refuse_loaded_folder(folder: str, work: str, history: Iterable[FileLoad]) -> None:
@@ -153,8 +153,8 @@ def refuse_other_files(manifest: RunManifest, folder: str, history: Iterable[Fil
     :param history: loads into the table, from the oldest
     :raises FilesGivenTwiceError: if there are such files
     """
-    wanted = frozenset(manifest.names)
-    others = [name for name, _ in _below(folder, history) if name not in wanted]
+    expected = frozenset(manifest.names)
+    others = [name for name, _ in _below(folder, history) if name not in expected]
     if others:
         raise FilesGivenTwiceError(
             f"COPY has loaded {len(others):,} files of {manifest.work} that are not in the manifest of "

@@ -1,13 +1,25 @@
-"""References to stages, as LIST takes them, and the names that LIST gives their files."""
+"""A stage: its name, the files in it, and which files are to be uploaded."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.bulk.copy_statement import option, string_literal
+from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SourcePositionError,
+    StagedFileDiffersError,
+)
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
@@ -88,3 +100,276 @@ def staged_at(value: object) -> dt.datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+
+
+# -- Uploading files to an internal stage: which are there already, and the PUT of those that are not ----
+
+IF_STAGED = ("skip_same", "skip", "overwrite", "fail")
+_MOST_PARALLEL = 99
+_CIPHER_BLOCK = 16
+_SUFFIX = ".gz"
+
+
+class Sameness(StrEnum):
+    """What LIST tells of a file that is about to be staged.
+
+    Files that the client encrypts are longer in the stage, by 1 to 16 bytes, and their MD5 is that of the
+    cipher; files that were uploaded in several parts have an MD5 of the parts'. Of both, LIST cannot say
+    whether the content is the same (pages "LIST" and "PUT").
+    """
+
+    MISSING = "missing"
+    SAME = "same"
+    CHANGED = "changed"
+    UNKNOWN = "unknown"
+
+
+class PutKind(StrEnum):
+    """How a file is uploaded: as a new one, over another, or over it unless PUT finds the same content.
+
+    PUT leaves a file of that name as it is, whatever its content, where it is for a new one.
+    """
+
+    NEW = "new"
+    OVER = "over"
+    UNLESS_SAME = "unless_same"
+
+
+def check_parallel(parallel: int) -> None:
+    """Refuse a number of files at a time that PUT does not take.
+
+    :param parallel: the number
+    :raises ConfigurationError: if it is below 1, or too large
+    """
+    if not 1 <= parallel <= _MOST_PARALLEL:
+        raise ConfigurationError(f"parallel is {parallel}: give a number of files from 1 to {_MOST_PARALLEL}")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file that is to be staged.
+
+    :param below: its path below the stage's, with ``/``
+    :param size: bytes
+    :param address: where it is, for people
+    """
+
+    below: str
+    size: int
+    address: str
+
+    @property
+    def folder(self) -> str:
+        """The path without the name; may be empty."""
+        return self.below.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The name without the path."""
+        return self.below.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file as LIST tells it.
+
+    :param size: bytes in the stage
+    :param md5: the MD5 that the storage has of it
+    """
+
+    size: int
+    md5: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """How files are put into a stage.
+
+    :param stage: the stage and the path in it
+    :param auto_compress: True compresses with gzip what is not compressed, which adds ``.gz`` to its name
+    :param if_staged: what becomes of a file whose name is in the stage: ``skip_same`` replaces it where its
+        content is another, ``skip`` leaves it, ``overwrite`` replaces it, ``fail`` objects where LIST shows
+        that the content is another, and leaves it otherwise
+    """
+
+    stage: StageReference
+    auto_compress: bool = False
+    if_staged: str = "skip_same"
+
+    def __post_init__(self) -> None:
+        check_one_of("if_staged", self.if_staged, IF_STAGED)
+
+    def listed(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, ListedFile]:
+        """Read what LIST answers; the files by their paths below the stage.
+
+        :param rows: ``name``, ``size`` and ``md5`` of each
+        :raises ConfigurationError: if the stage is an external one
+        """
+        found = {}
+        for row in rows:
+            name = str(row["name"])
+            if "://" in name:
+                raise ConfigurationError(
+                    f"stage '@{self.stage.owner}{self.stage.name}' is external, where PUT writes nothing: "
+                    "write to its storage directly, or name an internal stage"
+                )
+            found[self.stage.relative(name)] = ListedFile(int(row["size"]), str(row.get("md5") or ""))
+        return found
+
+    def staged_as(self, below: str) -> str:
+        """The path below the stage's that a file has there.
+
+        :param below: its path below the source
+        """
+        return below + _SUFFIX if self.auto_compress and not below.endswith(_SUFFIX) else below
+
+    def decide(
+        self, file: SourceFile, listed: Mapping[str, ListedFile], md5: Callable[[], str]
+    ) -> PutKind | None:
+        """Say how a file is to be uploaded; None where it is not.
+
+        :param file: the file
+        :param listed: what is in the stage
+        :param md5: reads its content, which is done only where it decides
+        :raises StagedFileDiffersError: if another content is staged under its name, with ``fail``
+        """
+        found = listed.get(self.stage.below(self.staged_as(file.below)))
+        if found is None:
+            return PutKind.NEW
+        if self.if_staged in ("skip", "overwrite"):
+            return PutKind.OVER if self.if_staged == "overwrite" else None
+        compressed = self.staged_as(file.below) != file.below
+        how = Sameness.UNKNOWN if compressed else sameness(file.size, md5, found)
+        if how is Sameness.SAME:
+            return None
+        if self.if_staged == "fail" and how is Sameness.UNKNOWN:
+            return PutKind.NEW
+        if self.if_staged == "fail":
+            raise StagedFileDiffersError(
+                f"{file.address} has {file.size:,} bytes, and the stage has another content, of "
+                f"{found.size:,} bytes, under its name: give it another name, or say if_staged='skip_same', "
+                "which replaces it"
+            )
+        return PutKind.OVER if how is Sameness.CHANGED else PutKind.UNLESS_SAME
+
+    def put(self, file: SourceFile, path: str, root: str, kind: PutKind, parallel: int) -> str:
+        """Write the statement that uploads one file.
+
+        :param file: the file
+        :param path: where it is on this machine
+        :param root: the stage's own path, as :meth:`StageReference.location` writes it
+        :param kind: how
+        :param parallel: threads for the parts of a large file, 1 to 99
+        """
+        target = "/".join(part for part in (root.rstrip("/"), file.folder) if part)
+        words = [
+            "PUT",
+            string_literal(f"file://{path}"),
+            string_literal(target),
+            option("PARALLEL", parallel),
+            option("AUTO_COMPRESS", self.auto_compress),
+            option("OVERWRITE", kind is not PutKind.NEW),
+        ]
+        return " ".join(words)
+
+
+def sameness(size: int, md5: Callable[[], str], listed: ListedFile) -> Sameness:
+    """Compare a file with what LIST tells of the one in the stage.
+
+    :param size: its bytes
+    :param md5: reads its content
+    :param listed: the other
+    """
+    if listed.size == size:
+        if len(listed.md5) != 32:
+            return Sameness.UNKNOWN
+        return Sameness.SAME if md5() == listed.md5.lower() else Sameness.CHANGED
+    encrypted = size - size % _CIPHER_BLOCK + _CIPHER_BLOCK
+    return Sameness.UNKNOWN if listed.size == encrypted else Sameness.CHANGED
+
+
+# -- Paths in a stage that name what a file holds, so that a changed file is never taken for the one before --
+#
+# COPY knows a file again by path and ETag, and a file that is uploaded a second time may have another ETag
+# for the same content (files are encrypted on their way). A path that holds a digest of the content is
+# uploaded once, and a load of it in load history is a load of this very content.
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._=-]")
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPath:
+    """A file's path in a stage, by what it holds.
+
+    :param folder: of its channel
+    :param digest: of channel, name and content
+    :param name: the file's own name, in letters that need no quotes
+    """
+
+    folder: str
+    digest: str
+    name: str
+
+    @classmethod
+    def of(cls, channel: str, name: str, file: Path, size: int) -> ContentPath:
+        """Find the path of a file.
+
+        :param channel: the channel of its partition
+        :param name: its name in the partition
+        :param file: where it is
+        :param size: bytes of it that count
+        :raises SourcePositionError: if it has fewer
+        """
+        digest = blake2b(f"{channel}\0{name}\0".encode(), digest_size=12)
+        left = size
+        with file.open("rb") as stream:
+            while left and (data := stream.read(min(left, _READ_BYTES))):
+                digest.update(data)
+                left -= len(data)
+        if left:
+            raise SourcePositionError(
+                f"file {str(file)!r} shrank by {left:,} bytes while it was read: run again when nothing "
+                "changes it"
+            )
+        return cls(_UNSAFE.sub("_", channel), digest.hexdigest(), _UNSAFE.sub("_", name))
+
+    @classmethod
+    def read(cls, staged: str) -> ContentPath | None:
+        """Read the path of a staged file, None for one that is too short.
+
+        :param staged: the path, with whatever comes before
+        """
+        parts = staged.split("/")[-3:]
+        return cls(*parts) if len(parts) == 3 else None
+
+    @property
+    def path(self) -> str:
+        """The whole path."""
+        return f"{self.folder}/{self.digest}/{self.name}"
+
+
+def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -> dict[str, FileLoad]:
+    """The loads of these contents, by their paths.
+
+    :param paths: the files
+    :param history: loads from the oldest, of whichever loader counts
+    :raises SourcePositionError: if another content of one of the files was loaded
+    """
+    expected = set(paths)
+    names = {(one.folder, one.name) for one in paths}
+    found: dict[str, FileLoad] = {}
+    for load in history:
+        content = ContentPath.read(f"{load.location.rstrip('/')}/{load.path}")
+        if load.status not in (LOADED, PARTIALLY_LOADED) or content is None:
+            continue
+        if content in expected:
+            found[content.path] = replace(load, path=content.path)
+        elif (content.folder, content.name) in names:
+            raise SourcePositionError(
+                f"file {content.name!r} of channel {content.folder!r} has changed: an interrupted load has "
+                f"loaded {load.rows_loaded:,} rows of its former content"
+                f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}. Bring that back, "
+                "or remove these rows and reset the channel's offset token on purpose. Nothing was loaded"
+            )
+    return found

@@ -6,17 +6,19 @@ repetition with the state of that run.
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_snowpipe.streaming.answer import Answer
-from airflow_provider_snowpipe.streaming.auth import Credentials
+from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
-from airflow_provider_snowpipe.streaming.exchange import base_url
+from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import quote_url_segment
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
-from airflow_provider_snowpipe.streaming.transport import ControlTransport, Timeouts
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
 
 _RUNNING = 202
 _FAILED = (408, 422)
@@ -29,7 +31,7 @@ class StatementState:
     """What the service says of one statement.
 
     :param handle: names the statement
-    :param rows: its result once it has one, the columns' names in small letters; None while it runs
+    :param rows: its result once it has one, the columns' names in lower case; None while it runs
     """
 
     handle: str
@@ -66,17 +68,16 @@ class StatementClient:
         retry: RetryPolicy | None = None,
     ) -> None:
         self._url = f"{base_url(account_url)}/api/v2/statements"
-        self._credentials = credentials
         self._context = {"warehouse": warehouse, "role": role}
-        self._retry = retry or RetryPolicy()
-        self._control = ControlTransport(ca_bundle, Timeouts())
+        self._transports = Transports(ca_bundle, Timeouts())
+        self._session = HttpSession(self._transports, retry, Signed(credentials), refused=_failure)
 
     def __repr__(self) -> str:
         return f"StatementClient({self._url!r})"
 
     def close(self) -> None:
         """Give the connections back."""
-        self._control.close()
+        self._transports.close()
 
     def submit(self, statement: str, request_id: str, *, query_tag: str | None = None) -> StatementState:
         """Submit one statement, or find the one that was submitted under this id before.
@@ -145,30 +146,86 @@ class StatementClient:
     def _send(
         self, method: str, url: str, statement: str, query: Mapping[str, str] | None = None, body: Any = None
     ) -> Answer:
-        def attempt(_count: int) -> Answer:
-            answer = self._control.send(
-                method,
-                url,
-                query=query or {},
-                headers={
-                    "Authorization": f"Bearer {self._credentials.bearer()}",
-                    "X-Snowflake-Authorization-Token-Type": self._credentials.token_type,
-                },
-                json_body=body if body is not None else ({} if method == "POST" else None),
-            )
-            if answer.status in _FAILED and isinstance(answer.json, Mapping) and answer.code.isdigit():
-                raise _failure(answer, statement)
-            return answer
-
-        return repeat(self._retry, _head(statement), attempt, refresh=lambda: False)
+        content = body if body is not None else ({} if method == "POST" else None)
+        return self._session.request(_head(statement), method, url, query=query, json_body=content)
 
 
-def _failure(answer: Answer, statement: str) -> SqlError:
+def _failure(what: str, answer: Answer) -> SqlError | None:
+    if answer.status not in _FAILED or not isinstance(answer.json, Mapping) or not answer.code.isdigit():
+        return None
     message = " ".join(str(answer.json.get("message") or "no reason given").split())[:600]
-    return SqlError(f"{_head(statement)!r} failed: {message}", errno=int(answer.code))
+    return SqlError(f"{what!r} failed: {message}", errno=int(answer.code))
 
 
 def _head(statement: str) -> str:
     """The words of a statement that tell which one it is."""
     words = statement.partition(" FILES = ")[0]
     return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
+
+
+# -- The columns of a table, asked for over the SQL API by who has no connector --------------------------
+#
+# A DataFrame's writer runs where neither Airflow nor the connector need be installed, with the same
+# credentials that it streams with. ``DESCRIBE TABLE`` takes no warehouse, and any right on the table will
+# do.
+
+_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+
+
+def describe_table(
+    account_url: str,
+    credentials: Credentials,
+    table: str,
+    *,
+    ca_bundle: str | None = None,
+    retry: RetryPolicy | None = None,
+) -> tuple[TableColumn, ...]:
+    """Ask for a table's columns by ``DESCRIBE TABLE``.
+
+    :param account_url: the account's address, ``https://<host>[:<port>]``
+    :param credentials: prove who asks
+    :param table: the table's quoted full name
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
+    :param retry: pauses and budget of every request
+    :raises SqlError: if the statement fails, as it does where there is no such table, or takes too long
+    :raises AuthenticationError: if the service refuses the credentials
+    """
+    rows = statement_rows(
+        account_url, credentials, f"DESCRIBE TABLE {table}", ca_bundle=ca_bundle, retry=retry
+    )
+    return columns_of_describe(rows)
+
+
+def statement_rows(
+    account_url: str,
+    credentials: Credentials,
+    statement: str,
+    *,
+    ca_bundle: str | None = None,
+    retry: RetryPolicy | None = None,
+) -> list[dict[str, Any]]:
+    """The rows of a statement that needs no warehouse, with the names of its columns in lower case.
+
+    :param account_url: the account's address, ``https://<host>[:<port>]``
+    :param credentials: prove who asks
+    :param statement: a DESCRIBE or SHOW statement
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
+    :param retry: pauses and budget of every request
+    :raises SqlError: if the statement fails or takes too long
+    :raises AuthenticationError: if the service refuses the credentials
+    """
+    role = credentials.role if isinstance(credentials, KeyPair) else None
+    client = StatementClient(account_url, credentials, role=role, ca_bundle=ca_bundle, retry=retry)
+    deadline = time.monotonic() + _WAIT_SECONDS
+    with closing(client):
+        state = client.submit(statement, str(uuid.uuid4()))
+        while state.rows is None:
+            if time.monotonic() > deadline:
+                raise SqlError(
+                    f"{statement!r} has no result after {_WAIT_SECONDS:g} s: look at the account's query "
+                    "history, then run again"
+                )
+            time.sleep(_POLL_SECONDS)
+            state = client.state(state.handle, statement)
+    return state.rows

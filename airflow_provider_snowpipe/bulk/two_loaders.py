@@ -17,11 +17,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
 from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, written
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, written
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 
 COPY_MEMORY = dt.timedelta(days=64)
@@ -66,10 +65,10 @@ def loads_by_others(
 
 def _remembered(files: StagedPaths, history: Iterable[FileLoad], now: dt.datetime) -> list[FileLoad]:
     """The loads of some files that their loaders remember, each with the path that was asked for."""
-    wanted = WantedFiles(files.paths) if files.paths else None
+    expected = ExpectedFiles(files.paths) if files.paths else None
     found = []
     for load in history:
-        path = wanted.name_of(load) if wanted is not None else None
+        path = expected.name_of(load) if expected is not None else None
         if path is None or load.status not in (LOADED, PARTIALLY_LOADED):
             continue
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
@@ -86,9 +85,9 @@ def not_loaded_by(paths: Sequence[str], loads: Iterable[FileLoad], loader: str) 
     :param loads: loads into the table
     :param loader: full name of the pipe
     """
-    wanted = WantedFiles(tuple(paths))
+    expected = ExpectedFiles(tuple(paths))
     done = {
-        wanted.name_of(load)
+        expected.name_of(load)
         for load in loads
         if load.pipe == loader and load.status in (LOADED, PARTIALLY_LOADED)
     }
@@ -158,7 +157,7 @@ def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> t
     :param pipe: the pipe
     :param files: paths of files that the pipe takes, and since when they are staged, None for unknown
     """
-    if not pipe.target.is_told:
+    if not pipe.target.auto_ingest:
         return ()
     since = None if pipe.created is None else pipe.created - _CLOCKS
     return tuple(path for path, staged in files.items() if since is None or staged is None or staged >= since)

@@ -309,7 +309,7 @@ class Doctor:
         """Ask for any answer over TLS; host, and the file of trusted roots."""
         import requests
 
-        from airflow_provider_snowpipe.streaming.transport import certificate_authorities, raise_if_untrusted
+        from airflow_provider_snowpipe.streaming.http import certificate_authorities, raise_if_untrusted
 
         roots, host = certificate_authorities(self._checked.ca_bundle()), urlsplit(url).netloc
         began = time.time()
@@ -358,7 +358,7 @@ class Doctor:
 
     def _client(self) -> SnowpipeClient:
         from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         settings = self._checked
         return SnowpipeClient(
@@ -569,8 +569,8 @@ def _roles_of(run: Callable[..., list[dict[str, Any]]], role: str) -> set[str]:
 
 def _privileges(run: Callable[..., list[dict[str, Any]]], pipe: PipeName) -> Iterator[tuple[str, str, str]]:
     """Privilege, kind and name of what Snowpipe Streaming asks for ("Access control")."""
-    from airflow_provider_snowpipe.streaming.listing import full_name
-    from airflow_provider_snowpipe.streaming.table_ddl import show_table, widens_itself
+    from airflow_provider_snowpipe.streaming.names import full_name
+    from airflow_provider_snowpipe.streaming.table_schema import show_table, widens_itself
 
     yield "USAGE", "DATABASE", quote_identifier(pipe.database)
     yield "USAGE", "SCHEMA", full_name(pipe.database, pipe.schema)

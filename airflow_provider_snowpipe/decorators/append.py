@@ -13,8 +13,7 @@ from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperato
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, TaskDecorator
 
-    from airflow_provider_snowpipe.streaming.rows import NumberedRows
-    from airflow_provider_snowpipe.streaming.small_load import AppendRules
+    from airflow_provider_snowpipe.streaming.append import AppendRules, NumberedRows
 
 
 class SnowpipeAppendDecoratedOperator(DecoratedOperator, SnowpipeAppendRowsOperator):

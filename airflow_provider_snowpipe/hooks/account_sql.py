@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.hooks.connection import SNOWFLAKE, SnowpipeConnection
-from airflow_provider_snowpipe.streaming.answer import IF_NO_ANSWER
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
-from airflow_provider_snowpipe.streaming.listing import (
-    UPDATE_OFFSET_TOKEN,
-    ListedChannel,
-    full_name,
-    show_channels,
+from airflow_provider_snowpipe.streaming.errors import (
+    IF_NO_ANSWER,
+    ConfigurationError,
+    SnowpipeError,
+    SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, TOPIC_ID_SUFFIX, PipeName
+from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, TOPIC_ID_SUFFIX, PipeName, full_name
+from airflow_provider_snowpipe.streaming.status import UPDATE_OFFSET_TOKEN, ListedChannel, show_channels
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 RunSql = Callable[..., list[dict[str, Any]]]
 """Runs a statement with the values that it binds, and whatever else the connector's cursor is to be told; the
-rows' keys are the columns' names in small letters."""
+rows' keys are the columns' names in lower case."""
 
 _LOGIN_SECONDS = 30
 _LONGEST_HEAD = 60
@@ -73,8 +72,7 @@ class AccountSql:
         :param pipe: the pipe
         :raises SqlError: if the statement fails, as it does where there is no such table
         """
-        from airflow_provider_snowpipe.streaming.table_columns import columns_of_describe
-        from airflow_provider_snowpipe.streaming.table_ddl import table_of
+        from airflow_provider_snowpipe.streaming.table_schema import columns_of_describe, table_of
 
         return columns_of_describe(self.rows(f"DESCRIBE TABLE {table_of(pipe)}"))
 
@@ -84,8 +82,12 @@ class AccountSql:
         :param pipe: the pipe
         :raises SqlError: if a statement fails, as it does where there is no such table
         """
-        from airflow_provider_snowpipe.streaming.table_columns import columns_of_describe
-        from airflow_provider_snowpipe.streaming.table_ddl import show_table, table_of, widens_itself
+        from airflow_provider_snowpipe.streaming.table_schema import (
+            columns_of_describe,
+            show_table,
+            table_of,
+            widens_itself,
+        )
 
         if pipe.default_table is None:
             return ()
@@ -131,7 +133,7 @@ class AccountSql:
         return [str(row["name"]) for row in self.rows("LIST %s", (location,))]
 
     def rows(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Run one statement; its rows, with the columns' names in small letters.
+        """Run one statement; its rows, with the columns' names in lower case.
 
         :param statement: the statement, with ``%s`` for each value that it binds
         :param values: the values

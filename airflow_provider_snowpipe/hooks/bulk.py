@@ -10,24 +10,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_history
-from airflow_provider_snowpipe.bulk.copy_statement import quoted_location
+from airflow_provider_snowpipe.bulk.copy_statement import quoted_location, string_literal
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.literals import string_literal
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion, copy_history
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.hooks.account_sql import AccountSql, RunSql
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
-    from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
-    from airflow_provider_snowpipe.bulk.stage_upload import Staging
+    from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+    from airflow_provider_snowpipe.bulk.stage import Staging
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+    from airflow_provider_snowpipe.hooks.account_sql import RunSql
     from airflow_provider_snowpipe.hooks.stage_upload import Source, StageUpload
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 
 class SnowpipeBulkHook(SnowpipeHook):
@@ -41,19 +39,7 @@ class SnowpipeBulkHook(SnowpipeHook):
 
         :raises ConfigurationError: if one of them is missing
         """
-        found = self._connection().pipe_name(
-            table=None, pipe="ANY", database=self.database, schema=self.schema
-        )
-        return found.database, found.schema
-
-    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Run one statement; its rows, with the columns' names in small letters.
-
-        :param statement: the statement, with ``%s`` for each value that it binds
-        :param values: the values
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        return AccountSql(self._connection()).rows(statement, values)
+        return self._connection().database_and_schema(self.database, self.schema)
 
     @contextmanager
     def sql_session(self, purpose: str) -> Iterator[RunSql]:
@@ -62,7 +48,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param purpose: what the session is for, for the text of a refused sign-in
         :raises SqlError: if the sign-in fails, or a statement
         """
-        with AccountSql(self._connection()).session(purpose) as run:
+        with self._account().session(purpose) as run:
             yield run
 
     def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
@@ -87,9 +73,9 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param location: where it goes, as ``@stage/path``
         :raises SqlError: if the upload fails, or signing in for it
         """
-        place = quoted_location(location)
+        target = quoted_location(location)
         source = string_literal(f"file://{path}")
-        self.run_sql(f"PUT {source} {place} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
+        self.run_sql(f"PUT {source} {target} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
 
     def get_file(self, location: str, folder: str) -> None:
         """Bring one file of an internal stage to this machine by ``GET``.
@@ -99,8 +85,8 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if it cannot be brought
         """
         database, schema = self.place()
-        place = StageReference.parse(location).location("", database=database, schema=schema)
-        self.run_sql(f"GET {quoted_location(place.rstrip('/'))} {string_literal(f'file://{folder}/')}")
+        whole = StageReference.parse(location).location("", database=database, schema=schema)
+        self.run_sql(f"GET {quoted_location(whole.rstrip('/'))} {string_literal(f'file://{folder}/')}")
 
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.
@@ -132,7 +118,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         location = staging.stage.location(prefix, database=database, schema=schema)
         listed = staging.listed(self.run_sql("LIST %s", (location,)))
         root = staging.stage.location("", database=database, schema=schema)
-        return StageUpload(AccountSql(self._connection()), staging, root, source, listed, parallel)
+        return StageUpload(self._account(), staging, root, source, listed, parallel)
 
     def stage_url(self, stage: str) -> str | None:
         """The URL that an external stage stands for, None for an internal one.
@@ -154,7 +140,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         """The files that were loaded into a table, as ``COPY_HISTORY`` tells them, from the oldest.
 
         :param table: the table
-        :param since: the first moment, None for the 14 days that are remembered
+        :param since: the first timestamp, None for the 14 days that are remembered
         :raises SqlError: if the statement fails, or signing in for it
         """
         earliest = dt.datetime.now(dt.UTC) - REMEMBERED
@@ -170,8 +156,8 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if the statement fails, or signing in for it
         """
         question = HistoryQuestion(frozenset(paths), dt.datetime.now(dt.UTC) - REMEMBERED)
-        place = self.place()
-        history = CopyHistory(self.run_sql, (*place, table), (*place, pipe) if pipe else None)
+        schema = self.place()
+        history = CopyHistory(self.run_sql, (*schema, table), (*schema, pipe) if pipe else None)
         return history.loads([question], dt.datetime.now(dt.UTC))
 
     def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
@@ -183,7 +169,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param paths: their paths below the stage
         :raises SqlError: if a statement fails, or signing in for it
         """
-        from airflow_provider_snowpipe.bulk.account_history import older_copies
+        from airflow_provider_snowpipe.bulk.load_history import older_copies
 
         with self.sql_session("look for older loads by COPY") as run:
             return older_copies(run, (*self.place(), table), paths)
@@ -207,11 +193,11 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if the statement fails, or signing in for it
         """
         from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin
-        from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
+        from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
 
         name = PipeName(*self.place(), pipe)
         known = FilePipeAdmin(self.run_sql, name).known()
-        return None if known is None else PipeTarget.of(name, known.definition, is_told=known.auto_ingest)
+        return None if known is None else PipeTarget.of(name, known.definition, auto_ingest=known.auto_ingest)
 
     def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
         """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.

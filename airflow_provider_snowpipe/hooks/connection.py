@@ -92,7 +92,7 @@ class SnowpipeConnection:
 
         :raises ConfigurationError: if there is neither host nor account, or they are not usable
         """
-        from airflow_provider_snowpipe.streaming.exchange import base_url
+        from airflow_provider_snowpipe.streaming.auth import base_url
 
         host, port = self._text("host"), self._text("port")
         if self.conn_type == SNOWPIPE:
@@ -171,13 +171,25 @@ class SnowpipeConnection:
                     f"connection {self.conn_id!r} names a default table {table!r} and a default pipe "
                     f"{pipe!r}: empty one of the two fields"
                 )
-        database = database or self._text("database")
-        schema = schema or self.schema or self._text("schema")
         if not table and not pipe:
             raise ConfigurationError(
                 f"no table and no pipe: give table=… or pipe=…, or fill the field 'table' of a {SNOWPIPE!r} "
                 f"connection (this is {self.conn_id!r})"
             )
+        database, schema = self.database_and_schema(database, schema)
+        return (
+            PipeName(database, schema, pipe)
+            if pipe
+            else PipeName.default_for_table(database, schema, table or "")
+        )
+
+    def database_and_schema(self, database: str | None, schema: str | None) -> tuple[str, str]:
+        """Database and schema; what the caller leaves out comes from the connection.
+
+        :raises ConfigurationError: if one of them is missing
+        """
+        database = database or self._text("database")
+        schema = schema or self.schema or self._text("schema")
         if not database:
             raise self._missing("database", "the pipe's database, or give database=…")
         if not schema:
@@ -185,11 +197,7 @@ class SnowpipeConnection:
                 f"connection {self.conn_id!r}: the field 'schema' is empty: fill in the pipe's schema, or "
                 "give schema=…"
             )
-        return (
-            PipeName(database, schema, pipe)
-            if pipe
-            else PipeName.default_for_table(database, schema, table or "")
-        )
+        return database, schema
 
     def _method(self) -> str:
         given = self._text("auth") if self.conn_type == SNOWPIPE else None

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from airflow_provider_snowpipe.bulk.copy_history import CopyHistory
-from airflow_provider_snowpipe.bulk.load_history import LoadHistory, ReportThenSql
+from airflow_provider_snowpipe.bulk.load_history import CopyHistory, LoadHistory, ReportThenSql
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.hooks.account_sql import AccountSql
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
@@ -41,7 +40,7 @@ def load_history(settings: SnowpipeConnection, names: Names, retry: RetryPolicy 
     credentials = _key_pair(settings, table)
     if credentials is None:
         return _copy_history(settings, names)
-    from airflow_provider_snowpipe.bulk.pipe_history import PipeHistory
+    from airflow_provider_snowpipe.bulk.file_pipe import PipeHistory
 
     report = PipeHistory(_file_pipe_client(settings, names, credentials, retry))
     return ReportThenSql(report, _copy_history(settings, names)) if table else report
@@ -75,7 +74,7 @@ def staged_files(settings: SnowpipeConnection, names: Names, stage: str, prefix:
     :raises SqlError: if the statement fails
     """
     reference = StageReference.parse(stage)
-    database, schema = _place(settings, names)
+    database, schema = settings.database_and_schema(names["database"], names["schema"])
     listed = AccountSql(settings).list_stage(reference.location(prefix, database=database, schema=schema))
     return [reference.relative(name) for name in listed]
 
@@ -107,20 +106,14 @@ def _file_pipe_client(
     return FilePipeClient(
         settings.account_url(),
         credentials,
-        PipeName(*_place(settings, names), names["pipe"] or ""),
+        PipeName(*settings.database_and_schema(names["database"], names["schema"]), names["pipe"] or ""),
         ca_bundle=settings.ca_bundle(),
         retry=retry,
     )
 
 
 def _copy_history(settings: SnowpipeConnection, names: Names) -> CopyHistory:
-    place, pipe = _place(settings, names), names["pipe"]
+    schema, pipe = settings.database_and_schema(names["database"], names["schema"]), names["pipe"]
     return CopyHistory(
-        AccountSql(settings).rows, (*place, names["table"] or ""), (*place, pipe) if pipe else None
+        AccountSql(settings).rows, (*schema, names["table"] or ""), (*schema, pipe) if pipe else None
     )
-
-
-def _place(settings: SnowpipeConnection, names: Names) -> tuple[str, str]:
-    """Database and schema, from the connection where they are not named."""
-    found = settings.pipe_name(table=None, pipe="ANY", database=names["database"], schema=names["schema"])
-    return found.database, found.schema

@@ -16,17 +16,17 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.load_history import LoadHistory
+    from airflow_provider_snowpipe.hooks.account_sql import AccountSql
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-    from airflow_provider_snowpipe.streaming.listing import ListedChannel
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
-    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+    from airflow_provider_snowpipe.streaming.status import ChannelStatus, ListedChannel
+    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
 _TEST_BUDGET_SECONDS = 10.0
 _REMEDIES = {
-    "settings": "Mend the field that is named.",
+    "settings": "Fix the field that is named.",
     "account URL and credentials": "Check account URL, user, key or token, and the CA bundle.",
     "token for the ingest host": "Check that the user may use Snowpipe Streaming with this kind of "
     "credential.",
@@ -159,10 +159,7 @@ class SnowpipeHook(BaseHook):
 
         :raises SqlError: if the statement fails, or signing in for it
         """
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-
-        settings = self._connection()
-        return AccountSql(settings).channels(self._pipe_of(settings))
+        return self._account().channels(self.pipe_name())
 
     async def async_list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe without blocking the event loop."""
@@ -208,10 +205,7 @@ class SnowpipeHook(BaseHook):
         :raises SqlError: if there is no such table, or signing in fails
         :raises ConfigurationError: if the pipe is not a table's default pipe
         """
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-
-        settings = self._connection()
-        return AccountSql(settings).table_columns(self._pipe_of(settings))
+        return self._account().table_columns(self.pipe_name())
 
     def columns_for_keys(self) -> tuple[TableColumn, ...]:
         """Describe the columns that keys of rows have to match, or their values are lost.
@@ -220,34 +214,27 @@ class SnowpipeHook(BaseHook):
             table's default pipe, so that the keys are what its own query makes of them
         :raises SqlError: if there is no such table, or signing in fails
         """
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+        return self._account().columns_for_keys(self.pipe_name())
 
-        settings = self._connection()
-        return AccountSql(settings).columns_for_keys(self._pipe_of(settings))
+    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Run one statement in the account; its rows, with the columns' names in lower case.
 
-    def run_sql(self, statement: str) -> list[dict[str, Any]]:
-        """Run one statement in the account; its rows.
-
-        :param statement: the statement
+        :param statement: the statement, with ``%s`` for each value that it binds
+        :param values: the values
         :raises SqlError: if it fails, or signing in for it
         """
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-
-        return AccountSql(self._connection()).rows(statement)
+        return self._account().rows(statement, values)
 
     @contextmanager
     def offset_tokens(self) -> Iterator[Callable[[str, str], None]]:
         """Sign in to set committed offset tokens; what it gives sets one channel's, whoever writes to it.
 
-        ``compare_and_set`` of ``streaming.reset`` makes sure first that nobody does.
+        ``compare_and_set`` of ``streaming.admin`` makes sure first that nobody does.
 
         :raises SqlError: if a statement fails, or signing in
         :raises ConfigurationError: if the pipe's table cannot be found
         """
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-
-        settings = self._connection()
-        with AccountSql(settings).offset_tokens(self._pipe_of(settings)) as set_token:
+        with self._account().offset_tokens(self.pipe_name()) as set_token:
             yield set_token
 
     def set_offset_token(self, channel: str, token: str) -> None:
@@ -266,7 +253,7 @@ class SnowpipeHook(BaseHook):
 
         :return: whether all is well, and what is, or which step failed and what to do
         """
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         retry = RetryPolicy(budget_seconds=_TEST_BUDGET_SECONDS)
         step = "settings"
@@ -307,6 +294,11 @@ class SnowpipeHook(BaseHook):
             connection: Any = await get_async_connection(self.snowflake_conn_id)
             self._settings = SnowpipeConnection.of(connection, await get_async_extra_dejson(connection))
         return self._settings
+
+    def _account(self) -> AccountSql:
+        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+
+        return AccountSql(self._connection())
 
     def _names(self) -> dict[str, str | None]:
         return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_provider_snowpipe.bulk.stage_upload import ListedFile, PutKind, SourceFile, Staging
+from airflow_provider_snowpipe.bulk.stage import ListedFile, PutKind, SourceFile, Staging
 from airflow_provider_snowpipe.hooks.account_sql import AccountSql, RunSql
 from airflow_provider_snowpipe.streaming.errors import SqlError
 

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.streaming.offsets import offset_class
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
     from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 REPORT_KEY = "lag_report"
@@ -178,6 +178,6 @@ class SnowpipeLagNotifier(BaseNotifier):
 
 
 def _patience() -> RetryPolicy:
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
     return RetryPolicy(budget_seconds=_BUDGET_SECONDS)

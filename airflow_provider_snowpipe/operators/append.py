@@ -17,18 +17,16 @@ from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.operators.submission import application_name
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.targets import ChannelTarget
-from airflow_provider_snowpipe.streaming.unknown_columns import named
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.spark.row_gate import Admission
-    from airflow_provider_snowpipe.streaming.rows import NumberedRows, RowLimits
-    from airflow_provider_snowpipe.streaming.small_load import AppendRules, SmallLoad
+    from airflow_provider_snowpipe.streaming.append import AppendRules, NumberedRows, RowLimits, SmallLoad
 
 
 TARGETS_KEY = "targets"
@@ -119,7 +117,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
 
         :return: channel, pipe, offset format, batch, tokens from and to, and counts of rows and bytes
         """
-        from airflow_provider_snowpipe.streaming.small_load import append_to_channel
+        from airflow_provider_snowpipe.streaming.append import append_to_channel
 
         ti = context["ti"]
         channel = self.channel or _default_channel(ti)
@@ -168,7 +166,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
 
     def preview(self) -> list[str]:
         """Say which rows would be sent; outside of a DAG run ``batch`` and ``channel`` have to be given."""
-        from airflow_provider_snowpipe.streaming.small_load import rows_to_send
+        from airflow_provider_snowpipe.streaming.append import rows_to_send
 
         if self.channel is None or (self.batch is None and self.token_column is None):
             return ["channel and batch come from the DAG run; give both to see which rows would be sent"]
@@ -201,7 +199,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         return int(due.timestamp() * 1_000_000)
 
     def _numbered(self, channel: str, rules: AppendRules) -> NumberedRows:
-        from airflow_provider_snowpipe.streaming.rows import (
+        from airflow_provider_snowpipe.streaming.append import (
             RowLimits,
             numbered_by_batch,
             numbered_by_column,
@@ -249,7 +247,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         )
 
     def _rules(self, batch: int | None) -> AppendRules:
-        from airflow_provider_snowpipe.streaming.small_load import AppendRules
+        from airflow_provider_snowpipe.streaming.append import AppendRules
 
         rules = AppendRules(
             on_error=self.on_error,
@@ -360,7 +358,7 @@ class SmallSource:
         :raises ConfigurationError: if there is no source or more than one, too much of it, or a query whose
             rows come in any order
         """
-        from airflow_provider_snowpipe.streaming.rows import lines_of_ndjson, lines_of_rows
+        from airflow_provider_snowpipe.streaming.append import lines_of_ndjson, lines_of_rows
 
         given = [name for name in ("rows", "file", "sql") if getattr(self, name) not in (None, "")]
         if len(given) != 1:
@@ -378,7 +376,7 @@ class SmallSource:
     def _of_query(self, limits: RowLimits, ordered_by_token: bool) -> Sequence[bytes]:
         from airflow.providers.common.compat.sdk import BaseHook
 
-        from airflow_provider_snowpipe.streaming.rows import lines_of_columns
+        from airflow_provider_snowpipe.streaming.append import lines_of_columns
 
         if not self.sql_conn_id:
             raise ConfigurationError("sql is given without sql_conn_id: name the connection of the query")

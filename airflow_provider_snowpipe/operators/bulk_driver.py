@@ -15,8 +15,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
-from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
-from airflow_provider_snowpipe.bulk.stage_upload import SourceFile, Staging
+from airflow_provider_snowpipe.bulk.stage import SourceFile, StageReference, Staging, staged_at
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text

@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.bulk.run_manifest import (
     refuse_other_files,
     run_folder,
 )
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.stage_upload import check_parallel
+from airflow_provider_snowpipe.bulk.stage import StageReference, check_parallel
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
@@ -33,8 +32,7 @@ from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, 
 from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS
 from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
-from airflow_provider_snowpipe.streaming.arguments import known_arguments
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of, known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.bulk_driver import RunStage
     from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
     from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite, WriteReport
-    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
 class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):

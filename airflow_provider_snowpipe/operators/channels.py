@@ -14,8 +14,7 @@ from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.activity import ChannelLook
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus
 
 
 class ChannelOperator(PipeOperator):
@@ -74,7 +73,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
 
         :return: channel, pipe, what was done (``create``, ``fence`` or ``skip``) and the committed token
         """
-        from airflow_provider_snowpipe.streaming.lifecycle import open_channel
+        from airflow_provider_snowpipe.streaming.admin import open_channel
 
         with self.hook.get_client() as client:
             done = open_channel(
@@ -97,7 +96,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
 
     def preview(self) -> list[str]:
         """Say whether the channel would be created, fenced or left."""
-        from airflow_provider_snowpipe.streaming.lifecycle import OpenAction, plan_opening
+        from airflow_provider_snowpipe.streaming.admin import OpenAction, plan_opening
 
         status = self._status()
         action = plan_opening(status, self.offset_token or None, self.if_exists)
@@ -127,7 +126,7 @@ class SnowpipeDropChannelOperator(ChannelOperator):
 
         :return: channel, pipe, whether it existed, the token that went with it, and whether rows did
         """
-        from airflow_provider_snowpipe.streaming.lifecycle import drop_channel
+        from airflow_provider_snowpipe.streaming.admin import drop_channel
 
         with self.hook.get_client() as client:
             done = drop_channel(
@@ -202,7 +201,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
 
         :return: channel, pipe, and the old and the new token
         """
-        from airflow_provider_snowpipe.streaming.reset import direction, reset_offset_token
+        from airflow_provider_snowpipe.streaming.admin import direction, reset_offset_token
 
         token = require_name("offset_token", self.offset_token)
         status = self._status()
@@ -213,7 +212,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
                 client,
                 self.channel,
                 token,
-                look=self._look,
+                observe=self._observe,
                 set_token=set_token,
                 planned=status,
                 observe_seconds=self.observe_seconds,
@@ -230,7 +229,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
 
     def preview(self) -> list[str]:
         """Show the token now and the one that would be set, and what that means for the rows."""
-        from airflow_provider_snowpipe.streaming.reset import direction
+        from airflow_provider_snowpipe.streaming.admin import direction
 
         status = self._status()
         if not status.exists:
@@ -244,8 +243,8 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
     def _format(self) -> type[Offset] | None:
         return offset_class(self.offset_format) if self.offset_format else None
 
-    def _look(self) -> ChannelLook:
-        from airflow_provider_snowpipe.streaming.activity import ChannelLook
+    def _observe(self) -> ChannelState:
+        from airflow_provider_snowpipe.streaming.status import ChannelState
 
         listed = {one.name: one for one in self.hook.list_channels()}
-        return ChannelLook(self._status(), listed.get(self.channel))
+        return ChannelState(self._status(), listed.get(self.channel))

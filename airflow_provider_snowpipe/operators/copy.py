@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import FileOperator, run_identity
 from airflow_provider_snowpipe.operators.copy_files import OtherLoaders, StagedChoice, StagedFiles
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError, SqlError
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         """Look for a moment, then leave the worker; :meth:`execute_complete` comes back."""
         from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
-        rows = None if self._run is None else self._run.look(handle, statement)
+        rows = None if self._run is None else self._run.poll(handle, statement)
         if rows is not None:
             return rows
         self.defer(

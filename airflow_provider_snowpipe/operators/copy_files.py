@@ -20,10 +20,10 @@ from airflow_provider_snowpipe.bulk.copy_run import (
     newest_loads,
     path_below,
 )
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, file_names
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, stage_place, written
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, stage_key, written
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference, staged_at
 from airflow_provider_snowpipe.bulk.two_loaders import (
@@ -34,7 +34,6 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
     refuse_files_for_pipes,
     refuse_files_of_others,
 )
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.account_sql import RunSql
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import (
@@ -43,8 +42,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     NothingStagedError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.listing import full_name
-from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 _MOST_SHOWN = 10_000
 """Rows of a SHOW command at most (page "SHOW <objects>")."""
@@ -102,8 +100,8 @@ class StagedChoice:
             names = [reference.below(name) for name in file_names(self.files)]
             found = newest_loads(names, history)
             return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
-        wanted = WantedFiles((), reference.below(self.prefix or ""), 1)
-        paths = dict.fromkeys(name for load in history if (name := wanted.name_of(load)) is not None)
+        expected = ExpectedFiles((), reference.below(self.prefix or ""), 1)
+        paths = dict.fromkeys(name for load in history if (name := expected.name_of(load)) is not None)
         return CopyOutcome(tuple(newest_loads(list(paths), history).values())) if paths else None
 
     def find(self, hook: SnowpipeBulkHook) -> StagedFiles:
@@ -446,5 +444,5 @@ def _root(hook: SnowpipeBulkHook, files: StagedPaths) -> str:
         return files.url.rstrip("/")
     database, schema = hook.place()
     return ".".join(
-        stage_place(StageReference.parse(files.stage.location("", database=database, schema=schema)))
+        stage_key(StageReference.parse(files.stage.location("", database=database, schema=schema)))
     )

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.content_path import ContentPath, loaded_contents, staged_place
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP
+from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.load_choice import why_not_copy_file
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
@@ -29,19 +29,16 @@ from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, 
 from airflow_provider_snowpipe.spark.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.files.resume import resume_after
 from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
     PipeNotFoundError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
-from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set, fence
+from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset, VerifiedFileLineOffset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.routing.boundary import PartitionPosition
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
     from airflow_provider_snowpipe.spark.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-    from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
+    from airflow_provider_snowpipe.streaming.offsets import CopyIntent
 
 
 # -- What COPY or a pipe takes of one partition, and what load history says of it ------------------------
@@ -117,15 +114,17 @@ def refuse_waiting(share: CopyShare, staged: Sequence[str], loads: Sequence[File
     :raises SourcePositionError: if there is one that the pipe has neither loaded nor failed to load
     """
     now = {path.name: path.digest for path in share.paths}
-    ended = {staged_place(f"{load.location.rstrip('/')}/{load.path}") for load in loads if load.is_final}
+    ended = {ContentPath.read(f"{load.location.rstrip('/')}/{load.path}") for load in loads if load.is_final}
     for name in staged:
-        place = staged_place(name)
-        if place is not None and now.get(place[2], place[1]) != place[1] and place not in ended:
+        content = ContentPath.read(name)
+        if content is None or content in ended:
+            continue
+        if now.get(content.name, content.digest) != content.digest:
             raise SourcePositionError(
-                f"file {place[2]!r} of channel {share.position.channel!r} has changed, and pipe {pipe!r} may "
-                f"have its former content, staged as {name!r}, in its queue: bring that content back; or see "
-                "that SYSTEM$PIPE_STATUS tells of no pending file, and REMOVE the staged one. Nothing was "
-                "loaded"
+                f"file {content.name!r} of channel {share.position.channel!r} has changed, and pipe {pipe!r} "
+                f"may have its former content, staged as {name!r}, in its queue: bring that content back; or "
+                "see that SYSTEM$PIPE_STATUS tells of no pending file, and REMOVE the staged one. Nothing "
+                "was loaded"
             )
 
 

@@ -11,13 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.content_path import ContentPath, loaded_contents
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED
-from airflow_provider_snowpipe.bulk.pipe_target import written
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.stage_upload import SourceFile as StagedSource
-from airflow_provider_snowpipe.bulk.stage_upload import Staging
+from airflow_provider_snowpipe.bulk.pipe_state import written
+from airflow_provider_snowpipe.bulk.stage import ContentPath, StageReference, Staging, loaded_contents
+from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.file_boundary import (
     CopyShare,
@@ -34,7 +32,7 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget
+    from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
     from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
     from airflow_provider_snowpipe.operators.file_boundary import CopyShare, FileBoundary
     from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
@@ -149,7 +147,7 @@ class FileLoading:
         why = None if (files := self.task.source_files()) is None else why_not_copy(files)
         if why is not None:
             raise ConfigurationError(f"path is 'pipe', and {why}: drop that, or take path='stream'")
-        if target.is_told:
+        if target.auto_ingest:
             raise ConfigurationError(
                 f"pipe {self._full_name(pipe)} has AUTO_INGEST, so that it may load a file as soon as it is "
                 "staged, before the channel's token says so: name a pipe without it in file_pipe=…"

@@ -14,16 +14,16 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     PipeChange,
     PipeDefinition,
 )
-from airflow_provider_snowpipe.bulk.load_history import moment
+from airflow_provider_snowpipe.bulk.load_history import timestamp
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.operators.account_operator import FileOperator, require_name
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+    from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
 
 _CREATE_ONLY = ("table", "stage", "columns", "expressions", "options", "auto_ingest", "integration")
 ACTIONS: Mapping[str, tuple[str, ...]] = {
@@ -66,7 +66,7 @@ class SnowpipePipeOperator(FileOperator):
     :param force: of ``create`` with ``replace`` and of ``drop``: although files wait in the pipe's queue; of
         ``resume``: although it was paused for longer than 14 days
     :param prefix: of ``refresh``: only files whose path below the pipe's location begins so (templated)
-    :param modified_after: of ``refresh``: only files that were staged after this moment, at most 7 days ago;
+    :param modified_after: of ``refresh``: only files that were staged after this time, at most 7 days ago;
         a moment or its text in ISO 8601 (templated)
     :param on_nothing: of ``refresh``: ``report`` or ``fail`` when there is no such file
     :param require_running: of ``status``: fail the task when the pipe is stopped or stalled
@@ -181,7 +181,7 @@ class SnowpipePipeOperator(FileOperator):
             case "resume":
                 return admin.resume(force=self.force)
             case "refresh":
-                after = moment(self.modified_after)
+                after = timestamp(self.modified_after)
                 return admin.refresh(prefix=self.prefix, modified_after=after, on_nothing=self.on_nothing)
             case "drop":
                 return admin.drop(force=self.force)
@@ -217,7 +217,7 @@ class SnowpipePipeOperator(FileOperator):
     def _require_running(self, admin: FilePipeAdmin, status: PipeStatus) -> None:
         if self.require_running and not status.is_running:
             raise PipeNotRunningError(
-                f"pipe {admin.pipe} does not load: {status}. Mend what the error names, or resume the pipe"
+                f"pipe {admin.pipe} does not load: {status}. Fix what the error names, or resume the pipe"
             )
 
     def _check_arguments(self) -> None:

@@ -14,11 +14,12 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy_run import StagedFile
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, file_names
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
-from airflow_provider_snowpipe.bulk.pipe_target import PipeTarget, written
+from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget, written
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
     NOT_AUTHORIZED,
@@ -27,7 +28,6 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
     refuse_files_for_pipes,
     refuse_files_of_others,
 )
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -38,8 +38,8 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.copy_files import LoadIntent, StagedChoice, StagedFiles, pipes_beside
-from airflow_provider_snowpipe.streaming.choice import check_one_of
-from airflow_provider_snowpipe.streaming.commits import Patience
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
+from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
@@ -96,7 +96,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     :param retry_seconds: how long one post is repeated when the pipe is overloaded or does not answer
     :param deferrable: True waits in the triggerer
     :param poll_interval: seconds between two looks at the loads
-    :param max_consecutive_errors: give up after this many looks in a row that failed for a passing reason
+    :param max_consecutive_errors: give up after this many polls in a row that failed for a passing reason
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -174,7 +174,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         :raises FilesRejectedError: if a file did not load as a whole, or the pipe leaves it out
         :raises FilesNotLoadedError: if the time is over
         """
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         identity = run_identity(context)
         intent: LoadIntent | None = None
@@ -300,10 +300,10 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 
     def _waited_here(self, submission: Submission) -> dict[str, Any]:
         from airflow_provider_snowpipe.bulk.files_watch import wait_for_loads
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
-        wanted, patience = WantedFiles(submission.awaited()), Patience(self.max_consecutive_errors)
-        watch = FilesWatch(wanted, submission.since, self._tolerance(), patience)
+        expected, budget = ExpectedFiles(submission.awaited()), RetryBudget(self.max_consecutive_errors)
+        watch = FilesWatch(expected, submission.since, self._tolerance(), budget)
         history = self.hook.get_load_history(retry=RetryPolicy(budget_seconds=_LOOK_SECONDS))
         try:
             return wait_for_loads(history, watch, timeout=self.load_timeout, interval=self.poll_interval)
@@ -328,7 +328,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     def _check_arguments(self) -> None:
         """Find what no rendering can mend."""
         self._tolerance()
-        Patience(self.max_consecutive_errors)
+        RetryBudget(self.max_consecutive_errors)
         for name in ("on_unmatched", "on_nothing"):
             check_one_of(name, getattr(self, name), _CHOICES)
         check_choice(self.files, self.stage, self.prefix, self.pattern)

@@ -195,7 +195,7 @@ class LoadChoice:
         else:
             target = self.hook.pipe_target(pipe)
             table = (*self.hook.place(), self.boundary.table)
-            if target is None or target.is_told or target.table != table:
+            if target is None or target.auto_ingest or target.table != table:
                 return None  # such a pipe is refused with a remedy before anything is loaded
             given = RowOptions.of_statement(target.statement)
             whose = f"the statement of pipe {pipe!r}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.copy_usage import (
+from airflow_provider_snowpipe.bulk.load_history import (
     ATTRIBUTED_AFTER,
     attributed_credits,
     warehouse_seconds,

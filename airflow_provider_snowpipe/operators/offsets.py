@@ -17,8 +17,7 @@ from airflow_provider_snowpipe.streaming.offsets import offset_class
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.backup import OffsetBackup
-    from airflow_provider_snowpipe.streaming.restore import RestoreStep
+    from airflow_provider_snowpipe.streaming.backup import OffsetBackup, RestoreStep
 
 
 class OffsetFileOperator(PipeOperator):
@@ -171,8 +170,8 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
 
         :return: path, pipe, when the backup was taken, and for each channel what was done and its token
         """
-        from airflow_provider_snowpipe.streaming.reset import watch_channels
-        from airflow_provider_snowpipe.streaming.restore import RestoreAction, restore_channels
+        from airflow_provider_snowpipe.streaming.admin import watch_channels
+        from airflow_provider_snowpipe.streaming.backup import RestoreAction, restore_channels
 
         backup, steps = self._plan()
         moved = [step.channel for step in steps if step.action is RestoreAction.SET]
@@ -196,7 +195,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         return [f"would {step}" for step in self._plan()[1]]
 
     def _plan(self) -> tuple[OffsetBackup, list[RestoreStep]]:
-        from airflow_provider_snowpipe.streaming.restore import chosen, plan_restore
+        from airflow_provider_snowpipe.streaming.backup import chosen, plan_restore
 
         backup = self._read()
         if backup is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.row_rules import OnError
     from airflow_provider_snowpipe.spark.source import SourceSpec
     from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
-    from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
 class RowPolicyOperator(BaseOperator):
@@ -174,9 +174,9 @@ class SchemaPolicy:
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
-        from airflow_provider_snowpipe.streaming.table_ddl import (
+        from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
+        from airflow_provider_snowpipe.streaming.table_schema import (
             add_columns,
-            columns_of_rows,
             create_table_if_missing,
             missing_columns,
             table_of,

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.bulk.compaction import CompactForm, CompactOptions, content_key
 from airflow_provider_snowpipe.bulk.run_manifest import ManifestFile, RunManifest, run_folder
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.stage_upload import PutKind, SourceFile, Staging, check_parallel
+from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, StageReference, Staging, check_parallel
 from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, FileOperator, require_name
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.storage import file_system, storage_path
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
@@ -33,7 +32,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.stage_upload import SourceFile
+    from airflow_provider_snowpipe.bulk.stage import SourceFile
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
     from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator

@@ -41,12 +41,11 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
 )
-from airflow_provider_snowpipe.streaming.unknown_columns import named
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 
 if TYPE_CHECKING:
@@ -372,7 +371,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     def _without_driver(self, memory: DriverMemory) -> SentLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
         from airflow_provider_snowpipe.spark.driver import Run
-        from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         self._is_small = False
         hook = self._pipe_hook()

@@ -27,8 +27,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
 )
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.offsets import known_formats
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
 from airflow_provider_snowpipe.streaming.targets import CommitTargets
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.retry_advice import Worth, advise
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Worth, advise
 
 try:
     from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy

@@ -10,9 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import PartlyStreamedError, SourcePositionError
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset
 
 
 @dataclass(frozen=True, slots=True)

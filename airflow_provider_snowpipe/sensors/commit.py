@@ -18,9 +18,9 @@ from airflow_provider_snowpipe.sensors.wait import WaitSensor
 from airflow_provider_snowpipe.streaming.commits import (
     CommitWatch,
     FailureReason,
-    Patience,
-    StatusLook,
-    look_at,
+    PolledStatuses,
+    RetryBudget,
+    poll_statuses,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeFailedOverError
 from airflow_provider_snowpipe.streaming.offsets import offset_class
@@ -57,7 +57,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     :param rejected_baseline: rows skipped before that do not count, by channel, in place of the targets' own;
         with ``fail_on_rejected_rows=True`` and neither, every row skipped in the channel's life counts
         (templated)
-    :param poke_interval: seconds between two looks, deferred or not; 5 unless given
+    :param poke_interval: seconds between two polls, deferred or not; 5 unless given
     :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.wait.WaitSensor` and of all sensors
     :raises ConfigurationError: if an argument is wrong
     """
@@ -99,7 +99,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
             raise ConfigurationError(
                 f"table {self.table!r} and pipe {self.pipe!r} are both given: drop one of them"
             )
-        self._patience()
+        self._budget()
         if offset_format is not None:
             offset_class(offset_format)
         self._allow_start()
@@ -109,15 +109,15 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         self._leave_link(context, expected)
         if not expected.targets:
             self.log.info("targets names no channel: there is nothing to wait for")
-        return CommitWatch(expected, self._patience())
+        return CommitWatch(expected, self._budget())
 
-    def _ask(self, watch: CommitWatch) -> StatusLook:
+    def _ask(self, watch: CommitWatch) -> PolledStatuses:
         if self._client is None:
             self._client = self._hook().get_client(retry=poll_retry())
-        look = look_at(self._client, watch.question)
-        if any(isinstance(error, PipeFailedOverError) for error in look.errors.values()):
+        answer = poll_statuses(self._client, watch.question)
+        if any(isinstance(error, PipeFailedOverError) for error in answer.errors.values()):
             self._disconnect()
-        return look
+        return answer
 
     def _ended(self, context: Context, value: Any, *, resumed: bool) -> Any:
         expected = self._expected()
@@ -151,8 +151,8 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
             )
         leave_channel_page(context["ti"], address)
 
-    def _patience(self) -> Patience:
-        return Patience(self.max_consecutive_errors, self.stall_timeout)
+    def _budget(self) -> RetryBudget:
+        return RetryBudget(self.max_consecutive_errors, self.stall_timeout)
 
     def _trigger_arguments(self) -> dict[str, Any]:
         return {

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSensorTimeout
 
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, FileChoice
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
-from airflow_provider_snowpipe.bulk.load_history import HistoryLook, look_at, moment
-from airflow_provider_snowpipe.bulk.wanted_files import FileChoice, WantedFiles
+from airflow_provider_snowpipe.bulk.load_history import PolledLoads, poll_loads, timestamp
 from airflow_provider_snowpipe.sensors.wait import WaitSensor
-from airflow_provider_snowpipe.streaming.commits import Patience
+from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from airflow_provider_snowpipe.triggers.wait import poll_retry
@@ -35,7 +35,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
 
     :param files: paths below the stage, or below ``stage`` where it is given: a list, its JSON text, an XCom,
         or a function of ``context`` and ``jinja_env`` that returns a list (templated)
-    :param prefix: instead of files, all whose path begins so: those that ``stage`` lists at the first look,
+    :param prefix: instead of files, all whose path begins so: those that ``stage`` lists at the first poll,
         or any ``count`` of them (templated)
     :param count: with ``prefix``, the number of different files, instead of a list of them (templated)
     :param stage: where the files are: ``@stage``, ``@database.schema.stage``, ``@%table`` or ``@~``, with or
@@ -46,9 +46,9 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
         a timestamp or its text in ISO 8601 (templated)
     :param on_partial: ``fail`` ends the wait when a file is loaded in part, ``report`` accepts it
     :param on_failed: the same for a file that failed to load
-    :param start_from_trigger: with ``deferrable``, no look in a worker before, so nothing is listed either;
+    :param start_from_trigger: with ``deferrable``, no poll in a worker before, so nothing is listed either;
         has no effect on mapped tasks and, before Airflow 3.3, where an argument is a template
-    :param poke_interval: seconds between two looks, deferred or not; 15 unless given
+    :param poke_interval: seconds between two polls, deferred or not; 15 unless given
     :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.wait.WaitSensor` and of all sensors
     :raises ConfigurationError: if an argument is wrong
     """
@@ -98,7 +98,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
                 "the file pipe that loads them"
             )
         Tolerance(on_partial, on_failed)
-        Patience(self.max_consecutive_errors)
+        RetryBudget(self.max_consecutive_errors)
         if self.start_from_trigger and stage is not None:
             raise ConfigurationError(
                 f"stage is {stage!r} with start_from_trigger=True, where nothing is listed: give the "
@@ -107,7 +107,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
         self._allow_start()
 
     def execute(self, context: Context) -> Any:
-        """Look once, then wait in the worker or, when deferrable, in the triggerer.
+        """Poll once, then wait in the worker or, when deferrable, in the triggerer.
 
         :raises AirflowSensorTimeout: if the time is over; names the files that are missing
         """
@@ -121,23 +121,23 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
 
     def _begin(self, context: Context, kept: Mapping[str, Any] | None) -> FilesWatch:
         if kept is not None and kept["names"]:
-            files = WantedFiles(tuple(kept["names"]))  # as an earlier look has listed them
+            files = ExpectedFiles(tuple(kept["names"]))  # as an earlier poll has listed them
         else:
             try:
-                files = self._choice().wanted(self._hook().list_stage)
+                files = self._choice().expected(self._hook().list_stage)
             except NothingStagedError as error:
                 raise AirflowException(f"{FilesFailure.NO_FILES}: {error}") from error
             self.log.info("waiting for %d files", files.total)
         tolerance = Tolerance(self.on_partial, self.on_failed)
-        return FilesWatch(files, moment(self.since), tolerance, Patience(self.max_consecutive_errors))
+        return FilesWatch(files, timestamp(self.since), tolerance, RetryBudget(self.max_consecutive_errors))
 
-    def _ask(self, watch: FilesWatch) -> HistoryLook:
+    def _ask(self, watch: FilesWatch) -> PolledLoads:
         if self._client is None:
             self._client = self._hook().get_load_history(retry=poll_retry())
-        look = look_at(self._client, [watch.question])
-        if look.error is not None:
+        answer = poll_loads(self._client, [watch.question])
+        if answer.error is not None:
             self._disconnect()  # the next one is made from settings that may have changed
-        return look
+        return answer
 
     def _ended(self, context: Context, value: Any, *, resumed: bool) -> Any:
         if resumed:
@@ -147,9 +147,9 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
     def _found(self) -> dict[str, Any]:
         watch: FilesWatch = self._watch
         return {
-            "files": watch.wanted.names,
-            "prefix": watch.wanted.prefix,
-            "count": watch.wanted.count,
+            "files": watch.expected.names,
+            "prefix": watch.expected.prefix,
+            "count": watch.expected.count,
             "since": watch.question.since.isoformat(),
             "deadline": time.time() + self.timeout,
         }

@@ -47,13 +47,13 @@ class WaitSensor(BaseSensorOperator):
     :param database: where they are, None for the connection's (templated)
     :param schema: the same (templated)
     :param snowflake_conn_id: the connection's id (templated)
-    :param deferrable: True waits in the triggerer, after one look in the worker
-    :param start_from_trigger: with ``deferrable``, no look in a worker before; has no effect on mapped tasks
+    :param deferrable: True waits in the triggerer, after one poll in the worker
+    :param start_from_trigger: with ``deferrable``, no poll in a worker before; has no effect on mapped tasks
         and, before Airflow 3.3, where an argument is a template
     :param end_from_trigger: with ``deferrable``, success ends the task without a worker; what happens in a
         worker at a task's end, such as asset events and lineage, then does not happen, and Airflow 3.3.2
         hands the task's value on as JSON text
-    :param max_consecutive_errors: fail after this many looks in a row that failed for a passing reason
+    :param max_consecutive_errors: fail after this many polls in a row that failed for a passing reason
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -101,7 +101,7 @@ class WaitSensor(BaseSensorOperator):
 
     @abstractmethod
     def _begin(self, context: Context, kept: Mapping[str, Any] | None) -> CommitWatch | FilesWatch:
-        """What is waited for; ``kept`` is what an earlier look of a rescheduled sensor knew."""
+        """What is waited for; ``kept`` is what an earlier poll of a rescheduled sensor knew."""
 
     @abstractmethod
     def _ask(self, watch: Any) -> Any:
@@ -116,7 +116,7 @@ class WaitSensor(BaseSensorOperator):
         """The trigger's arguments as they were given, also as templates."""
 
     def execute(self, context: Context) -> Any:
-        """Look once, then wait in the worker or, when deferrable, in the triggerer."""
+        """Poll once, then wait in the worker or, when deferrable, in the triggerer."""
         try:
             if not self.deferrable:
                 return self._ended(context, super().execute(context), resumed=False)
@@ -132,13 +132,13 @@ class WaitSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once.
+        """Poll once.
 
         :raises AirflowFailException: if the wait cannot end well, or the settings are wrong
         :raises AirflowException: if it failed for a reason that may pass
         """
         try:
-            verdict = self._look(context)
+            verdict = self._poll_once(context)
         except ConfigurationError as error:
             raise self._failure(FailureReason.CONFIGURATION.value, str(error)) from error
         except SnowpipeError as error:
@@ -171,7 +171,7 @@ class WaitSensor(BaseSensorOperator):
                 raise AirflowSkipException(str(error)) from error
             raise
 
-    def _look(self, context: Context) -> CommitVerdict | FilesVerdict:
+    def _poll_once(self, context: Context) -> CommitVerdict | FilesVerdict:
         memory = None
         if self.reschedule and not self.deferrable:
             memory = RescheduleMemory(context, self.memory_key, self.stall_timeout)
@@ -185,13 +185,13 @@ class WaitSensor(BaseSensorOperator):
             return verdict
         verdict = self._watch.see(self._ask(self._watch), time.time())
         if verdict is None:
-            raise RuntimeError(f"the look at {self._watch.question} said nothing about it")
+            raise RuntimeError(f"the poll of {self._watch.question} said nothing about it")
         if memory is not None:
             memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
         return verdict
 
     def _found(self) -> dict[str, Any]:
-        """More arguments of the trigger of a deferred wait, which the first look has found out."""
+        """More arguments of the trigger of a deferred wait, which the first poll has found out."""
         return {}
 
     def _failure(self, reason: str, message: str) -> AirflowException:
@@ -263,18 +263,18 @@ class RescheduleMemory:
         self._try_number = getattr(values.get("ti"), "try_number", 1)
         if self._store is None and stall_timeout is not None:
             raise ConfigurationError(
-                f"stall_timeout is {stall_timeout:g} in the mode 'reschedule', where each look is a "
+                f"stall_timeout is {stall_timeout:g} in the mode 'reschedule', where each poll is a "
                 "new process, and this Airflow keeps no task state between them (3.3 does): use "
                 "deferrable=True or the mode 'poke'"
             )
 
     def kept(self) -> dict[str, Any] | None:
-        """What this try's earlier looks knew, None where there was none or nothing is kept."""
+        """What this try's earlier polls knew, None where there was none or nothing is kept."""
         kept: dict[str, Any] | None = None if self._store is None else self._store.get(self._key)
         return kept if kept is not None and kept["try_number"] == self._try_number else None
 
     def keep(self, watch: CommitWatch | FilesWatch, *, done: bool) -> None:
-        """Keep what this look found out for the next one.
+        """Keep what this poll found out for the next one.
 
         :param watch: the watch
         :param done: True when there is no next one

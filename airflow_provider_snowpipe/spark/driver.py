@@ -20,12 +20,12 @@ from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
+from airflow_provider_snowpipe.streaming.arguments import add_counts
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
-from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.unknown_columns import add_counts
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

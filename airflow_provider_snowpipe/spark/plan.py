@@ -13,11 +13,11 @@ from airflow_provider_snowpipe.spark.checked_values import checked_values
 from airflow_provider_snowpipe.spark.row_rules import OnError, RowRules, letter_topic
 from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from airflow_provider_snowpipe.streaming.unknown_columns import OnUnknown
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 PLAN_VERSION = 2
 

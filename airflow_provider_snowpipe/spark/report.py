@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from airflow_provider_snowpipe.streaming.arguments import add_counts
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.unknown_columns import add_counts
 
 REPORT_VERSION = 7
 START_FILE = "start.json"

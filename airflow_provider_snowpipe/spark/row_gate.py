@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder, DeadLetterPlace
 from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
-from airflow_provider_snowpipe.streaming.block_lines import BlockLines
 from airflow_provider_snowpipe.streaming.errors import EncodingError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.key_check import NO_KEY, UnknownKeys
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from airflow_provider_snowpipe.streaming.unknown_columns import OnUnknown
+from airflow_provider_snowpipe.streaming.row_check import BlockLines, CheckedBlock, RowCheck, RowFault
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 OpenLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterPlace]
 """Opens a place for dead letters, from its path, the channel, its offsets' format, the committed position."""

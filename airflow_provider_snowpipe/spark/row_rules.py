@@ -9,9 +9,9 @@ from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.spark.checked_values import TypedArgument, is_template
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from airflow_provider_snowpipe.streaming.unknown_columns import OnUnknown
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 _TOPIC_PREFIX = "kafka:"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
+from airflow_provider_snowpipe.streaming.channel import ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -24,8 +24,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     EncodingError,
     RetriesExhaustedError,
 )
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.status import ChannelStatus

@@ -18,18 +18,17 @@ from airflow_provider_snowpipe.spark.row_gate import Admission, OpenLetters, und
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.source import SourcePartition
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.channel_session import ChannelSession
+from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.http import Timeouts, Transports
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from airflow_provider_snowpipe.streaming.transport import Timeouts, Transports
-from airflow_provider_snowpipe.streaming.unknown_columns import OnUnknown
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.plan import JobPlan

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from airflow_provider_snowpipe.spark.source import SourcePartition, SourceSpec
 from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.sources import open_source
-from airflow_provider_snowpipe.streaming.block_lines import BlockLines
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.table_ddl import common_types
+from airflow_provider_snowpipe.streaming.row_check import BlockLines
+from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 SAMPLE_ROWS = 1000
 """Rows from which columns are inferred, over all partitions."""

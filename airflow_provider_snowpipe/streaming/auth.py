@@ -10,16 +10,20 @@ import base64
 import binascii
 import hashlib
 import os
+import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
+from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
 
 _JWT_LIFE_SECONDS = 3540
 """Snowflake refuses a key-pair JWT that lives longer than an hour; SDK 1.9.1 uses 59 minutes."""
@@ -27,6 +31,16 @@ _JWT_RENEW_SECONDS = 600
 _PEM_START = b"-----BEGIN"
 _KEPT_KEYS = 16
 """Private keys that a process keeps once they are read, the last ones used."""
+
+
+class Authorization(Protocol):
+    """What proves who sends a request."""
+
+    def headers(self) -> Mapping[str, str]:
+        """The headers of a request, valid now."""
+
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """Replace what the service refused, unless another thread has; False where that is impossible."""
 
 
 class Credentials(Protocol):
@@ -163,6 +177,28 @@ class OAuthToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Signed:
+    """Requests that prove who asks by the user's own credentials.
+
+    :param credentials: the credentials
+    """
+
+    credentials: Credentials
+
+    def headers(self) -> dict[str, str]:
+        """The token and its type."""
+        bearer = self.credentials.bearer()
+        return {
+            "Authorization": f"Bearer {bearer}",
+            "X-Snowflake-Authorization-Token-Type": self.credentials.token_type,
+        }
+
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """False: credentials renew themselves before they expire."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class ScopedToken:
     """A short-lived token for one ingest host: the only credential that leaves the driver.
 
@@ -178,6 +214,25 @@ class ScopedToken:
     def remaining_seconds(self) -> float:
         """Seconds until it expires; negative when it has."""
         return self.expires_at - time.time()
+
+    def get(self) -> Self:
+        """The token itself, as long as it is valid.
+
+        :raises AuthenticationError: if it has expired
+        """
+        if self.remaining_seconds() <= 0:
+            raise AuthenticationError(
+                "the scoped token given to this client has expired; the driver must send a fresh one"
+            )
+        return self
+
+    def headers(self) -> dict[str, str]:
+        """The header of a request; a scoped token goes without a type (REST tutorial)."""
+        return {"Authorization": f"Bearer {self.get().token}"}
+
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """False: who was given a token cannot make another one."""
+        return False
 
 
 def _require_token(kind: str, token: str) -> None:
@@ -253,3 +308,106 @@ def _load_private_key(data: bytes, password: bytes | None, user: str) -> RSAPriv
     if not isinstance(key, RSAPrivateKey):
         raise AuthenticationError(f"the private key of user {user!r} is not an RSA key: {remedy}")
     return key
+
+
+# -- Finding the ingest host, and exchanging credentials for a token that is good for it alone -----------
+
+REFRESH_AHEAD_SECONDS = 300.0
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_HTTPS_PORT = 443
+_GRANTS = {
+    "KEYPAIR_JWT": {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer"},
+    "PROGRAMMATIC_ACCESS_TOKEN": {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token_type": "programmatic_access_token",
+    },
+    "OAUTH": {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
+    },
+}
+
+
+def base_url(account_url: str) -> str:
+    """Normalise an account's address to ``https://host[:port]``; the port of HTTPS, 443, goes unsaid.
+
+    :param account_url: ``https://host``, ``https://host:port`` or the bare host
+    :raises ConfigurationError: if it is no such address, or not HTTPS
+    """
+    text = account_url if "//" in account_url else f"https://{account_url}"
+    parts = urlsplit(text)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    plain = parts.path in ("", "/") and not parts.query and not parts.fragment and parts.username is None
+    if parts.scheme != "https" or not plain or port == -1 or not HOST_NAME.fullmatch(parts.hostname or ""):
+        raise ConfigurationError(
+            f"account URL {account_url.rsplit('@', 1)[-1]!r} is not usable: give https://<host>[:<port>]; "
+            "Snowpipe Streaming has no plain HTTP"
+        )
+    return f"https://{parts.hostname}" + (f":{port}" if port not in (None, _HTTPS_PORT) else "")
+
+
+def exchange_form(credentials: Credentials, host: str) -> dict[str, str]:
+    """The form that asks for a token scoped to ``host``."""
+    grant = _GRANTS.get(credentials.token_type)
+    if grant is None:
+        raise ConfigurationError(
+            f"credentials of type {credentials.token_type!r} cannot be exchanged: use one of "
+            f"{sorted(_GRANTS)}"
+        )
+    return {**grant, "scope": host}
+
+
+class ScopedTokenSource:
+    """Keeps a scoped token that is valid for some minutes more, renewing it ahead of its end.
+
+    Safe to use from several threads; one of them renews, the others wait for it.
+
+    :param fetch: makes the exchange
+    :param refresh_ahead: renew when less than this many seconds remain (or a third of the whole life, if
+        that is shorter)
+    """
+
+    def __init__(
+        self, fetch: Callable[[], ScopedToken], *, refresh_ahead: float = REFRESH_AHEAD_SECONDS
+    ) -> None:
+        self._fetch = fetch
+        self._refresh_ahead = refresh_ahead
+        self._token: ScopedToken | None = None
+        self._renew_at = 0.0
+        self._lock = Lock()
+
+    def get(self) -> ScopedToken:
+        """A scoped token with life left in it."""
+        with self._lock:
+            if self._token is None or time.time() >= self._renew_at:
+                self._renew()
+            return self._current()
+
+    def headers(self) -> dict[str, str]:
+        """The header of a request, with a token that has life left in it."""
+        return self.get().headers()
+
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """Replace a token that the service refused, unless another thread has already done so."""
+        with self._lock:
+            if self._token is None or self._token.token == refused["Authorization"].removeprefix("Bearer "):
+                self._renew()
+        return True
+
+    def _renew(self) -> None:
+        token = self._fetch()
+        remaining = token.remaining_seconds()
+        if remaining <= 0:
+            raise AuthenticationError(
+                "the service issued a scoped token that has already expired; check this machine's clock"
+            )
+        self._token = token
+        self._renew_at = token.expires_at - min(self._refresh_ahead, remaining / 3)
+
+    def _current(self) -> ScopedToken:
+        if self._token is None:
+            raise AuthenticationError("there is no scoped token")
+        return self._token

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from airflow_provider_snowpipe.streaming.answer import Answer
-from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
+from airflow_provider_snowpipe.streaming.auth import (
+    HOST_NAME,
+    Credentials,
+    ScopedToken,
+    ScopedTokenSource,
+    Signed,
+    base_url,
+    exchange_form,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -22,22 +29,17 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.exchange import (
-    ScopedTokenSource,
-    base_url,
-    exchange_form,
-    ingest_host_from,
-    scoped_token_from,
-)
+from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy, repeat
 from airflow_provider_snowpipe.streaming.status import (
     CHANNEL_MISSING,
     STATUS_NAMES_PER_REQUEST,
     ChannelStatus,
 )
-from airflow_provider_snowpipe.streaming.transport import Timeouts, Transports
 
+_OPAQUE_LIFE_SECONDS = 600.0
+"""Life given to a scoped token that does not tell its own; our choice, well under the hour seen so far."""
 _FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 _UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
 _NOT_FOUND_PREFIXES = ("ERR_PIPE_DOES_NOT_EXIST", "ERR_TABLE_DOES_NOT_EXIST")
@@ -86,16 +88,17 @@ class SnowpipeClient:
     ) -> None:
         self.pipe = pipe
         self._account = base_url(account_url)
-        self._credentials = None if isinstance(credentials, ScopedToken) else credentials
-        self._retry = retry or RetryPolicy()
         self._shared = transports is not None
         self._transports = transports or Transports(ca_bundle, timeouts or Timeouts())
-        self._control, self._data = self._transports.control, self._transports.data
-        self._host: str | None = credentials.host if isinstance(credentials, ScopedToken) else None
-        self._given = credentials if isinstance(credentials, ScopedToken) else None
-        self._tokens = ScopedTokenSource(self._exchange)
+        self._host: str | None = None
+        self._scoped: ScopedToken | ScopedTokenSource
+        if isinstance(credentials, ScopedToken):
+            self._credentials, self._host, self._scoped = None, credentials.host, credentials
+        else:
+            self._credentials, self._scoped = credentials, ScopedTokenSource(self._exchange)
+            self._signed = HttpSession(self._transports, retry, Signed(credentials), numbered=True)
+        self._session = HttpSession(self._transports, retry, self._scoped, numbered=True)
         self._lock = Lock()
-        self.retries = 0
 
     def __repr__(self) -> str:
         return f"SnowpipeClient({self._account!r}, pipe={str(self.pipe)!r})"
@@ -113,12 +116,17 @@ class SnowpipeClient:
         if not self._shared:
             self._transports.close()
 
+    @property
+    def retries(self) -> int:
+        """How many requests about the pipe were repetitions."""
+        return self._session.retries
+
     def ingest_host(self) -> str:
         """Discover the host that takes rows; asked once."""
         with self._lock:
             if self._host is None:
-                answer = self._with_credentials("find the ingest host", "GET", "/v2/streaming/hostname")
-                self._host = ingest_host_from(answer)
+                answer = self._of_account("find the ingest host", "GET", "/v2/streaming/hostname")
+                self._host = _ingest_host(answer)
             return self._host
 
     def scoped_token(self) -> ScopedToken:
@@ -126,20 +134,14 @@ class SnowpipeClient:
 
         :raises AuthenticationError: if the service refuses the credentials, or a given token has expired
         """
-        if self._given is None:
-            return self._tokens.get()
-        if self._given.remaining_seconds() <= 0:
-            raise AuthenticationError(
-                "the scoped token given to this client has expired; the driver must send a fresh one"
-            )
-        return self._given
+        return self._scoped.get()
 
     def pipe_info(self) -> dict[str, Any]:
         """Ask about the pipe, which also makes a table's default pipe.
 
         :raises PipeNotFoundError: if there is no such pipe or table, or the role may not use it
         """
-        answer = self._scoped(
+        answer = self._request(
             f"look up pipe {self.pipe}",
             "POST",
             f"/v2/streaming{self.pipe.url_path}:pipe-info",
@@ -161,17 +163,14 @@ class SnowpipeClient:
         body: dict[str, Any] = {"fail_on_uncommitted_rows": fail_on_uncommitted_rows}
         if offset_token is not None:
             body["offset_token"] = offset_token
-        answer = self._on_channel(
-            name,
-            "open",
-            lambda: self._scoped(
-                f"open channel {name!r} of pipe {self.pipe}", "PUT", self._channel_path(name), json_body=body
-            ),
+        what = f"open channel {name!r} of pipe {self.pipe}"
+        answer = self._request(
+            what, "PUT", self._channel_path(name), channel=name, verb="open", json_body=body
         )
         token = answer.json.get("next_continuation_token") if isinstance(answer.json, Mapping) else None
         state = answer.json.get("channel_status") if isinstance(answer.json, Mapping) else None
         if not isinstance(token, str) or not isinstance(state, Mapping):
-            raise self._malformed(f"open channel {name!r}", answer)
+            raise self._malformed(what, answer)
         status = ChannelStatus.from_json(state, channel=name)
         if not status.is_valid:
             raise ChannelInvalidError(
@@ -194,7 +193,7 @@ class SnowpipeClient:
         statuses: dict[str, ChannelStatus] = {}
         for start in range(0, len(names), STATUS_NAMES_PER_REQUEST):
             some = list(names[start : start + STATUS_NAMES_PER_REQUEST])
-            answer = self._scoped(
+            answer = self._request(
                 f"ask after {len(some)} channels of pipe {self.pipe}",
                 "POST",
                 f"/v2/streaming{self.pipe.url_path}:bulk-channel-status",
@@ -202,7 +201,7 @@ class SnowpipeClient:
             )
             found = answer.json.get("channel_statuses") if isinstance(answer.json, Mapping) else None
             if not isinstance(found, Mapping):
-                raise self._malformed("ask after channels", answer)
+                raise self._malformed(f"ask after channels of pipe {self.pipe}", answer)
             for name in some:
                 state = found.get(name)
                 statuses[name] = (
@@ -218,13 +217,8 @@ class SnowpipeClient:
         :param name: the channel's name
         :raises ChannelInvalidError: if there is no such channel
         """
-        self._on_channel(
-            name,
-            "drop",
-            lambda: self._scoped(
-                f"drop channel {name!r} of pipe {self.pipe}", "DELETE", self._channel_path(name)
-            ),
-        )
+        what = f"drop channel {name!r} of pipe {self.pipe}"
+        self._request(what, "DELETE", self._channel_path(name), channel=name, verb="drop")
 
     def append_rows(
         self,
@@ -265,19 +259,15 @@ class SnowpipeClient:
             "endOffsetToken": end_token,
             "continuationToken": continuation_token,
         }
-        path = f"/v2/streaming/data{self.pipe.url_path}/channels/{quote_url_segment(name)}/rows"
-        answer = self._on_channel(
-            name,
-            "append to",
-            lambda: self._repeat_scoped(
-                what,
-                lambda extra, token: self._data.send(
-                    "POST",
-                    _with_query(self._ingest_url() + path, {**query, **extra}),
-                    headers={**headers, **_authorization(token.token)},
-                    body=body,
-                ),
-            ),
+        answer = self._request(
+            what,
+            "POST",
+            f"/v2/streaming/data{self.pipe.url_path}/channels/{quote_url_segment(name)}/rows",
+            channel=name,
+            verb="append to",
+            query=query,
+            headers=headers,
+            body=body,
         )
         following = answer.json.get("next_continuation_token") if isinstance(answer.json, Mapping) else None
         if not isinstance(following, str):
@@ -292,66 +282,40 @@ class SnowpipeClient:
         return f"https://{self.ingest_host()}" + (f":{port}" if port else "")
 
     def _exchange(self) -> ScopedToken:
-        host = self.ingest_host()
         if self._credentials is None:
             raise AuthenticationError("a client made from a scoped token cannot make another one")
-        answer = self._with_credentials(
-            "get a scoped token", "POST", "/oauth/token", form=exchange_form(self._credentials, host)
-        )
-        return scoped_token_from(answer, host)
+        host = self.ingest_host()
+        form = exchange_form(self._credentials, host)
+        return _scoped_token(self._of_account("get a scoped token", "POST", "/oauth/token", form), host)
 
-    def _with_credentials(
-        self, what: str, method: str, path: str, *, form: Mapping[str, str] | None = None
-    ) -> Answer:
-        credentials = self._credentials
-        if credentials is None:
+    def _of_account(self, what: str, method: str, path: str, form: Mapping[str, str] | None = None) -> Answer:
+        """Ask the account with the user's own credentials."""
+        if self._credentials is None:
             raise AuthenticationError(f"{what}: a client made from a scoped token has no credentials for it")
-        request_id = str(uuid.uuid4())
-        return repeat(
-            self._retry,
-            f"{what} at {self._account}",
-            lambda count: self._control.send(
-                method,
-                self._account + path,
-                query=_identity(request_id, count),
-                headers=_authorization(credentials.bearer(), credentials.token_type),
-                form=form,
-            ),
-            refresh=lambda: False,
-        )
+        return self._signed.request(f"{what} at {self._account}", method, self._account + path, form=form)
 
-    def _scoped(self, what: str, method: str, path: str, *, json_body: Any = None) -> Answer:
-        return self._repeat_scoped(
-            what,
-            lambda extra, token: self._control.send(
-                method,
-                self._ingest_url() + path,
-                query=extra,
-                headers=_authorization(token.token),
-                json_body=json_body,
-            ),
-        )
-
-    def _repeat_scoped(self, what: str, send: Callable[[Mapping[str, str], ScopedToken], Answer]) -> Answer:
-        request_id = str(uuid.uuid4())
-        used: list[ScopedToken] = []
-
-        def attempt(count: int) -> Answer:
-            self.retries += count > 0
-            used.append(self.scoped_token())
-            return send(_identity(request_id, count), used[-1])
-
-        def refresh() -> bool:
-            if self._given is not None:
-                return False
-            self._tokens.renew(used[-1] if used else None)
-            return True
-
+    def _request(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        channel: str | None = None,
+        verb: str = "",
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        json_body: Any = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Ask the ingest host about the pipe, or about one of its channels."""
         try:
-            return repeat(self._retry, what, attempt, refresh=refresh)
+            url = self._ingest_url() + path
+            return self._session.request(
+                what, method, url, query=query, headers=headers, json_body=json_body, body=body
+            )
+        except PipeFailedOverError:
+            raise
         except ApiError as error:
-            if isinstance(error, PipeFailedOverError):
-                raise
             if error.code.startswith(_NOT_FOUND_PREFIXES):
                 raise PipeNotFoundError(
                     f"{error}. Check that database, schema and table exist with exactly these letters and "
@@ -359,19 +323,13 @@ class SnowpipeClient:
                     http_status=error.http_status,
                     code=error.code,
                 ) from None
-            raise
-
-    def _on_channel(self, name: str, verb: str, call: Callable[[], Answer]) -> Answer:
-        try:
-            return call()
-        except (PipeNotFoundError, PipeFailedOverError, ChannelError):
-            raise
-        except ApiError as error:
-            raise _channel_error(error, name, verb) from None
+            if channel is None or isinstance(error, ChannelError):
+                raise
+            raise _channel_error(error, channel, verb) from None
 
     def _malformed(self, what: str, answer: Answer) -> ApiError:
         return ApiError(
-            f"{what} of pipe {self.pipe}: the answer (HTTP {answer.status}) lacks what the protocol demands; "
+            f"{what}: the answer (HTTP {answer.status}) lacks what the protocol demands; "
             "check that the account URL leads to Snowflake",
             http_status=answer.status,
         )
@@ -401,17 +359,50 @@ def _channel_error(error: ApiError, name: str, verb: str) -> ApiError:
     return ChannelError(str(error), **details)
 
 
-def _identity(request_id: str, retry_count: int) -> dict[str, str]:
-    return {"requestId": request_id, "retryCount": str(retry_count)}
+def _ingest_host(answer: Answer) -> str:
+    """Read the answer of the hostname request, plain text or ``{"hostname": …}``.
+
+    Underscores become dashes: a certificate cannot match a host name with underscores.
+
+    :raises ApiError: if it is no host name
+    """
+    value = answer.json.get("hostname") if isinstance(answer.json, dict) else answer.json
+    text = value if isinstance(value, str) else answer.text
+    host = text.strip().replace("_", "-")
+    if not HOST_NAME.fullmatch(host):
+        raise ApiError(
+            f"the service named no usable ingest host ({text[:80]!r})", http_status=answer.status, code=""
+        )
+    return host
 
 
-def _authorization(bearer: str, token_type: str | None = None) -> dict[str, str]:
-    """Headers of a credential; a scoped token goes without a type (REST tutorial)."""
-    headers = {"Authorization": f"Bearer {bearer}"}
-    if token_type is not None:
-        headers["X-Snowflake-Authorization-Token-Type"] = token_type
-    return headers
+def _scoped_token(answer: Answer, host: str) -> ScopedToken:
+    """Read the answer of the token request: the raw token, or JSON that holds it.
+
+    :raises AuthenticationError: if there is no token in it
+    """
+    token: object = answer.text.strip()
+    life: object = None
+    if isinstance(answer.json, dict):
+        token = answer.json.get("token") or answer.json.get("access_token")
+        life = answer.json.get("expires_in")
+    elif isinstance(answer.json, str):
+        token = answer.json
+    if not isinstance(token, str) or not token or any(c.isspace() for c in token):
+        raise AuthenticationError(
+            f"the service's answer to the token request (HTTP {answer.status}) holds no token; check the "
+            "account URL"
+        )
+    return ScopedToken(token=token, host=host, expires_at=_expiry(token, life))
 
 
-def _with_query(url: str, query: Mapping[str, str]) -> str:
-    return url + "?" + "&".join(f"{key}={quote_url_segment(value)}" for key, value in query.items())
+def _expiry(token: str, life: object) -> float:
+    import jwt  # DAG files that import a client should not wait for it
+
+    try:
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except jwt.InvalidTokenError:
+        claims = {}
+    if isinstance(claims.get("exp"), int | float):
+        return float(claims["exp"])
+    return time.time() + (float(life) if isinstance(life, int | float) else _OPAQUE_LIFE_SECONDS)

@@ -34,7 +34,7 @@ from airflow_provider_snowpipe.streaming.targets import CommitTargets
 _OUTAGES = (RetriesExhaustedError, PipeFailedOverError, PipeNotFoundError, AuthenticationError)
 """Errors that the next request would meet as well."""
 _PACE = 0.8
-"""Share of a wait's own interval after which its next failed look counts; a round may come a little early."""
+"""Share of a wait's own interval after which its next failed poll counts; a round may come a little early."""
 _NAMED_IN_TEXT = 5
 """How many stalled channels a message names; the others are counted."""
 
@@ -160,7 +160,7 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class CommitVerdict:
-    """What one look at the channels says of a wait.
+    """What one poll of the channels says of a wait.
 
     :param state: complete, waiting or failed
     :param tokens: committed offset token of every channel, None for NULL
@@ -210,7 +210,9 @@ class CommitVerdict:
 
 
 def judge(
-    statuses: Mapping[str, ChannelStatus], wanted: CommitTargets, standing: Mapping[str, float] | None = None
+    statuses: Mapping[str, ChannelStatus],
+    expected: CommitTargets,
+    standing: Mapping[str, float] | None = None,
 ) -> CommitVerdict:
     """Hold the channels' statuses against the targets; complete means that *every* channel is committed.
 
@@ -218,22 +220,22 @@ def judge(
 
     :param statuses: a status for each channel; one that is left out counts as missing, unless it owes
         nothing
-    :param wanted: the targets
+    :param expected: the targets
     :param standing: channels that are stalled if they are behind
     """
-    found = {name: statuses.get(name) or ChannelStatus.missing(name) for name in wanted.targets}
+    found = {name: statuses.get(name) or ChannelStatus.missing(name) for name in expected.targets}
     tokens = {name: status.committed for name, status in found.items()}
     unknown = CommitVerdict(WaitState.WAITING, tokens, done=0, total=len(found))
     behind: list[ChannelCommit] = []
     for name, status in found.items():
         try:
-            progress = wanted.progress(status)
+            progress = expected.progress(status)
         except OffsetTokenError as error:
             return unknown.failed(FailureReason.BAD_TOKEN, str(error))
         one = decide(
             status,
             progress,
-            rejected_baseline=wanted.rejected_baseline.get(name),
+            rejected_baseline=expected.rejected_baseline.get(name),
             is_last=standing is not None and name in standing,
         )
         if one.state in (CommitState.REJECTED, CommitState.INVALID):
@@ -267,7 +269,7 @@ def _failure(one: ChannelCommit) -> tuple[FailureReason, str]:
 
 
 class StatusSource(Protocol):
-    """As much of a client as a look needs."""
+    """As much of a client as a poll needs."""
 
     def channel_statuses(self, names: Sequence[str]) -> dict[str, ChannelStatus]:
         """Ask after channels; a status for every name."""
@@ -277,7 +279,7 @@ class StatusSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StatusLook:
+class PolledStatuses:
     """What one round of status requests said; each channel asked after is in one of the two.
 
     :param statuses: a status for every channel that the service answered for
@@ -288,8 +290,8 @@ class StatusLook:
     errors: Mapping[str, Exception] = field(default_factory=dict)
 
     @classmethod
-    def failed(cls, names: Sequence[str], error: Exception) -> StatusLook:
-        """Build the look that brought nothing but one error.
+    def failed(cls, names: Sequence[str], error: Exception) -> PolledStatuses:
+        """Build the poll that brought nothing but one error.
 
         :param names: the channels asked after
         :param error: what went wrong
@@ -297,7 +299,7 @@ class StatusLook:
         return cls(errors=dict.fromkeys(names, error))
 
 
-def look_at(source: StatusSource, names: Sequence[str]) -> StatusLook:
+def poll_statuses(source: StatusSource, names: Sequence[str]) -> PolledStatuses:
     """Ask after channels, 100 a request, such that one request's failure harms no other's channels.
 
     A request that is refused for what it asks is repeated in halves, until the refusal concerns one channel
@@ -327,17 +329,17 @@ def look_at(source: StatusSource, names: Sequence[str]) -> StatusLook:
                 waiting[:0] = [some[:middle], some[middle:]]
             else:
                 errors.update(dict.fromkeys(some, error))
-    return StatusLook(statuses, errors)
+    return PolledStatuses(statuses, errors)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryBudget:
     """What a wait puts up with.
 
-    :param max_consecutive_errors: looks in a row that failed for a passing reason and end the wait
+    :param max_consecutive_errors: polls in a row that failed for a passing reason and end the wait
     :param stall_seconds: a channel short of its target that commits nothing for this long ends the wait; None
         for never
-    :param interval: seconds between two looks of this wait. Where others have the same channels asked after
+    :param interval: seconds between two polls of this wait. Where others have the same channels asked after
         more often, errors are still counted at this pace
     """
 
@@ -356,14 +358,14 @@ class Patience:
             )
 
 
-class FailedLooks:
-    """The looks in a row that failed, of a wait for commits or for files.
+class FailedPolls:
+    """The polls in a row that failed, of a wait for commits or for files.
 
-    :param patience: how many are put up with, and at which pace they count
+    :param budget: how many are accepted, and at which pace they count
     """
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, budget: RetryBudget) -> None:
+        self._budget = budget
         self.count = 0
         self._counted_at = float("-inf")
 
@@ -377,48 +379,48 @@ class FailedLooks:
         if isinstance(error, SnowpipeError) and not is_passing(error):
             wrong = isinstance(error, ConfigurationError)
             return FailureReason.CONFIGURATION if wrong else FailureReason.REFUSED, str(error)
-        if now - self._counted_at < self._patience.interval * _PACE:
+        if now - self._counted_at < self._budget.interval * _PACE:
             return None, ""
         self.count += 1
         self._counted_at = now
         text = str(error) if isinstance(error, SnowpipeError) else f"{type(error).__name__}: {error}"
-        if self.count >= self._patience.max_consecutive_errors:
-            return FailureReason.TOO_MANY_ERRORS, f"{self.count} looks in a row failed, the last: {text}"
-        return None, f"look failed ({self.count} in a row): {text}"
+        if self.count >= self._budget.max_consecutive_errors:
+            return FailureReason.TOO_MANY_ERRORS, f"{self.count} polls in a row failed, the last: {text}"
+        return None, f"poll failed ({self.count} in a row): {text}"
 
 
 class CommitWatch:
-    """One wait's memory between looks.
+    """One wait's memory between polls.
 
     Times are seconds since 1970, so that the memory can move to another process (:meth:`memory`,
     :meth:`recall`).
 
-    :param wanted: the targets; :attr:`question` names their channels
-    :param patience: what to put up with
+    :param expected: the targets; :attr:`question` names their channels
+    :param budget: what to accepted
     """
 
-    def __init__(self, wanted: CommitTargets, patience: Patience) -> None:
-        self.wanted = wanted
-        self.question = list(wanted.targets)
-        self._longest = patience.stall_seconds
-        self._failed = FailedLooks(patience)
+    def __init__(self, expected: CommitTargets, budget: RetryBudget) -> None:
+        self.expected = expected
+        self.question = list(expected.targets)
+        self._longest = budget.stall_seconds
+        self._failed = FailedPolls(budget)
         self._known: dict[str, ChannelStatus] = {}
         self._still: dict[str, tuple[str | None, float]] = {}
 
     def at_once(self) -> CommitVerdict | None:
         """The end of a wait without a channel, None where there is something to wait for."""
-        return None if self.question else judge({}, self.wanted)
+        return None if self.question else judge({}, self.expected)
 
-    def see(self, look: StatusLook, now: float) -> CommitVerdict | None:
-        """Take in one look.
+    def see(self, answer: PolledStatuses, now: float) -> CommitVerdict | None:
+        """Take in one poll.
 
-        :param look: it may hold other channels as well, or only some of this wait's
+        :param answer: it may hold other channels as well, or only some of this wait's
         :param now: when it was made
         :returns: what it says of this wait, None when it says nothing
         """
-        fresh = {name: look.statuses[name] for name in self.question if name in look.statuses}
+        fresh = {name: answer.statuses[name] for name in self.question if name in answer.statuses}
         self._known.update(fresh)
-        error = next((look.errors[name] for name in self.question if name in look.errors), None)
+        error = next((answer.errors[name] for name in self.question if name in answer.errors), None)
         if error is not None:
             return self._endure(error, now)
         if not fresh:
@@ -427,7 +429,7 @@ class CommitWatch:
         if len(self._known) < len(self.question):
             return None
         standing = {} if self._longest is None else self._standing(self._longest, now)
-        verdict = judge(self._known, self.wanted, standing)
+        verdict = judge(self._known, self.expected, standing)
         stalled = [one for one in verdict.behind if one.state is CommitState.STALLED]
         if not stalled:
             return verdict
@@ -474,9 +476,9 @@ class CommitWatch:
 
 
 def is_passing(error: Exception) -> bool:
-    """True for an error that the next look may not meet; whatever nobody foresaw counts as such.
+    """True for an error that the next poll may not meet; whatever nobody foresaw counts as such.
 
-    :param error: what a look met
+    :param error: what a poll met
     """
     return not isinstance(error, SnowpipeError) or error.retryable
 

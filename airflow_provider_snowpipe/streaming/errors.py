@@ -6,6 +6,10 @@ attribute ever holds a credential or a row.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
 _CONNECTOR_TRANSIENT = range(250_000, 252_000)
 """Numbers of Snowflake's connector for a network that fails (``errorcode.py``, 4.8)."""
 
@@ -14,6 +18,16 @@ _CONNECTOR_TRANSFER = range(253_000, 254_000)
 
 _SIGN_IN_REFUSED = "Failed to connect to DB"
 """The connector gives a refused sign-in the number of a broken network (250001); only the text differs."""
+
+
+IF_NO_ANSWER = (
+    "See whether the service is up, whether its address is right, and whether this machine may reach it "
+    "(firewall, proxy)"
+)
+"""What to do about a service that does not answer."""
+
+
+# pragma: no mutate start (classes and their words)
 
 
 class SnowpipeError(Exception):
@@ -476,3 +490,67 @@ def error_class(name: str) -> type[SnowpipeError]:
     """
     kind = globals().get(name)
     return kind if isinstance(kind, type) and issubclass(kind, SnowpipeError) else SnowpipeError
+
+
+# pragma: no mutate end
+
+
+# -- What another try of a task is worth, and when it may start at the earliest --------------------------
+#
+# The answer is the error class's own (:class:`~airflow_provider_snowpipe.streaming.errors.SnowpipeError`);
+# here the error is found, in a chain of exceptions or in the text that another process left.
+
+_NAMED = re.compile(r"snowpipe error: (?P<kind>\w+): ")
+
+
+class Worth(StrEnum):
+    """What another try is worth."""
+
+    RETRY = "retry"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAdvice:
+    """What to do about an error.
+
+    :param worth: try again, do not, or nothing is known about it
+    :param reason: why, in words
+    :param delay_seconds: wait this long at least, None for the task's own delay
+    """
+
+    worth: Worth
+    reason: str
+    delay_seconds: float | None = None
+
+
+def advise(error: BaseException) -> RetryAdvice:
+    """Say what another try is worth, by the error itself or the first one in its chain that is known.
+
+    :param error: what ended the task; an error of the Spark job is known by its text
+    """
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        advice = _of(current)
+        if advice is not None:
+            return advice
+        current = current.__cause__ or current.__context__
+    return RetryAdvice(Worth.UNKNOWN, "no error of this provider")
+
+
+def _of(error: BaseException) -> RetryAdvice | None:
+    if isinstance(error, SnowpipeError):
+        return _answer(error)
+    named = _NAMED.search(str(error))
+    if named is None:
+        return None
+    kind = error_class(named["kind"])
+    return None if kind.__name__ != named["kind"] else _answer(kind)
+
+
+def _answer(error: SnowpipeError | type[SnowpipeError]) -> RetryAdvice:
+    worth = Worth.RETRY if error.retryable else Worth.FAIL
+    return RetryAdvice(worth, error.retry_reason, error.retry_delay)

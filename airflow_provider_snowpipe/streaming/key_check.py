@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_provider_snowpipe.streaming.block_lines import BlockLines
+from airflow_provider_snowpipe.streaming.arguments import MOST_NAMES, OnUnknown, add_counts, named
 from airflow_provider_snowpipe.streaming.errors import UnknownColumnsError
+from airflow_provider_snowpipe.streaming.row_check import BlockLines
 from airflow_provider_snowpipe.streaming.row_values import Fault, parse_row
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from airflow_provider_snowpipe.streaming.unknown_columns import MOST_NAMES, OnUnknown, add_counts, named
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 _READ_ANYWAY = 8
 _SAMPLE = 64
@@ -45,7 +45,7 @@ _NOTHING = KeysFound()
 
 
 class KeyCheck:
-    """Looks through the rows of one channel for keys that match no column; letters count as they are not.
+    """Answers through the rows of one channel for keys that match no column; letters count as they are not.
 
     :param columns: the table's columns
     :param reads_all: True reads every block

@@ -25,14 +25,14 @@ class ChannelLag:
     is_late: bool = False
 
     @classmethod
-    def of(cls, status: ChannelStatus, wanted: CommitTargets | None) -> Self:
+    def of(cls, status: ChannelStatus, targets: CommitTargets | None) -> Self:
         """Hold a status against its target.
 
         :param status: the channel's status
-        :param wanted: the targets, None where there are none
+        :param targets: the targets, None where there are none
         :raises OffsetTokenError: if the committed token is not of the targets' format
         """
-        one = decide(status, None if wanted is None else wanted.progress(status))
+        one = decide(status, None if targets is None else targets.progress(status))
         return cls(status, None if one.target is None else str(one.target), not one.has_target)
 
     def row(self) -> dict[str, Any]:
@@ -72,15 +72,15 @@ class LagReport:
     error: str | None = None
 
     @classmethod
-    def of(cls, pipe: str, statuses: Mapping[str, ChannelStatus], wanted: CommitTargets | None) -> Self:
+    def of(cls, pipe: str, statuses: Mapping[str, ChannelStatus], targets: CommitTargets | None) -> Self:
         """Hold channels against their targets.
 
         :param pipe: the pipe's full name
         :param statuses: a status for each channel
-        :param wanted: the targets, None where there are none
+        :param targets: the targets, None where there are none
         :raises OffsetTokenError: if a committed token is not of the targets' format
         """
-        channels = [ChannelLag.of(status, wanted) for status in statuses.values()]
+        channels = [ChannelLag.of(status, targets) for status in statuses.values()]
         return cls(pipe, tuple(sorted(channels, key=lambda one: (not one.is_late, one.status.channel))))
 
     @property

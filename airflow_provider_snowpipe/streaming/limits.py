@@ -1,10 +1,13 @@
-"""The documented limits of Snowpipe Streaming, and the limits of a channel as the writer keeps them.
+"""The documented limits of the service, the limits of a channel as the writer keeps them, and retry budgets.
 
 Light to import: DAG files and job plans are checked against these before anything else is loaded.
 """
 
 from __future__ import annotations
 
+import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -40,8 +43,14 @@ STREAM_LATENCY = DocumentedLimit(
     5.0, "s until a row can be queried", f'page "Snowpipe Streaming", {_STATE}: as low as 5 s'
 )
 
+FIRST_POLL_SECONDS, POLL_GROWTH, LONGEST_POLL_SECONDS = 0.05, 1.4, 1.0
+"""Pauses of who waits for a channel's commit by itself: the first one, by what each grows, the longest."""
+
 WIRE_LIMIT_BYTES = int(REQUEST_BYTES.value)
 """Largest body that the service takes, as sent."""
+
+
+# pragma: no mutate start (rates are tested as a whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +90,93 @@ class BatchLimits:
             raise ConfigurationError(
                 f"compression {self.compression!r} is unknown: use 'zstd', 'gzip' or 'none'"
             )
+
+
+# -- How fast appends of one channel may follow each other -----------------------------------------------
+
+BURST_SECONDS = 2.0
+"""Allowance that a quiet channel saves up: the limits are rates, and a short load is over before one is."""
+
+
+class Pace:
+    """Keeps a channel within its requests and bytes a second, counted over more than :data:`BURST_SECONDS`.
+
+    :param limits: the two rates
+    :param clock: seconds that only go forward
+    """
+
+    def __init__(self, limits: BatchLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._requests = _Allowance(limits.requests_per_second, clock())
+        rate = limits.bytes_per_second
+        self._bytes = None if rate is None else _Allowance(rate, clock())
+
+    def seconds_to_wait(self) -> float:
+        """Seconds until the next append may be sent, 0 or less if it may now."""
+        now = self._clock()
+        wait = self._requests.seconds_until(1.0, now)
+        if self._bytes is None:
+            return wait
+        return max(wait, self._bytes.seconds_until(0.0, now))
+
+    def sent(self, raw_bytes: int) -> None:
+        """Count an append.
+
+        :param raw_bytes: its bytes of NDJSON
+        """
+        now = self._clock()
+        self._requests.take(1.0, now)
+        if self._bytes is not None:
+            self._bytes.take(raw_bytes, now)
+
+
+class _Allowance:
+    """An amount that grows with time up to a bound, and may go into debt by one append's size."""
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate = rate
+        self._most = max(1.0, rate * BURST_SECONDS)
+        self._left = self._most
+        self._at = now
+
+    def take(self, amount: float, now: float) -> None:
+        self._left = min(self._most, self._left + (now - self._at) * self._rate) - amount
+        self._at = now
+
+    def seconds_until(self, amount: float, now: float) -> float:
+        return (amount - self._left) / self._rate - (now - self._at)
+
+
+# pragma: no mutate end
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long and how often one logical request is repeated.
+
+    :param budget_seconds: give up when this much time has passed since the first attempt
+    :param initial_seconds: the first pause
+    :param multiplier: growth of the pause
+    :param cap_seconds: the longest pause
+    :param jitter: share of the pause that is drawn at random, 0 to 1
+    """
+
+    budget_seconds: float = 120.0
+    initial_seconds: float = 0.5
+    multiplier: float = 2.0
+    cap_seconds: float = 20.0
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.budget_seconds < 0 or self.initial_seconds <= 0 or self.multiplier < 1:
+            raise ConfigurationError(
+                f"{self} is not usable: budget_seconds >= 0, initial_seconds > 0, multiplier >= 1"
+            )
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"retry jitter is {self.jitter}: it must lie between 0 and 1")
+
+    def pause(self, retry_count: int, retry_after: float | None) -> float:
+        """Seconds to wait before repetition ``retry_count`` (the first one is 1)."""
+        pause = min(self.initial_seconds * self.multiplier ** (retry_count - 1), self.cap_seconds)
+        pause *= 1 - self.jitter * random.random()  # noqa: S311  spreads repetitions, guards no secret
+        return max(pause, retry_after or 0.0)

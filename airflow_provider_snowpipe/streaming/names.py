@@ -131,3 +131,8 @@ class PipeName:
 
     def __str__(self) -> str:
         return f"{self.database}.{self.schema}.{self.pipe}"
+
+
+def full_name(*parts: str) -> str:
+    """Write a full name, each part quoted so that it is taken letter by letter."""
+    return ".".join(map(quote_identifier, parts))

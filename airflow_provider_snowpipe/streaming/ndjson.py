@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from arro3.io import write_ndjson
 
-from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 
 

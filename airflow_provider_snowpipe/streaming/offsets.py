@@ -7,14 +7,15 @@ every part of it (resume, append, commit wait) uses that class.
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
+import json
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import total_ordering
 from typing import Any, ClassVar, NoReturn, Self
 
-from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 
 FILE_WITH_DIGEST = re.compile(r"(?P<file>.+)@(?P<digest>[0-9a-f]{16})", re.ASCII | re.DOTALL)
@@ -75,14 +76,14 @@ class Offset(ABC):
 
     @classmethod
     def _refuse(cls, text: str, channel: str | None) -> NoReturn:
-        place = f"channel {channel!r}: " if channel is not None else ""
+        whose = f"channel {channel!r}: " if channel is not None else ""
         if is_copy_intent(text):
             raise OffsetTokenError(
-                f"{place}a load of this partition's files has begun and is not known to have ended "
+                f"{whose}a load of this partition's files has begun and is not known to have ended "
                 f"({text[:200]}): run the load task that began it, which finishes it before it streams"
             )
         raise OffsetTokenError(
-            f"{place}offset token {text[:200]!r} is not of the format {cls.format_name!r} "
+            f"{whose}offset token {text[:200]!r} is not of the format {cls.format_name!r} "
             f"(for example {cls.example!r}): name the format that wrote it, or reset the channel's token"
         )
 
@@ -333,24 +334,327 @@ class LexicographicOffset(Offset):
         return (self.text,)
 
 
+# -- What a channel's offset token says while COPY or a file pipe loads files of its partition -----------
+#
+# The token is the one place where streaming and the loading of files meet. Before files are loaded, the
+# channel's token is replaced by an intent: where the stream stood, up to which file the load goes, and
+# which pipe does it. A writer that finds it cannot read it as a position and stops, so that no row is sent
+# that is being loaded otherwise. Whoever finds it later finishes the load the same way, since COPY loads no
+# file twice and neither does one pipe, and puts the position of the last loaded row in its place.
+
+_MARK = '{"copy_after":'
+
+
+@dataclass(frozen=True, slots=True)
+class CopyIntent:
+    """A load of files that has begun, or is about to.
+
+    :param after: the committed offset token before it, None for NULL
+    :param last_file: name of the last file that it loads
+    :param since: when it began; earlier loads of these files are not its own
+    :param pipe: the file pipe that was given them, and may still load them; None for COPY
+    :param rows_inserted: rows that had been streamed into the channel, None in an intent of an older release;
+        more of them later mean that somebody streamed in spite of the intent
+    """
+
+    after: str | None
+    last_file: str
+    since: dt.datetime
+    pipe: str | None = None
+    rows_inserted: int | None = None
+
+    @classmethod
+    def parse(cls, token: str | None) -> Self | None:
+        """Read an offset token, None where it is no intent.
+
+        :param token: the token as the service stores it
+        :raises OffsetTokenError: if it begins as an intent does and is none
+        """
+        if not is_copy_intent(token):
+            return None
+        try:
+            found = json.loads(str(token))
+            since = dt.datetime.fromisoformat(found["since"])
+            return cls(found["copy_after"], found["copy_to"], since, found.get("pipe"), found.get("rows"))
+        except (ValueError, KeyError, TypeError):
+            raise OffsetTokenError(
+                f"offset token {str(token)[:200]!r} begins like that of a load under way and is none: reset "
+                "the channel's token to the last row that is in the table"
+            ) from None
+
+    def __str__(self) -> str:
+        values = {
+            "copy_after": self.after,
+            "copy_to": self.last_file,
+            "since": self.since.isoformat(timespec="milliseconds"),
+            **({} if self.pipe is None else {"pipe": self.pipe}),
+            **({} if self.rows_inserted is None else {"rows": self.rows_inserted}),
+        }
+        return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+
+
+def is_copy_intent(token: str | None) -> bool:
+    """True for a token that stands for files being loaded by COPY or by a pipe.
+
+    :param token: the token as the service stores it
+    """
+    return token is not None and token.startswith(_MARK)
+
+
+# -- The offset token of a micro-batch's rows, which proves that a replay brings the same rows again -----
+#
+# A micro-batch has no row identity of its own. So the token says which rows it stands for: how many of the
+# channel's share, a running checksum over exactly these, over how many partitions the batch was spread, and
+# who wrote it. A replay with other rows, in another order or over another layout does not fit the token.
+
+_NUMBER = "0|[1-9][0-9]{0,18}"
+_FORM = re.compile(
+    rf"(?P<batch>{_NUMBER}):(?P<row>{_NUMBER})/(?P<partitions>{_NUMBER})-(?P<digest>[0-9a-f]{{8}})"
+    rf"-(?P<writer>[0-9a-f]{{8}})-(?P<rejected>{_NUMBER})(?P<final>-end)?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDigestOffset(Offset):
+    """A row of a channel's share of a micro-batch, with what proves which rows came before it.
+
+    Ordered by batch and row. Two tokens of different writers have no order that means anything: whoever
+    resumes compares ``writer`` and ``partitions`` first.
+
+    :param batch: the micro-batch's id, 0 or more
+    :param row: number of the row within the share, counted from 1
+    :param partitions: number of partitions of the batch, 0 where a column names the channel
+    :param digest: CRC-32 of the share's NDJSON up to and with this row; in the start token of an append, of
+        the rows before it
+    :param writer: eight hexadecimal digits that stand for the query whose batches are counted
+    :param rejected_before: rows that the service had skipped on the channel before this batch
+    :param final: True for the share's last row
+    """
+
+    batch: int
+    row: int
+    partitions: int
+    digest: int
+    writer: str
+    rejected_before: int = 0
+    final: bool = False
+    format_name: ClassVar[str] = "batch:row/digest"
+    example: ClassVar[str] = "17:5000/4-9f3ac1d2-5d41402a-0"
+
+    def __post_init__(self) -> None:
+        if not _FORM.fullmatch(str(self)):
+            raise ConfigurationError(
+                f"{self!r} is no batch:row/digest offset: numbers are 0 or more, the digest has 32 bits, the "
+                "writer eight hexadecimal digits"
+            )
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read ``17:5000/4-9f3ac1d2-5d41402a-0``; the share's last row has ``-end`` behind it."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            cls._refuse(text, channel)
+        return cls(
+            batch=int(found["batch"]),
+            row=int(found["row"]),
+            partitions=int(found["partitions"]),
+            digest=int(found["digest"], 16),
+            writer=found["writer"],
+            rejected_before=int(found["rejected"]),
+            final=found["final"] is not None,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batch}:{self.row}/{self.partitions}-{self.digest:08x}-{self.writer}-"
+            f"{self.rejected_before}{'-end' if self.final else ''}"
+        )
+
+    def next(self) -> Self:
+        """The next row of the same share."""
+        return replace(self, row=self.row + 1, final=False)
+
+    def follows(self, previous: Self) -> bool:
+        """True for the next row of the share, and for the first row of a later batch."""
+        if self.batch == previous.batch:
+            return self.row == previous.row + 1
+        return self.batch > previous.batch and self.row == 1
+
+    def steps_to(self, target: Self) -> int | None:
+        """The number of rows, within one batch."""
+        return target.row - self.row if target.batch == self.batch else None
+
+    def sort_key(self) -> tuple[int, int]:
+        """Order by batch, then row."""
+        return (self.batch, self.row)
+
+
+# -- Offset tokens of a channel that is named after a partition's number: they say how many there are ----
+#
+# Partition 2 of 4 holds other rows than partition 2 of 8. A token without the number of partitions would
+# let a writer with another layout skip rows that were never sent, or send rows that were.
+
+
+@dataclass(frozen=True, slots=True)
+class _LayoutOffset(Offset):
+    """A position within one of a number of partitions.
+
+    Two of them compare only when they are of the same layout.
+
+    :param position: the position within the partition
+    :param partitions: the number of partitions, 1 or more
+    """
+
+    position: Any
+    partitions: int
+    _position_class: ClassVar[type[Offset]]
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read a position with the number of partitions behind its last slash."""
+        position, _, number = text.rpartition("/")
+        if not position or not number.isascii() or not number.isdigit() or number[0] == "0":
+            cls._refuse(text, channel)
+        try:
+            return cls(cls._position_class.parse(position), int(number))
+        except OffsetTokenError:
+            cls._refuse(text, channel)
+
+    def __str__(self) -> str:
+        return f"{self.position}/{self.partitions}"
+
+    def next(self) -> Self:
+        """The following position of the same layout."""
+        return replace(self, position=self.position.next())
+
+    def follows(self, previous: Self) -> bool:
+        """True when the positions follow each other."""
+        following: bool = self.position.follows(previous.position)
+        return following
+
+    def steps_to(self, target: Self) -> int | None:
+        """What the positions say."""
+        steps: int | None = self.position.steps_to(target.position)
+        return steps
+
+    def sort_key(self) -> tuple[Any, ...]:
+        """Order by position."""
+        key: tuple[Any, ...] = self.position.sort_key()
+        return key
+
+    def __lt__(self, other: object) -> bool:
+        if type(other) is not type(self) or not isinstance(other, _LayoutOffset):
+            return NotImplemented
+        if other.partitions != self.partitions:
+            raise OffsetTokenError(
+                f"offset tokens {self} and {other} belong to different numbers of partitions and have no "
+                "order: write with the number that the channels were begun with"
+            )
+        before: bool = self.position < other.position
+        return before
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerLayoutOffset(_LayoutOffset):
+    """A number within one of several partitions, ``120455/4``."""
+
+    format_name: ClassVar[str] = "integer/partitions"
+    example: ClassVar[str] = "120455/4"
+    _position_class: ClassVar[type[Offset]] = IntegerOffset
+
+
+@dataclass(frozen=True, slots=True)
+class TextLayoutOffset(_LayoutOffset):
+    """A text, ordered by its code points, within one of several partitions, ``2013-01-01T05:15:00Z/4``."""
+
+    format_name: ClassVar[str] = "lexicographic/partitions"
+    example: ClassVar[str] = "2013-01-01T05:15:00Z/4"
+    _position_class: ClassVar[type[Offset]] = LexicographicOffset
+
+
+# -- Offset tokens that also say what the file held, so that a changed file is noticed -------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedFileLineOffset(Offset):
+    """A line of a file, with a digest of the file as it was when that line was sent.
+
+    Positions are compared without the digest. A token without one, as ``file:line`` writes it, is taken, so
+    that a channel can go over to this format.
+
+    :param file: the file's name within its partition; ordered by code point, as ``sorted`` does
+    :param line: number of the line, counted from 1; 0 is the place before a file's first line
+    :param digest: 16 hexadecimal digits, empty if there is none
+    """
+
+    file: str
+    line: int
+    digest: str = field(default="", compare=False)
+    format_name: ClassVar[str] = "file:line/digest"
+    example: ClassVar[str] = "messages_1.log@9f3a1200c4d5e6f7:20"
+
+    def __post_init__(self) -> None:
+        FileLineOffset(self.file, self.line)
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read ``messages_1.log@9f3a1200c4d5e6f7:20``, or the same without the digest."""
+        name, _, number = text.rpartition(":")
+        found = FILE_WITH_DIGEST.fullmatch(name)
+        plain = f"{found['file']}:{number}" if found else text
+        try:
+            place = FileLineOffset.parse(plain)
+        except OffsetTokenError:
+            cls._refuse(text, channel)
+        return cls(place.file, place.line, found["digest"] if found else "")
+
+    def __str__(self) -> str:
+        return f"{self.file}@{self.digest}:{self.line}" if self.digest else f"{self.file}:{self.line}"
+
+    @property
+    def place(self) -> FileLineOffset:
+        """The position without the digest."""
+        return FileLineOffset(self.file, self.line)
+
+    def next(self) -> Self:
+        """The next line of the same file."""
+        return type(self)(self.file, self.line + 1)
+
+    def follows(self, previous: Self) -> bool:
+        """True for the next line, and for the first line of a later file."""
+        return self.place.follows(previous.place)
+
+    def steps_to(self, target: Self) -> int | None:
+        """The number of lines, within one file."""
+        return self.place.steps_to(target.place)
+
+    def sort_key(self) -> tuple[str, int]:
+        """Order by file, then line."""
+        return (self.file, self.line)
+
+
+# -- Formats by their names -------------------------------------------------------------------------------
+
 _FORMATS: dict[str, type[Offset]] = {
     offset.format_name: offset
-    for offset in (IntegerOffset, FileLineOffset, TopicPartitionOffset, BatchRowOffset, LexicographicOffset)
+    for offset in (
+        IntegerOffset,
+        FileLineOffset,
+        TopicPartitionOffset,
+        BatchRowOffset,
+        LexicographicOffset,
+        VerifiedFileLineOffset,
+        BatchDigestOffset,
+        IntegerLayoutOffset,
+        TextLayoutOffset,
+    )
 }
-
-_ROOM = "airflow_provider_snowpipe.streaming"
-_ELSEWHERE = {
-    "file:line/digest": f"{_ROOM}.verified_offset.VerifiedFileLineOffset",
-    "batch:row/digest": f"{_ROOM}.batch_offset.BatchDigestOffset",
-    "integer/partitions": f"{_ROOM}.layout_offset.IntegerLayoutOffset",
-    "lexicographic/partitions": f"{_ROOM}.layout_offset.TextLayoutOffset",
-}
-"""Formats with a module of their own, imported when they are used."""
 
 
 def known_formats() -> frozenset[str]:
-    """The names of the formats that come with this package; finding their classes imports nothing else."""
-    return frozenset({*_FORMATS, *_ELSEWHERE})
+    """The names of the formats that come with this package."""
+    return frozenset(_FORMATS)
 
 
 def offset_class(format_name: str) -> type[Offset]:
@@ -365,7 +669,7 @@ def offset_class(format_name: str) -> type[Offset]:
     known = _FORMATS.get(format_name)
     if known is not None:
         return known
-    module_name, _, class_name = _ELSEWHERE.get(format_name, format_name).rpartition(".")
+    module_name, _, class_name = format_name.rpartition(".")
     if module_name:
         try:
             found = getattr(importlib.import_module(module_name), class_name, None)
@@ -375,7 +679,7 @@ def offset_class(format_name: str) -> type[Offset]:
             ) from error
         if isinstance(found, type) and issubclass(found, Offset):
             return found
-    known_names = ", ".join(sorted([*_FORMATS, *_ELSEWHERE]))
+    known_names = ", ".join(sorted(_FORMATS))
     raise ConfigurationError(
         f"offset format {format_name!r} is unknown: use one of {known_names}, or the dotted path of a "
         "subclass of Offset"

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from airflow_provider_snowpipe.streaming.commits import StatusLook, StatusSource, look_at
+from airflow_provider_snowpipe.streaming.commits import PolledStatuses, StatusSource, poll_statuses
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, PipeFailedOverError
 
 log = logging.getLogger(__name__)
@@ -39,37 +39,42 @@ class Closes(Protocol):
 
 Source = TypeVar("Source", bound=Closes)
 Question = TypeVar("Question")
-Look = TypeVar("Look")
+Answer = TypeVar("Answer")
 Poll = TypeVar("Poll", bound="SharedPoll[Any]")
 
 
-class SharedPoll(ABC, Generic[Look]):
-    """A poll that runs as long as somebody follows it, and tells all of them what each round brought.
+class SharedPoll(ABC, Generic[Answer]):
+    """A poll that runs as long as somebody follows it, once for all who wait for the same thing.
+
+    A waiter announces itself with ``waiting`` of the poll's class and then reads answers: from
+    :meth:`follow`, which drives the poll by itself, or from whoever else drives :meth:`answers` and hands its
+    values on. What goes wrong is part of an answer; :meth:`answers` itself never ends and never raises.
 
     :param name: of its task, for who looks at a hanging event loop
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._followers: set[asyncio.Queue[Look | Exception]] = set()
+        self._changed = asyncio.Event()
+        self._followers: set[asyncio.Queue[Answer | Exception]] = set()
         self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
-    def looks(self) -> AsyncGenerator[Look]:
+    def answers(self) -> AsyncGenerator[Answer]:
         """Poll for ever; one value for each round."""
 
-    async def follow(self) -> AsyncGenerator[Look]:
-        """Read the looks of the one poll that all followers share; it runs while there is one."""
-        queue: asyncio.Queue[Look | Exception] = asyncio.Queue()
+    async def follow(self) -> AsyncGenerator[Answer]:
+        """Read the polls of the one poll that all followers share; it runs while there is one."""
+        queue: asyncio.Queue[Answer | Exception] = asyncio.Queue()
         self._followers.add(queue)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._broadcast(), name=self._name)
         try:
             while True:
-                look = await queue.get()
-                if isinstance(look, Exception):
-                    raise look
-                yield look
+                answer = await queue.get()
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
         finally:
             self._followers.discard(queue)
             if not self._followers and self._task is not None:
@@ -79,16 +84,16 @@ class SharedPoll(ABC, Generic[Look]):
 
     async def _broadcast(self) -> None:
         try:
-            async with aclosing(self.looks()) as looks:
-                async for look in looks:
-                    self._tell(look)
+            async with aclosing(self.answers()) as answers:
+                async for answer in answers:
+                    self._tell(answer)
         except Exception as error:
             self._tell(error)
             raise
 
-    def _tell(self, look: Look | Exception) -> None:
+    def _tell(self, answer: Answer | Exception) -> None:
         for queue in self._followers:
-            queue.put_nowait(look)
+            queue.put_nowait(answer)
 
 
 _polls: WeakKeyDictionary[
@@ -115,26 +120,26 @@ def early_share() -> float:
     return 1 - _JITTER * random.random()  # noqa: S311  spreads polls, guards no secret
 
 
-class PollClient(Generic[Source, Question, Look]):
+class PollClient(Generic[Source, Question, Answer]):
     """A poll's client, made when it is first needed and again after it was dropped; one thread of its own.
 
-    With its own thread a pipe whose service hangs holds up no other pipe. What goes wrong is part of a look.
+    With its own thread a pipe whose service hangs holds up no other pipe. What goes wrong is part of a poll.
 
     :param name: of its thread
     :param connect: makes the client
-    :param look: asks it, in the thread
-    :param failed: makes the look that brought nothing but an error
+    :param answer: asks it, in the thread
+    :param failed: makes the poll that brought nothing but an error
     """
 
     def __init__(
         self,
         name: str,
         connect: Callable[[], Awaitable[Source]],
-        look: Callable[[Source, Question], Look],
-        failed: Callable[[Question, Exception], Look],
+        answer: Callable[[Source, Question], Answer],
+        failed: Callable[[Question, Exception], Answer],
     ) -> None:
         self._connect = connect
-        self._look = look
+        self._ask = answer
         self._failed = failed
         self._source: Source | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
@@ -148,11 +153,11 @@ class PollClient(Generic[Source, Question, Look]):
 
     @property
     def is_new(self) -> bool:
-        """True when the next look makes a client."""
+        """True when the next poll makes a client."""
         return self._source is None
 
-    async def look(self, question: Question) -> Look:
-        """Look once.
+    async def poll(self, question: Question) -> Answer:
+        """Poll once.
 
         :param question: what is asked
         """
@@ -161,20 +166,20 @@ class PollClient(Generic[Source, Question, Look]):
                 async with asyncio.timeout(CONNECT_SECONDS):
                     self._source = await self._connect()
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._look, self._source, question)
+            return await loop.run_in_executor(self._thread, self._ask, self._source, question)
         except Exception as error:  # noqa: BLE001  the waiters judge it; it must not end the poll for all
             log.warning("a shared poll failed: %s: %s", type(error).__name__, error)
             return self._failed(question, error)
 
     def drop(self) -> None:
-        """Close the client; the next look makes another one."""
+        """Close the client; the next poll makes another one."""
         source, self._source = self._source, None
         if source is not None:
             source.close()
 
 
-class WantedChannels:
-    """The channels of one pipe that are waited for, each at the pace of its most impatient waiter.
+class PolledChannels:
+    """The channels of one pipe that are waited for, each at the pace of its fastest waiter.
 
     Rounds follow each other at the fastest interval of all waiters. A round asks after the channels that are
     due by their own interval, so a slow waiter's channels are not dragged along at the fastest one's pace. A
@@ -202,7 +207,7 @@ class WantedChannels:
         """Take in one waiter.
 
         :param names: the channels that it waits for
-        :param interval: seconds between two looks that it asks for
+        :param interval: seconds between two polls that it asks for
         """
         self._waiters[interval] += 1
         for name in names:
@@ -253,12 +258,8 @@ def _take(counter: Counter[float], key: float) -> None:
         del counter[key]
 
 
-class StatusPoll(SharedPoll[StatusLook]):
-    """Asks after a pipe's channels, 100 a request, once for all who wait for them.
-
-    A waiter announces itself with :meth:`waiting` and then reads looks: from :meth:`follow`, which drives the
-    poll by itself, or from whoever else drives :meth:`looks` and hands its values on. What goes wrong is part
-    of a look; :meth:`looks` itself never ends and never raises.
+class StatusPoll(SharedPoll[PolledStatuses]):
+    """Asks after a pipe's channels, 100 a request.
 
     :param connect: makes a client of the pipe
     """
@@ -266,50 +267,49 @@ class StatusPoll(SharedPoll[StatusLook]):
     def __init__(self, connect: Callable[[], Awaitable[StatusSource]]) -> None:
         super().__init__("snowpipe channel status")
         self._connect = connect
-        self._wanted = WantedChannels()
-        self._changed = asyncio.Event()
+        self._polled = PolledChannels()
 
     @contextmanager
     def waiting(self, names: Sequence[str], interval: float) -> Iterator[None]:
         """Have these channels asked after as long as the block runs.
 
         :param names: the channels' names
-        :param interval: seconds between two looks; the fastest of all waiters sets the poll's pace
+        :param interval: seconds between two polls; the fastest of all waiters sets the poll's pace
         """
-        self._wanted.add(names, interval)
+        self._polled.add(names, interval)
         self._changed.set()
         try:
             yield
         finally:
-            self._wanted.remove(names, interval)
+            self._polled.remove(names, interval)
 
-    async def looks(self) -> AsyncGenerator[StatusLook]:
+    async def answers(self) -> AsyncGenerator[PolledStatuses]:
         """Poll for ever; one value for each round."""
-        with PollClient("snowpipe-status", self._connect, look_at, StatusLook.failed) as client:
+        with PollClient("snowpipe-status", self._connect, poll_statuses, PolledStatuses.failed) as client:
             await asyncio.sleep(GATHER_SECONDS)
             while True:
                 await self._next_round()
-                names = self._wanted.start_round(loop_time())
+                names = self._polled.start_round(loop_time())
                 if not names:
                     continue
                 is_new = client.is_new
-                look = await client.look(names)
-                if any(isinstance(error, _REOPEN) for error in look.errors.values()):
+                answer = await client.poll(names)
+                if any(isinstance(error, _REOPEN) for error in answer.errors.values()):
                     client.drop()
                     if not is_new:
-                        look = await client.look(names)
-                yield look
+                        answer = await client.poll(names)
+                yield answer
 
     async def _next_round(self) -> None:
         """Sleep until a round is due; a new waiter may bring that forward."""
         early = early_share()
         while True:
             self._changed.clear()
-            seconds = self._wanted.seconds_to_next_round(loop_time())
+            seconds = self._polled.seconds_to_next_round(loop_time())
             if seconds is None:
                 await self._changed.wait()
                 continue
-            pause = seconds - (1 - early) * (self._wanted.interval or 0.0)
+            pause = seconds - (1 - early) * (self._polled.interval or 0.0)
             if pause <= 0:
                 return
             try:

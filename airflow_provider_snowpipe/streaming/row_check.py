@@ -10,8 +10,11 @@ is certain; what it does not pass costs time, never a good row.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_provider_snowpipe.streaming.block_lines import BlockLines
-from airflow_provider_snowpipe.streaming.column_forms import ColumnForm, Form, Mask, spelled_otherwise
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.row_values import Fault, RowValues, parse_row
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.row_values import Fault, JsonNumber, RowValues, is_number, parse_row
+from airflow_provider_snowpipe.streaming.table_schema import ColumnType, TableColumn
 
 Rows = npt.NDArray[np.int64]
 _ALONE = 32
@@ -179,9 +180,9 @@ class RowCheck:
             return None
         data = lines.slice(low, high)
         longest = lines.longest
-        wanted = [form for form in self._forms if form.form(longest) not in (Form.UNREAD, Form.OPAQUE)]
-        keys = [(one.key, one) for one in wanted]
-        keys += [(key, one) for key, one in self._spelled.items() if one in wanted]
+        readable = [form for form in self._forms if form.form(longest) not in (Form.UNREAD, Form.OPAQUE)]
+        keys = [(one.key, one) for one in readable]
+        keys += [(key, one) for key, one in self._spelled.items() if one in readable]
         schema = pa.schema([_NO_COLUMN, *(pa.field(key, one.arrow_type(longest)) for key, one in keys)])
         self.parses += 1
         try:
@@ -202,7 +203,7 @@ class RowCheck:
             if form.form(longest) is not Form.UNREAD:
                 doubt |= self._doubts(form, table, lines, low, high)
         for key, form in self._spelled.items():
-            if form in wanted:
+            if form in readable:
                 doubt |= pc.is_valid(table.column(key)).to_numpy()
         return np.flatnonzero(doubt)
 
@@ -222,3 +223,349 @@ class RowCheck:
         named = pc.match_substring_regex(lines.as_array(low, high).take(pa.array(rows)), form.named_anywhere)
         doubt[rows] = named.to_numpy(zero_copy_only=False)
         return doubt
+
+
+# -- The rows of a block of NDJSON: found, sliced and left out by numpy and Arrow, without a copy of each --
+
+_NEWLINE, _RETURN, _OPEN, _CLOSE = 10, 13, ord("{"), ord("}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockLines:
+    """A body and where its rows are; empty lines (LF or CRLF alone) are lines and no rows.
+
+    :param data: the body, its last line ended
+    :param starts: where each row begins, in bytes
+    :param ends: where it ends, behind its newline
+    :param numbers: number of its line, counted from 0
+    :param longest: bytes of the longest row, 0 without a row
+    :param is_text: False if some of it is not UTF-8
+    """
+
+    data: bytes | memoryview
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
+    longest: int
+    is_text: bool
+
+    @classmethod
+    def of(cls, body: bytes | memoryview) -> Self:
+        """Find the rows of a body.
+
+        :param body: NDJSON; the last newline may be missing
+        """
+        data = body if not len(body) or body[-1] in (b"\n", _NEWLINE) else bytes(body) + b"\n"
+        octets = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(octets == _NEWLINE).astype(np.int64) + 1
+        starts = np.concatenate((np.zeros(min(1, len(ends)), np.int64), ends[:-1]))
+        lengths = ends - starts
+        empty = (lengths == 1) | ((lengths == 2) & (octets[starts] == _RETURN))
+        rows = np.flatnonzero(~empty)
+        try:
+            str(data, "utf-8")
+            is_text = True
+        except UnicodeDecodeError:
+            is_text = False
+        longest = int(lengths.max(initial=0))
+        return cls(data, starts[rows], ends[rows], rows.astype(np.int64, copy=False), longest, is_text)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.starts)
+
+    @property
+    def line_count(self) -> int:
+        """Number of lines up to the last row, blank ones among them."""
+        return int(self.numbers[-1]) + 1 if len(self.numbers) else 0
+
+    @property
+    def whole(self) -> pa.Array:
+        """The body as the only value of an Arrow column."""
+        offsets = np.array([0, len(self.data)], np.int64)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.large_binary(), 1, buffers)
+
+    def row(self, row: int) -> bytes:
+        """One row without its newline."""
+        line = bytes(self.data[self.starts[row] : self.ends[row] - 1])
+        return line[:-1] if line.endswith(b"\r") else line
+
+    def line_number(self, row: int) -> int:
+        """Number of a row's line in the block, counted from 0."""
+        return int(self.numbers[row])
+
+    def slice(self, low: int, high: int) -> bytes | memoryview:
+        """The bytes of some rows; at least one."""
+        return memoryview(self.data)[self.starts[low] : self.ends[high - 1]]
+
+    def look_like_objects(self, low: int, high: int) -> bool:
+        """True if each row is UTF-8, begins with ``{`` and ends with ``}``.
+
+        Then no JSON value reaches over a line's end, and a parser that reads as many values as there are
+        rows has read each row as one object.
+        """
+        octets = np.frombuffer(self.data, np.uint8)
+        starts, ends = self.starts[low:high], self.ends[low:high]
+        last = ends - 2 - (octets[ends - 2] == _RETURN)
+        if not ((octets[starts] == _OPEN) & (octets[last] == _CLOSE)).all():
+            return False
+        if self.is_text:
+            return True
+        try:
+            str(self.slice(low, high), "utf-8")
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    def as_array(self, low: int, high: int) -> pa.Array:
+        """Some rows as an Arrow column that shares the body's memory; blank lines belong to a row."""
+        offsets = np.empty(high - low + 1, np.int64)
+        offsets[0] = self.starts[low] if high > low else 0
+        offsets[1:] = self.ends[low:high]
+        return pa.Array.from_buffers(
+            pa.large_binary(), high - low, [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        )
+
+    def without(self, bad: Sequence[int]) -> bytes | memoryview:
+        """The body without some rows, as it is where there are none.
+
+        :param bad: the rows, in order
+        """
+        if not bad:
+            return self.data
+        pieces, begin, data = [], 0, memoryview(self.data)
+        for row in bad:
+            pieces.append(data[begin : self.starts[row]])
+            begin = int(self.ends[row])
+        if len(bad) == self.rows:
+            return b""
+        return b"".join([*pieces, data[begin:]])
+
+
+# -- How a source writes a column, and which of its values are certainly good ----------------------------
+#
+# Arrow reads a key as one JSON type; a source writes a column in one, as a rule. The form is learned from a
+# few rows, and a column that no type can spoil is not read at all.
+
+Mask = npt.NDArray[np.bool_]
+_ANY = frozenset({"VARCHAR", "VARIANT", "ARRAY"})
+"""Types that take every JSON value, but for its length."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_$]+")
+_SPELLINGS_IN_A_PATTERN = 200
+_LATEST_EPOCH = 9.2e18
+_EARLIEST_EPOCH = -6.2e10
+_DAY = (
+    r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
+_MOMENT = rf"^{_DAY}(?:[T ]{_CLOCK}(?:Z|[+-](?:0[0-9]|1[0-4])(?::?[0-5][0-9])?)?)?$"
+_CERTAIN_TEXTS = {
+    "FLOAT": r"^-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][-+]?[0-9]{1,2})?$",
+    "BOOLEAN": r"^(?i:true|false|yes|no|on|off|t|f|y|n|0|1)$",
+    "BINARY": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    "DATE": _MOMENT,
+    "TIME": rf"^{_CLOCK}$",
+    "TIMESTAMP_NTZ": _MOMENT,
+    "TIMESTAMP_LTZ": _MOMENT,
+    "TIMESTAMP_TZ": _MOMENT,
+}
+
+
+class Form(Enum):
+    """A way to read a column with Arrow."""
+
+    UNREAD = "unread, since nothing can spoil it"
+    OPAQUE = "unread, since Arrow has no type for it"
+    NUMBER = "number"
+    INTEGER = "integer"
+    DECIMAL = "number or text"
+    TEXT = "text"
+    BOOLEAN = "boolean"
+    OBJECT = "object"
+
+
+_ARROW = {
+    Form.NUMBER: pa.float64(),
+    Form.INTEGER: pa.int64(),
+    Form.DECIMAL: pa.decimal256(76, 38),
+    Form.TEXT: pa.string(),
+    Form.BOOLEAN: pa.bool_(),
+    Form.OBJECT: pa.struct([]),
+}
+_FIRST = {"NUMBER": Form.NUMBER, "FLOAT": Form.NUMBER, "BOOLEAN": Form.BOOLEAN, "OBJECT": Form.OBJECT}
+
+
+class ColumnForm:
+    """One column as a source writes it.
+
+    :param column: the column
+    """
+
+    def __init__(self, column: TableColumn) -> None:
+        self.column = column
+        self.type: ColumnType = column.column_type
+        self.key = column.name
+        self.has_plain_name = _PLAIN_NAME.fullmatch(column.name) is not None
+        self.named_anywhere = rf"(?i:{re.escape(column.name)})\"|\\u"
+        self._form = _FIRST.get(self.type.kind, Form.TEXT)
+
+    def form(self, longest: int) -> Form:
+        """How to read the column.
+
+        :param longest: bytes of the longest row; a value is no longer than that
+        """
+        if self.type.kind in _CERTAIN_TEXTS or self.type.kind in _FIRST:
+            return self._form
+        known = self.type.kind in _ANY
+        if self.column.nullable and (not known or self._takes_all(longest)):
+            return Form.UNREAD
+        return self._form if known else Form.OPAQUE
+
+    def arrow_type(self, longest: int) -> pa.DataType:
+        """The type to read it as."""
+        return _ARROW[self.form(longest)]
+
+    def meet(self, met: Sequence[tuple[str, object]]) -> bool:
+        """Take note of how some rows write the column.
+
+        :param met: the keys that name it and their values, at least one
+        :returns: True if it is to be read in another way now
+        """
+        before = self.key, self._form
+        self.key = Counter(key for key, _ in met).most_common(1)[0][0]
+        texts_count = self.type.kind not in ("NUMBER", "FLOAT")
+        forms = {
+            _form_of(value)
+            for _, value in met
+            if value is not None and (texts_count or not isinstance(value, str) or is_number(value))
+        }
+        if forms and self.type.kind != "OBJECT":
+            self._form = self._form_for(forms)
+        return (self.key, self._form) != before
+
+    def certain(self, values: pa.Array, longest: int) -> Mask:
+        """Mark the values that the service takes for sure; nothing is said of NULL.
+
+        :param values: as :meth:`arrow_type` reads them
+        :param longest: bytes of the longest row
+        """
+        if self._takes_all(longest):
+            return np.ones(len(values), np.bool_)
+        return _JUDGES[self.form(longest)](self, values)
+
+    def _takes_all(self, longest: int) -> bool:
+        """True if no value of a row of that size can spoil the column."""
+        return self.type.kind in _ANY and (self.type.length is None or self.type.length >= longest)
+
+    def _form_for(self, forms: set[Form]) -> Form:
+        if forms <= {Form.NUMBER, Form.INTEGER}:
+            exact = self.type.kind in _ANY and Form.NUMBER not in forms
+            return Form.INTEGER if exact else Form.NUMBER
+        if self.type.kind in ("NUMBER", "FLOAT"):
+            return Form.TEXT if self.type.kind == "FLOAT" and forms == {Form.TEXT} else Form.DECIMAL
+        if len(forms) > 1 or (forms == {Form.OPAQUE} and self.type.kind not in _ANY):
+            return self._form
+        return next(iter(forms))
+
+    def _number(self, values: pa.Array) -> Mask:
+        numbers = values.cast(pa.float64(), safe=False) if pa.types.is_decimal(values.type) else values
+        found: npt.NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
+        kind = self.type
+        if kind.kind == "NUMBER":
+            largest = 10.0 ** ((kind.precision or 38) - (kind.scale or 0)) - 10.0 ** -(kind.scale or 0)
+            fits: Mask = np.abs(found) <= largest * (1 - 1e-12)
+            return fits
+        if kind.kind in ("FLOAT", "BOOLEAN"):
+            return np.isfinite(found)
+        if kind.kind in _CERTAIN_TEXTS and kind.kind != "BINARY":
+            whole: Mask = found == np.floor(found)
+            return whole & (found >= _EARLIEST_EPOCH) & (found <= _LATEST_EPOCH)
+        # How long a fraction is as text is not known here.
+        return np.zeros(len(found), np.bool_)
+
+    def _integer(self, values: pa.Array) -> Mask:
+        digits = pc.utf8_length(values.cast(pa.string()))
+        # One less: zero may have a sign.
+        return _mask(pc.less(digits, self.type.length or 0))
+
+    def _text(self, values: pa.Array) -> Mask:
+        kind = self.type
+        if kind.kind == "VARCHAR":
+            return _mask(pc.less_equal(pc.utf8_length(values), kind.length or 0))
+        good = _mask(pc.match_substring_regex(values, _CERTAIN_TEXTS[kind.kind]))
+        if kind.kind == "BINARY":
+            good &= _mask(pc.less_equal(pc.multiply(pc.binary_length(values), 3), 4 * (kind.length or 0)))
+        return good
+
+    def _boolean(self, values: pa.Array) -> Mask:
+        fits = self.type.kind == "VARCHAR" and (self.type.length or 0) >= len("false")
+        return np.full(len(values), fits or self.type.kind == "BOOLEAN")
+
+    def _object(self, values: pa.Array) -> Mask:
+        return np.full(len(values), self.type.kind == "OBJECT")
+
+
+_JUDGES: dict[Form, Callable[[ColumnForm, pa.Array], Mask]] = {
+    Form.NUMBER: ColumnForm._number,
+    Form.DECIMAL: ColumnForm._number,
+    Form.INTEGER: ColumnForm._integer,
+    Form.TEXT: ColumnForm._text,
+    Form.BOOLEAN: ColumnForm._boolean,
+    Form.OBJECT: ColumnForm._object,
+}
+
+
+def spelled_otherwise(
+    forms: Sequence[ColumnForm], body: pa.Array, data: bytes | memoryview
+) -> dict[str, ColumnForm]:
+    """Find keys that may mean a column in a spelling other than the one that is read.
+
+    Keys of nested objects are among them: what is a row's own key only a parser can tell.
+
+    :param forms: the columns
+    :param body: the block as one Arrow value
+    :param data: the block
+    """
+    wrong = [(form, pattern) for form in forms for pattern in _patterns(form.key)]
+    found: dict[str, ColumnForm] = {}
+    for begin in range(0, len(wrong), _SPELLINGS_IN_A_PATTERN):
+        some = wrong[begin : begin + _SPELLINGS_IN_A_PATTERN]
+        if not _matches(body, [pattern for _, pattern in some]):
+            continue
+        for form in {id(form): form for form, _ in some}.values():
+            if _matches(body, list(_patterns(form.key))):
+                key = re.escape(form.key).encode()
+                for spelled in set(re.findall(rb'"(%b)"[ \t]*:' % key, data, re.IGNORECASE)):
+                    if spelled.decode() != form.key:
+                        found[spelled.decode()] = form
+    return found
+
+
+def _matches(body: pa.Array, patterns: Sequence[str]) -> bool:
+    pattern = '"(?:' + "|".join(patterns) + ')"[ \\t]*:'
+    return bool(pc.match_substring_regex(body, pattern)[0].as_py())
+
+
+def _patterns(key: str) -> Iterator[str]:
+    for index, letter in enumerate(key):
+        if letter.swapcase() != letter:
+            rest = re.escape(key[index + 1 :])
+            yield f"{re.escape(key[:index])}{re.escape(letter.swapcase())}(?i:{rest})"
+
+
+def _form_of(value: Any) -> Form:
+    if isinstance(value, JsonNumber):
+        return Form.INTEGER if re.fullmatch(r"-?[0-9]{1,18}", value) else Form.NUMBER
+    if isinstance(value, str):
+        return Form.TEXT
+    if isinstance(value, bool):
+        return Form.BOOLEAN
+    return Form.OPAQUE if type(value) is list else Form.OBJECT
+
+
+def _mask(values: pa.Array) -> Mask:
+    found: Mask = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    return found

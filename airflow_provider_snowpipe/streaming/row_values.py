@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime as dt
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
@@ -20,8 +21,100 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from airflow_provider_snowpipe.streaming.row_moments import is_date, is_time, is_timestamp
-from airflow_provider_snowpipe.streaming.table_columns import ColumnType, TableColumn
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.table_schema import LONGEST_TEXT, ColumnType, TableColumn
+
+# -- Texts that Snowflake reads as a date, a time or a timestamp -----------------------------------------
+#
+# Integer texts are timestamps, too: seconds, milliseconds, microseconds or nanoseconds since 1970 by their
+# magnitude ("TO_TIMESTAMP", usage notes).
+
+_DATE = re.compile(
+    r"(?P<year>-?[0-9]{1,7})(?P<mark>[-/ \\\\])(?P<month>[0-9]{1,2})(?P=mark)(?P<day>[0-9]{1,2})(?![0-9])"
+)
+_TIME = re.compile(r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.[0-9]*)?)?")
+_ZONE = re.compile(
+    r"(?:Z|\s*[+-][0-9]{1,2}(?::?[0-9]{2})?|\s+(?:Z|[A-Za-z][A-Za-z_]*(?:/[A-Za-z_+-]+[0-9]*)*))?\s*"
+)
+_EPOCH = re.compile(r"\s*[+-]?(?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\s*")
+_HEX = re.compile(r"0[xX][0-9a-fA-F]{1,15}")
+_SPECIAL = re.compile(r"[+-]?(?:inf|infinity)|epoch", re.IGNORECASE)
+_NEVER = re.compile(r"[+-]?(?:inf|infinity)", re.IGNORECASE)
+_EARLIEST, _LATEST = -9_223_372_036_854, (1 << 63) - 1
+_LAST_YEAR_OF_DATES, _LAST_YEAR = 5_881_579, 294_246
+
+
+def is_date(text: str) -> bool:
+    """True for a date, a timestamp or an integer."""
+    return _is_epoch(text) or _is_point_in_time(text.strip(), _LAST_YEAR_OF_DATES)
+
+
+def is_timestamp(text: str) -> bool:
+    """True for a timestamp, a date or an integer."""
+    return _is_epoch(text) or _is_point_in_time(text.lstrip(), _LAST_YEAR)
+
+
+def is_time(text: str) -> bool:
+    """True for a time of the day, a timestamp or an integer."""
+    if _is_epoch(text):
+        return True
+    text = text.lstrip()
+    match = _TIME.match(text)
+    if match is None:
+        return _is_point_in_time(text, _LAST_YEAR) and not _NEVER.fullmatch(text)
+    rest = text[match.end() :]
+    zoned = match["second"] is not None and _ZONE.fullmatch(rest) is not None
+    return _in_a_day(match) and (not rest or zoned)
+
+
+def _is_point_in_time(text: str, last_year: int) -> bool:
+    if _SPECIAL.fullmatch(text):
+        return True
+    match = _DATE.match(text)
+    if match is None or not _in_calendar(match, last_year):
+        return False
+    rest = text[match.end() :]
+    if not rest:
+        return True
+    if rest[0] not in "T ":
+        return False
+    time = _TIME.match(rest[1:].lstrip())
+    if time is None or not _in_a_day(time):
+        return False
+    return _ZONE.fullmatch(rest[1:].lstrip()[time.end() :]) is not None
+
+
+def _in_calendar(match: re.Match[str], last_year: int) -> bool:
+    year, month, day = int(match["year"]), int(match["month"]), int(match["day"])
+    if abs(year) > last_year:
+        return False
+    try:
+        # The calendar repeats every four hundred years.
+        dt.date(2000 + year % 400, month, day)
+    except ValueError:
+        return False
+    return True
+
+
+def _in_a_day(match: re.Match[str]) -> bool:
+    clock = int(match["hour"]), int(match["minute"]), int(match["second"] or 0)
+    return clock == (24, 0, 0) or (clock[0] < 24 and clock[1] < 60 and clock[2] < 60)
+
+
+def _is_epoch(text: str) -> bool:
+    if _HEX.fullmatch(text):
+        return True
+    if not _EPOCH.fullmatch(text):
+        return False
+    number = Decimal(text.strip())
+    return number.adjusted() < 20 and _EARLIEST <= number.to_integral_value(ROUND_HALF_UP) <= _LATEST
+
+
+# -- One row held against a table's columns, exactly: the slow half of the check before sending ----------
+#
+# It takes what the service takes and refuses what the service skips (forms of values: "Snowpipe Streaming:
+# supported data types"; compared value by value with the embedded service). A value that neither is sure of
+# is sent, since the service counts what it skips.
 
 NOT_AN_OBJECT = "the row is not a JSON object"
 NOT_UTF8 = "the row is not valid UTF-8"
@@ -30,7 +123,7 @@ _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _NUMBER = re.compile(
     rf"[ \t\n\v\f\r]*[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]+)?[ \t\n\v\f\r]*"
 )
-_WORDS = re.compile(r" *(?:true|t|yes|y|on|1|false|f|no|n|off|0) *", re.IGNORECASE)
+_BOOLEAN = re.compile(r" *(?:true|t|yes|y|on|1|false|f|no|n|off|0) *", re.IGNORECASE)
 _NOT_FINITE = re.compile(r" *[+-]?(?:nan|inf|infinity) *", re.IGNORECASE)
 _INTEGER = re.compile(r" *[+-]?[0-9]+ *")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -222,7 +315,7 @@ def _decimal(text: str) -> Decimal | None:
 def _is_boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return True
-    return isinstance(value, str) and (_WORDS.fullmatch(value) is not None or _is_float(value))
+    return isinstance(value, str) and (_BOOLEAN.fullmatch(value) is not None or _is_float(value))
 
 
 def _is_binary(value: Any) -> bool:
@@ -241,7 +334,7 @@ def _length(value: Any, kind: str) -> int:
     return len(_bytes(text) or b"") if kind == "BINARY" else len(text)
 
 
-def _moment(check: Callable[[str], bool]) -> Callable[[Any], bool]:
+def _text_is(check: Callable[[str], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and check(str(value))
 
 
@@ -250,11 +343,11 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "BOOLEAN": _is_boolean,
     "BINARY": _is_binary,
     "OBJECT": lambda value: isinstance(value, _Pairs),
-    "DATE": _moment(is_date),
-    "TIME": _moment(is_time),
-    "TIMESTAMP_NTZ": _moment(is_timestamp),
-    "TIMESTAMP_LTZ": _moment(is_timestamp),
-    "TIMESTAMP_TZ": _moment(is_timestamp),
+    "DATE": _text_is(is_date),
+    "TIME": _text_is(is_time),
+    "TIMESTAMP_NTZ": _text_is(is_timestamp),
+    "TIMESTAMP_LTZ": _text_is(is_timestamp),
+    "TIMESTAMP_TZ": _text_is(is_timestamp),
 }
 
 
@@ -287,3 +380,72 @@ def _printed(number: JsonNumber) -> str:
         return str(number)
     fraction = float(number)
     return repr(fraction) if math.isfinite(fraction) else str(number)
+
+
+# -- The columns that rows ask for
+#
+# The types are those that Snowflake itself infers when rows widen a table ("Table schema evolution"):
+# structured values are VARIANT, what was only seen as NULL is VARCHAR, BINARY is never inferred.
+
+_ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ISO_TIMESTAMP = re.compile(_ISO_DATE.pattern + r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?")
+_ISO_ZONED = re.compile(_ISO_TIMESTAMP.pattern + r"(?:Z|[+-][0-9]{2}:?[0-9]{2})")
+_LONGEST_INTEGER = re.compile(r"-?[0-9]{1,38}")
+_NUMERIC = {"NUMBER(38,0)", "FLOAT"}
+_DATES = {"DATE", "TIMESTAMP_NTZ(9)"}
+
+
+def columns_of_rows(
+    lines: Iterable[bytes], types: Mapping[str, str] | None = None
+) -> tuple[TableColumn, ...]:
+    """Infer columns from rows, in the order in which the rows name them; names in upper case.
+
+    Integers are NUMBER(38,0), other numbers FLOAT, ISO texts DATE and TIMESTAMP_NTZ(9) or, with a zone,
+    TIMESTAMP_TZ(9), objects and arrays VARIANT; a column with values of several kinds is VARCHAR. All are
+    nullable.
+
+    :param lines: NDJSON rows; those that are no JSON objects are passed over
+    :param types: types of columns, by name, that a schema of the rows says; they count before the values
+    :raises ConfigurationError: if no row has a key
+    """
+    kinds: dict[str, set[str]] = {}
+    for line in lines:
+        try:
+            row = parse_row(line.decode("utf-8"))
+        except (UnicodeDecodeError, RecursionError):
+            continue
+        for key, value in row or ():
+            if key.strip():
+                found = kinds.setdefault(key.upper(), set())
+                if value is not None:
+                    found.add(_kind_of(value))
+    if not kinds:
+        raise ConfigurationError(
+            "the source's first rows have no key, so that no column can be inferred: make the table first"
+        )
+    said = {name.upper(): kind for name, kind in (types or {}).items()}
+    return tuple(TableColumn(name, said.get(name) or _common(found)) for name, found in kinds.items())
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, JsonNumber):
+        return "NUMBER(38,0)" if _LONGEST_INTEGER.fullmatch(value) else "FLOAT"
+    if isinstance(value, bool):
+        return "BOOLEAN"
+    if not isinstance(value, str):
+        return "VARIANT"
+    if _ISO_DATE.fullmatch(value) and is_date(value):
+        return "DATE"
+    if _ISO_TIMESTAMP.fullmatch(value) and is_timestamp(value):
+        return "TIMESTAMP_NTZ(9)"
+    return "TIMESTAMP_TZ(9)" if _ISO_ZONED.fullmatch(value) and is_timestamp(value) else LONGEST_TEXT
+
+
+def _common(kinds: set[str]) -> str:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    if "VARIANT" in kinds:
+        return "VARIANT"
+    if kinds and kinds <= _NUMERIC:
+        return "FLOAT"
+    return "TIMESTAMP_NTZ(9)" if kinds and kinds <= _DATES else LONGEST_TEXT

@@ -1,11 +1,13 @@
-"""What the service says of a channel."""
+"""What the service says of a channel: in a status answer, and in ``SHOW CHANNELS``."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, SupportsInt
+
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name
 
 SUCCESS = "SUCCESS"
 REJECTED_ROWS = "REJECTED ROWS"
@@ -119,7 +121,7 @@ def _text(value: object) -> str | None:
 
 
 def _integer(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float | str) and value != "" else None
+    return int(value) if isinstance(value, SupportsInt | str) and value != "" else None
 
 
 def _milliseconds(value: object) -> int | None:
@@ -133,3 +135,94 @@ def _milliseconds(value: object) -> int | None:
     except ValueError:
         return None
     return int((found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp() * 1_000)
+
+
+# -- The channels of a pipe as ``SHOW CHANNELS`` lists them, and the SQL about channels ------------------
+
+UPDATE_OFFSET_TOKEN = "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(%s, %s, %s)"  # noqa: S105
+"""Sets a channel's token; takes the table's full name, the channel and the token (needs INSERT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedChannel:
+    """One row of ``SHOW CHANNELS``.
+
+    :param name: the channel's name
+    :param database: of the pipe
+    :param schema: of the pipe
+    :param table: the table that the channel writes to
+    :param pipe: the pipe, None for a channel whose parent is no pipe
+    :param offset_token: the committed offset token, None for NULL
+    :param client_sequencer: grows with every opening of the channel
+    :param row_sequencer: grows with every append that is committed
+    :param created_on: when the channel was made
+    """
+
+    name: str
+    database: str
+    schema: str
+    table: str
+    pipe: str | None = None
+    offset_token: str | None = None
+    client_sequencer: int | None = None
+    row_sequencer: int | None = None
+    created_on: dt.datetime | None = None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read a row, whose keys are the columns' names in lower case."""
+        created = row.get("created_on")
+        return cls(
+            name=str(row["name"]),
+            database=str(row["database_name"]),
+            schema=str(row["schema_name"]),
+            table=str(row["table_name"]),
+            pipe=str(row["parent_name"]) if row.get("parent_domain") == "PIPE" else None,
+            offset_token=None if row.get("offset_token") is None else str(row["offset_token"]),
+            client_sequencer=_integer(row.get("client_sequencer")),
+            row_sequencer=_integer(row.get("row_sequencer")),
+            created_on=created if isinstance(created, dt.datetime) else None,
+        )
+
+
+def show_channels(pipe: PipeName) -> str:
+    """The statement that lists the channels of a pipe."""
+    return f"SHOW CHANNELS IN PIPE {full_name(pipe.database, pipe.schema, pipe.pipe)}"
+
+
+# -- Telling whether somebody writes to a channel, from two observations of it -----------------------------
+#
+# The service does not say when a channel was last written to. What it does say moves with every write: the
+# committed token and the row counter (status), the number of openings and of appends (``SHOW CHANNELS``).
+# Two observations with the same numbers mean that nobody wrote in between. A writer that was idle all that
+# time is not seen, so whoever changes a token opens the channel first, which shuts such a writer out.
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """What one time shows of a channel.
+
+    :param status: the answer to a status request
+    :param listed: its row in ``SHOW CHANNELS``, None where the role may not see it
+    """
+
+    status: ChannelStatus
+    listed: ListedChannel | None = None
+
+
+def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
+    """Say what moved between two observations of a channel; empty when nothing did.
+
+    :param before: the earlier one
+    :param after: the later one
+    """
+    moved = [
+        ("the committed token", before.status.committed or "NULL", after.status.committed or "NULL"),
+        ("the number of rows read", before.status.rows_parsed, after.status.rows_parsed),
+    ]
+    if before.listed is not None and after.listed is not None:
+        moved += [
+            ("the number of openings", before.listed.client_sequencer, after.listed.client_sequencer),
+            ("the number of appends", before.listed.row_sequencer, after.listed.row_sequencer),
+        ]
+    return [f"{what} went from {old} to {new}" for what, old, new in moved if old != new]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.commits import CommitWatch, Patience
+from airflow_provider_snowpipe.streaming.commits import CommitWatch, RetryBudget
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.targets import CommitTargets
@@ -29,7 +29,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
     :param targets: what each channel has to commit, as the XCom ``targets`` of a load or as plain tokens, or
         its JSON text
     :param offset_format: the format of plain tokens, None where they show it
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     :param fail_on_rejected_rows: True fails when the service has skipped a row, None where the channel's
         target has a baseline
     :param rejected_baseline: skipped rows that do not count, by channel, or its JSON text
@@ -73,5 +73,5 @@ class SnowpipeCommitTrigger(WaitTrigger):
             fail_on_rejected_rows=self.fail_on_rejected_rows,
             rejected_baseline=self.rejected_baseline,
         )
-        patience = Patience(self.max_consecutive_errors, self.stall_timeout, self.poll_interval)
-        return CommitWatch(expected, patience)
+        budget = RetryBudget(self.max_consecutive_errors, self.stall_timeout, self.poll_interval)
+        return CommitWatch(expected, budget)

@@ -10,11 +10,11 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, file_names, number_of_files
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, HistoryPoll, Tolerance, shared_poll
-from airflow_provider_snowpipe.bulk.load_history import moment
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles, file_names, number_of_files
+from airflow_provider_snowpipe.bulk.load_history import timestamp
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.commits import Patience
+from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.triggers.wait import WaitTrigger, connect
 
 
@@ -33,10 +33,10 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
     :param count: with it, how many different files
     :param table: the table that they are loaded into
     :param pipe: the file pipe that loads them, None for any load
-    :param since: loads before this moment, in ISO 8601, do not count
+    :param since: loads before this time, in ISO 8601, do not count
     :param on_partial: ``fail`` or ``report``
     :param on_failed: ``fail`` or ``report``
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     :param deadline: when to give up, seconds since 1970; None for ``timeout`` seconds from here
     :param timeout: how long the whole wait was to take, in seconds; None for ever
     :param kwargs: those of :class:`~airflow_provider_snowpipe.triggers.wait.WaitTrigger`
@@ -73,11 +73,11 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
         """What the triggers of one poll have in common: connection, table and pipe, as they were named."""
         return ("snowpipe load history", self.snowflake_conn_id, *self._names().values())
 
-    async def _wait(self, looks: AsyncIterator[Any]) -> TriggerEvent:
+    async def _wait(self, answers: AsyncIterator[Any]) -> TriggerEvent:
         left = self.timeout if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with asyncio.timeout(left) as limit:
-                return await super()._wait(looks)
+                return await super()._wait(answers)
         except TimeoutError:
             if not limit.expired() or self._waits is None:
                 raise
@@ -89,11 +89,11 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
 
     def _watch(self) -> FilesWatch:
         if self.prefix is None:
-            files = WantedFiles(tuple(file_names(self.files, may_be_none=True)))
+            files = ExpectedFiles(tuple(file_names(self.files, may_be_none=True)))
         else:  # only a worker lists files
-            files = WantedFiles((), self.prefix, number_of_files(self.count))
-        patience = Patience(self.max_consecutive_errors, interval=self.poll_interval)
+            files = ExpectedFiles((), self.prefix, number_of_files(self.count))
+        budget = RetryBudget(self.max_consecutive_errors, interval=self.poll_interval)
         self._waits = FilesWatch(
-            files, moment(self.since), Tolerance(self.on_partial, self.on_failed), patience
+            files, timestamp(self.since), Tolerance(self.on_partial, self.on_failed), budget
         )
         return self._waits

@@ -14,24 +14,29 @@ from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.channel_listing import ChannelListing, shared_listing
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, check_channel_name
-from airflow_provider_snowpipe.streaming.offset_follow import START_NOW, FollowRules, OffsetFollower
-from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule
+from airflow_provider_snowpipe.streaming.offset_events import (
+    START_NOW,
+    ChannelListing,
+    FollowRules,
+    OffsetFollower,
+    OffsetRule,
+    WatermarkJournal,
+    shared_listing,
+)
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
-from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal
 from airflow_provider_snowpipe.triggers.wait import connect, stored_form
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.commits import StatusLook
-    from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer, NumberedLook
+    from airflow_provider_snowpipe.streaming.commits import PolledStatuses
+    from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer, NumberedAnswer
 
 
 class SnowpipeOffsetTrigger(BaseEventTrigger):
     """Start DAGs when channels commit: an ``AssetWatcher``'s trigger, one event for each step.
 
-    Without ``passes`` and ``every_rows`` there is an event whenever a look finds that a channel has committed
+    Without ``passes`` and ``every_rows`` there is an event whenever a poll finds that a channel has committed
     something. Channels are watched together: their rows are added up, and one event tells of all channels
     that moved since the last one.
 
@@ -64,7 +69,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
     :param schema: the pipe's schema, None for the connection's
     :param snowflake_conn_id: the connection's id
     :param account: refuse a connection to another account than this
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     :param list_interval: seconds between two searches for new channels
     :raises ConfigurationError: if an argument is wrong
     """
@@ -128,25 +133,25 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
         return CommitStreamProducer(cls(**kwargs)._poll())
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[NumberedLook]
+        self, shared_stream: AsyncIterator[NumberedAnswer]
     ) -> AsyncGenerator[TriggerEvent]:
-        """Turn the looks of the shared poll into this watcher's events.
+        """Turn the polls of the shared poll into this watcher's events.
 
-        :param shared_stream: the poll's looks
+        :param shared_stream: the poll's polls
         """
         store = store_of(self.asset_state_store)
         follower = self._follower(WatermarkJournal(store, self.watermark_key()))
         async with follower.following():
             async for numbered in shared_stream:
-                for message in await follower.take(numbered.number, numbered.look):
+                for message in await follower.take(numbered.number, numbered.answer):
                     yield TriggerEvent(message)  # type: ignore[no-untyped-call]
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Send events where the triggerer shares no streams, from a watermark that ends with the process."""
         follower = self._follower(WatermarkJournal(None, ""))
-        async with follower.following(), aclosing(self._poll().follow()) as looks:
-            async for number, look in _numbered(looks):
-                for message in await follower.take(number, look):
+        async with follower.following(), aclosing(self._poll().follow()) as answers:
+            async for number, answer in _numbered(answers):
+                for message in await follower.take(number, answer):
                     yield TriggerEvent(message)  # type: ignore[no-untyped-call]
                 await follower.settled(number)
 
@@ -206,10 +211,10 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
         return str(pipe)
 
 
-async def _numbered(looks: AsyncIterator[StatusLook]) -> AsyncGenerator[tuple[int, StatusLook]]:
+async def _numbered(answers: AsyncIterator[PolledStatuses]) -> AsyncGenerator[tuple[int, PolledStatuses]]:
     numbers = itertools.count()
-    async for look in looks:
-        yield next(numbers), look
+    async for answer in answers:
+        yield next(numbers), answer
 
 
 class AssetStates:

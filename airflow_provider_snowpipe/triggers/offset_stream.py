@@ -1,4 +1,4 @@
-"""The shared stream of looks behind watchers of commits; Airflow 3.3 or later."""
+"""The shared stream of polls behind watchers of commits; Airflow 3.3 or later."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
-from airflow_provider_snowpipe.streaming.commits import StatusLook
+from airflow_provider_snowpipe.streaming.commits import PolledStatuses
+from airflow_provider_snowpipe.streaming.offset_events import journals_fed_by
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
-from airflow_provider_snowpipe.streaming.watermark_journal import journals_fed_by
 
 try:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -22,25 +22,25 @@ except ImportError as error:
 log = logging.getLogger(__name__)
 
 _numbers = itertools.count()
-"""Numbers of looks, unique in this process, so that no look of a stream that ended is taken for another's."""
+"""Numbers of polls, unique in this process, so that no poll of a stream that ended is taken for another's."""
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedLook:
-    """A look at the channels and its number.
+class NumberedAnswer:
+    """A poll at the channels and its number.
 
-    :param number: grows from look to look
-    :param look: what was seen
+    :param number: grows from poll to poll
+    :param answer: what was seen
     """
 
     number: int
-    look: StatusLook
+    answer: PolledStatuses
 
 
 class CommitStreamProducer(SharedStreamProducer):
     """Polls for all watchers of a pipe, and tells them which of their events Airflow has stored.
 
-    The triggerer calls :meth:`advance` with a look when every event that any watcher derived from it is in
+    The triggerer calls :meth:`advance` with a poll when every event that any watcher derived from it is in
     Airflow's database ("persistence-gated advance", Airflow 3.3.2).
 
     :param poll: the poll
@@ -49,20 +49,20 @@ class CommitStreamProducer(SharedStreamProducer):
     def __init__(self, poll: StatusPoll) -> None:
         self._poll = poll
 
-    async def open_stream(self) -> AsyncGenerator[tuple[NumberedLook, int]]:
+    async def open_stream(self) -> AsyncGenerator[tuple[NumberedAnswer, int]]:
         """Poll for ever."""
-        async with aclosing(self._poll.looks()) as looks:
-            async for look in looks:
+        async with aclosing(self._poll.answers()) as answers:
+            async for answer in answers:
                 number = next(_numbers)
-                yield NumberedLook(number, look), number
+                yield NumberedAnswer(number, answer), number
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Let the watchers forget what they keep for the case that an event is lost.
 
-        A look of which one watcher's event was not stored is passed over; the next one makes up for it, as
+        A poll of which one watcher's event was not stored is passed over; the next one makes up for it, as
         the watcher that failed reads this stream no more.
 
-        :param batch: looks, in their order
+        :param batch: polls, in their order
         """
         stored = [item.broker_payload for item in batch if not item.outcome.failed]
         if not stored:

@@ -28,8 +28,8 @@ class SnowpipeStatementTrigger(BaseTrigger):
     :param handle: the statement's handle
     :param statement: the words that it begins with, for the log
     :param snowflake_conn_id: the connection's id
-    :param poll_interval: seconds between two looks
-    :param max_consecutive_errors: give up after this many looks in a row that failed
+    :param poll_interval: seconds between two polls
+    :param max_consecutive_errors: give up after this many polls in a row that failed
     """
 
     supports_triggerer_queue = True
@@ -55,7 +55,7 @@ class SnowpipeStatementTrigger(BaseTrigger):
         return stored_form(self)
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
-        """Look until the statement has ended; one event."""
+        """Poll until the statement has ended; one event."""
         try:
             client = await self._client()
         except (SnowpipeError, AirflowNotFoundException) as error:

@@ -21,10 +21,10 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 POLL_BUDGET_SECONDS = 20.0
-"""Longest time for one request with its repetitions; after it the look counts as an error."""
+"""Longest time for one request with its repetitions; after it the poll counts as an error."""
 LOG_SECONDS = 60.0
 """A wait of which as much is done as before is reported this often at most."""
 
@@ -42,8 +42,8 @@ class WaitTrigger(BaseEventTrigger):
     :param pipe: a pipe
     :param database: where they are, None for the connection's
     :param schema: the same
-    :param poll_interval: seconds between two looks
-    :param max_consecutive_errors: give up after this many looks in a row that failed for a passing reason
+    :param poll_interval: seconds between two polls
+    :param max_consecutive_errors: give up after this many polls in a row that failed for a passing reason
     :param end_from_trigger: True ends the task from here on success, without a worker
     """
 
@@ -96,28 +96,28 @@ class WaitTrigger(BaseEventTrigger):
 
         :param kwargs: arguments of one of them, of which only the key's count
         """
-        async with aclosing(cls(**kwargs)._poll().looks()) as looks:
-            async for look in looks:
-                yield look
+        async with aclosing(cls(**kwargs)._poll().answers()) as answers:
+            async for answer in answers:
+                yield answer
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[TriggerEvent]:
         """Wait in the shared poll; one event.
 
-        :param shared_stream: the poll's looks
+        :param shared_stream: the poll's polls
         """
         yield await self._wait(shared_stream)
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Wait where the triggerer shares no streams; one event."""
-        async with aclosing(self._poll().follow()) as looks:
-            event = await self._wait(looks)
+        async with aclosing(self._poll().follow()) as answers:
+            event = await self._wait(answers)
         yield event
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments that make this trigger again."""
         return stored_form(self)
 
-    async def _wait(self, looks: AsyncIterator[Any]) -> TriggerEvent:
+    async def _wait(self, answers: AsyncIterator[Any]) -> TriggerEvent:
         try:
             watch = self._watch()
         except ConfigurationError as error:
@@ -127,8 +127,8 @@ class WaitTrigger(BaseEventTrigger):
             return self._event(verdict)
         question: Any = watch.question
         with self._poll().waiting(question, self.poll_interval):
-            async for look in looks:
-                verdict = watch.see(look, time.time())
+            async for answer in answers:
+                verdict = watch.see(answer, time.time())
                 if verdict is None:
                     continue
                 if verdict.state is not WaitState.WAITING:
@@ -184,8 +184,8 @@ def stored_form(trigger: BaseTrigger) -> tuple[str, dict[str, Any]]:
 
 
 def poll_retry() -> RetryPolicy:
-    """Pauses and budget of the requests of one look."""
-    from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+    """Pauses and budget of the requests of one poll."""
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
     return RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS)
 

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from airflow_provider_snowpipe.spark import write_checked
-from airflow_provider_snowpipe.streaming.lifecycle import open_when_committed
+from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, with_suffix
 from tests.local_service import LocalService

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import pytest
 
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.http import Transports
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
-from airflow_provider_snowpipe.streaming.transport import ControlTransport
 from tests.local_service import LocalService
 from tests.spark_groups import load
 from tests.spark_job import SparkJob, new_table, write_rows
@@ -46,13 +46,14 @@ def spark() -> Iterator[Any]:
 def _counted() -> Iterator[Counter[str]]:
     """The driver's control requests while the block runs, by the last part of their path."""
     seen: Counter[str] = Counter()
-    send = ControlTransport.send
+    send = Transports.send
 
-    def count(transport: ControlTransport, method: str, url: str, **kwargs: Any) -> Any:
-        seen[url.rpartition("/")[2].rpartition(":")[2]] += 1
+    def count(transport: Transports, method: str, url: str, **kwargs: Any) -> Any:
+        if kwargs.get("body") is None:
+            seen[url.rpartition("/")[2].rpartition(":")[2]] += 1
         return send(transport, method, url, **kwargs)
 
-    with patch.object(ControlTransport, "send", count):
+    with patch.object(Transports, "send", count):
         yield seen
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.sdk_profile import write_sdk_profile
 from tests.spark_disturbance import Disturbance, kill_python_workers
 from tests.spark_job import numbered_name

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_provider_snowpipe.spark import write_checked
 from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.spark_job import numbered_name
 from tests.spark_session import Door, our_error
 

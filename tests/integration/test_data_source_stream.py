@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from airflow_provider_snowpipe.spark import register, write_checked
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.spark_job import numbered_name
 from tests.spark_session import Door, our_error
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.bulk.describe_table import describe_table
+from airflow_provider_snowpipe.bulk.statement_client import describe_table
 from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SqlError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
 from tests.spark_job import numbered_name
 from tests.spark_session import Door

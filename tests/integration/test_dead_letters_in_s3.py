@@ -11,7 +11,7 @@ from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import DeadLetterError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.s3_service import KEY_ID, SECRET, s3_service
 
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)

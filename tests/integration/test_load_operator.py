@@ -24,8 +24,8 @@ from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFiles
 from airflow_provider_snowpipe.spark.driver import Run
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.sources import source_spec
-from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offsets import is_copy_intent
 from tests.airflow_connections import set_connection
 from tests.file_loads import CHANNEL, Load, die_at, load
 from tests.local_connection import ids

@@ -24,9 +24,9 @@ from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, Progr
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from tests.local_service import LocalService
 
 PAT = "snowpipe-local-pat-of-loader"

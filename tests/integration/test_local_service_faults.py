@@ -18,8 +18,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeFailedOverError,
     SnowpipeError,
 )
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from tests.conftest import SetFaults
 from tests.local_service import LocalService
 

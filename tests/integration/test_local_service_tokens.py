@@ -12,9 +12,9 @@ from airflow_provider_snowpipe.streaming.auth import Credentials, OAuthToken, Pr
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from tests.local_service import LocalService
 
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"

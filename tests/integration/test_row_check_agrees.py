@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_check import RowCheck
 from airflow_provider_snowpipe.streaming.row_values import RowValues
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn, columns_of_describe
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
 from tests.fuzz.rows import LINES, TABLE
 from tests.local_service import LocalService
 

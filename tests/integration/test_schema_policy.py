@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource, RowPolicy
 from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
 from tests.local_connection import connect, connect_by_form, context
 from tests.local_service import LocalService

@@ -8,7 +8,7 @@ from airflow_provider_snowpipe.assets.openlineage import account_namespace
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import TaskLineage, dataset_name, operator_lineage, place_of, stage_of
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.streaming.small_load import SmallLoad
+from airflow_provider_snowpipe.streaming.append import SmallLoad
 
 
 @pytest.mark.parametrize(

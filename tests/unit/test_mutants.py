@@ -149,9 +149,9 @@ def test_lists_of_the_project_name_modules_that_are_mutated():
 def test_modules_are_chosen_from_those_of_pyproject():
     files = [
         "airflow_provider_snowpipe/streaming/progress.py",
-        "airflow_provider_snowpipe/streaming/retry.py",
+        "airflow_provider_snowpipe/streaming/http.py",
     ]
-    assert mutants.chosen([], files) == ["streaming/progress", "streaming/retry"]
-    assert mutants.chosen(["streaming/retry.py"], files) == ["streaming/retry"]
+    assert mutants.chosen([], files) == ["streaming/progress", "streaming/http"]
+    assert mutants.chosen(["streaming/http.py"], files) == ["streaming/http"]
     with pytest.raises(SystemExit):
         mutants.chosen(["streaming/other"], files)

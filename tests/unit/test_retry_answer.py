@@ -15,9 +15,9 @@ from airflow.providers.common.compat.sdk import (
 )
 
 import airflow_provider_snowpipe
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance, load_failure
-from airflow_provider_snowpipe.bulk.load_history import HistoryLook
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
+from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.submission import end_of_task, end_of_wait, job_error_of
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
@@ -28,12 +28,11 @@ from airflow_provider_snowpipe.streaming import commits, errors
 from airflow_provider_snowpipe.streaming.commits import (
     CommitWatch,
     FailureReason,
-    Patience,
-    StatusLook,
+    PolledStatuses,
+    RetryBudget,
     WaitState,
 )
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.retry_advice import Worth, advise
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, Worth, advise
 from airflow_provider_snowpipe.streaming.targets import CommitTargets
 
 CHANNEL = {"channel": "c", "http_status": 409}
@@ -118,15 +117,15 @@ def by_a_submitted_load(error: SnowpipeError) -> bool:
 
 
 def by_the_commit_watch(error: SnowpipeError) -> bool:
-    watch = CommitWatch(CommitTargets.parse({"c": "1"}, "integer"), Patience(max_consecutive_errors=2))
-    verdict = watch.see(StatusLook(errors={"c": error}), 0.0)
+    watch = CommitWatch(CommitTargets.parse({"c": "1"}, "integer"), RetryBudget(max_consecutive_errors=2))
+    verdict = watch.see(PolledStatuses(errors={"c": error}), 0.0)
     assert verdict is not None
     return verdict.state is WaitState.WAITING
 
 
 def by_the_files_watch(error: SnowpipeError) -> bool:
-    watch = FilesWatch(WantedFiles(("a",)), None, Tolerance(), Patience(max_consecutive_errors=2))
-    return watch.see(HistoryLook(error=error), 0.0).state is WaitState.WAITING
+    watch = FilesWatch(ExpectedFiles(("a",)), None, Tolerance(), RetryBudget(max_consecutive_errors=2))
+    return watch.see(PolledLoads(error=error), 0.0).state is WaitState.WAITING
 
 
 READERS = [

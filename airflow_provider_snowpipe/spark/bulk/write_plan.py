@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.spark.checked_values import checked_values
 from airflow_provider_snowpipe.spark.report import write_whole
 from airflow_provider_snowpipe.spark.tables.spec import check_one_input, check_options
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 WRITE_PLAN_VERSION = 1
 Form = Literal["parquet", "orc", "avro"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from airflow_provider_snowpipe.bulk.describe_table import describe_table
+from airflow_provider_snowpipe.bulk.statement_client import describe_table
 from airflow_provider_snowpipe.spark.credentials import standing_credentials
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.tokens import credentials_stamp
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from airflow_provider_snowpipe.streaming.table_ddl import table_of
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn, table_of
 
 _KEPT_SECONDS = 60.0
 """A column that is added while a stream runs is known a minute later."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.data_source.rows import Piece, RowEncoder
 from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property by which Spark tells a task and its driver the streaming query (read in Spark 4.2)."""

@@ -20,7 +20,6 @@ from airflow_provider_snowpipe.spark.failures import final_error
 from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -30,9 +29,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
     WriterActiveError,
 )
-from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST, ChannelStatus
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 _FENCED_AT_ONCE = 8
 

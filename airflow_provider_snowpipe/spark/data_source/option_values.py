@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable
 
 from airflow_provider_snowpipe.spark.row_rules import check_dead_letter_path, letter_topic
-from airflow_provider_snowpipe.streaming.choice import check_one_of
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
+from airflow_provider_snowpipe.streaming.auth import base_url
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.exchange import base_url
 
 
 def text(name: str, value: str) -> str:

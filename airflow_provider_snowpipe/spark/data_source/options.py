@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.spark.data_source import option_values
-from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.arguments import UNKNOWN_COLUMNS, BinaryFormat, NonFinite, OnUnknown
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-from airflow_provider_snowpipe.streaming.unknown_columns import UNKNOWN_COLUMNS, OnUnknown
 
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options of ``writeStream`` that Spark hands on to the sink (observed with PySpark 4.2)."""

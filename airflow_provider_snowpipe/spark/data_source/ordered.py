@@ -13,8 +13,13 @@ import pyarrow.compute as pc
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError
-from airflow_provider_snowpipe.streaming.layout_offset import IntegerLayoutOffset, TextLayoutOffset
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, LexicographicOffset, Offset
+from airflow_provider_snowpipe.streaming.offsets import (
+    IntegerLayoutOffset,
+    IntegerOffset,
+    LexicographicOffset,
+    Offset,
+    TextLayoutOffset,
+)
 
 
 def ordered_offset_class(*, integer: bool, partitions: int | None) -> type[Offset]:

@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     EncodingError,
     UnknownColumnsError,
 )
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 _PLAIN = re.compile(
     r"boolean|byte|short|integer|long|float|double|decimal\(\d+,\s*-?\d+\)|string( collate .*)?|char\(\d+\)"

@@ -35,7 +35,6 @@ from airflow_provider_snowpipe.spark.sink import (
 )
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -43,9 +42,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
     WriterActiveError,
 )
-from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa

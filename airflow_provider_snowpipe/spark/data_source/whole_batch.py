@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from airflow_provider_snowpipe.bulk.describe_table import statement_rows
+from airflow_provider_snowpipe.bulk.statement_client import statement_rows
 from airflow_provider_snowpipe.spark.credentials import standing_credentials
 from airflow_provider_snowpipe.spark.data_source.digested import (
     BatchIdentity,
@@ -25,14 +25,15 @@ from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
 from airflow_provider_snowpipe.spark.data_source.runs import channel_shares
 from airflow_provider_snowpipe.spark.failures import final_error
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import (
     ContinuityError,
     OffsetTokenError,
     SnowpipeError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.listing import ListedChannel, full_name, show_channels
+from airflow_provider_snowpipe.streaming.names import full_name
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.status import ListedChannel, show_channels
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.spark.source import (
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset, VerifiedFileLineOffset
 
 _QUICK_BYTES = 256 << 20
 """Looking for a row takes about a second in so large a file, and in a compressed one of an eighth of it."""

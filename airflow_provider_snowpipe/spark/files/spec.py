@@ -11,8 +11,7 @@ from typing import Any, Literal
 from airflow_provider_snowpipe.spark.checked_values import is_template
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, VerifiedFileLineOffset
 
 _GLOBS = {"text": "*.txt"}
 _LINES = ("text", "ndjson")

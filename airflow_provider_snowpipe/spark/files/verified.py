@@ -22,8 +22,7 @@ from airflow_provider_snowpipe.spark.files.stored_bytes import open_listed
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import Offset, VerifiedFileLineOffset
 
 _READ_BYTES = 1 << 20
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from airflow_provider_snowpipe.spark.checked_values import is_template
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.tables.spec import check_options
-from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.spark.kafka.registry import SchemaRegistry
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.table_ddl import common_types
+from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 _SERIALIZED = "serialized"
 _WELL_KNOWN = (

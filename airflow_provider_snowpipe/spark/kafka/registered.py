@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.spark.kafka.registry import SchemaRegistry, schem
 from airflow_provider_snowpipe.spark.kafka.values import Faults, ValueWriter
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
-from airflow_provider_snowpipe.streaming.table_ddl import column_type, common_types
+from airflow_provider_snowpipe.streaming.table_schema import column_type, common_types
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.kafka.records import Records

@@ -19,9 +19,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError, SourceUnavailableError
 from airflow_provider_snowpipe.streaming.names import TOPIC_ID_SUFFIX, with_suffix
-from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.kafka.source import KafkaPartition

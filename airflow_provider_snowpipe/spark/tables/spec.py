@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_snowpipe.spark.source import SourceSpec
-from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,

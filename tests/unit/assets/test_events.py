@@ -11,8 +11,8 @@ from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outl
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.listing import ListedChannel
 from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.status import ListedChannel
 from tests.outlet_events import OutletEvents
 
 PLACE = {"account": "ORG-ACCT", "database": "DB", "schema": "S", "table": "T"}

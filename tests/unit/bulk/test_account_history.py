@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.account_history import account_copies, age_of_table, older_copies
+from airflow_provider_snowpipe.bulk.load_history import account_copies, age_of_table, older_copies
 from airflow_provider_snowpipe.streaming.errors import SqlError
 
 NOW = dt.datetime(2026, 3, 31, 12, tzinfo=dt.UTC)

@@ -58,7 +58,7 @@ def test_files_that_failed_are_named_with_their_first_error() -> None:
     outcome.require("report", "T")
     with pytest.raises(
         FilesRejectedError,
-        match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad.*\(line 3\)\. Mend",
+        match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad.*\(line 3\)\. Fix",
     ) as told:
         outcome.require("fail", "T")
     assert (told.value.files, told.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
@@ -67,7 +67,7 @@ def test_files_that_failed_are_named_with_their_first_error() -> None:
         outcome.require("ignore", "T")
 
 
-@pytest.mark.parametrize(("bad", "text"), [(3, r"\(line 3\)\. Mend"), (5, "; and 2 more")])
+@pytest.mark.parametrize(("bad", "text"), [(3, r"\(line 3\)\. Fix"), (5, "; and 2 more")])
 def test_many_bad_files_are_counted(bad: int, text: str) -> None:
     outcome = CopyOutcome.read([row(f"{n}.csv", "LOAD_FAILED", 0, 1, "bad") for n in range(bad)], STAGE)
 

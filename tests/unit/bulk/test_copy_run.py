@@ -11,18 +11,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.bulk import copy_statement
-from airflow_provider_snowpipe.bulk.copy_history import CopyHistory
 from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome, CopyRun, RunIdentity, StagedFile
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ApiError, RetriesExhaustedError, SqlError
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-from airflow_provider_snowpipe.streaming.transport import ControlTransport
+from airflow_provider_snowpipe.streaming.http import Answer, Transports, UnreachableError
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from tests.fake_account import (
     AFTER,
     BEFORE,
@@ -83,7 +81,7 @@ class Loading:
 
 def installed(patch: pytest.MonkeyPatch) -> FakeAccount:
     account = FakeAccount()
-    patch.setattr(ControlTransport, "send", lambda _, *given, **named: account.send(*given, **named))
+    patch.setattr(Transports, "send", lambda _, *given, **named: account.send(*given, **named))
     patch.setattr(copy_statement, "MOST_FILES", 2)
     return account
 
@@ -171,10 +169,10 @@ class TestLoad:
         run = loading.run()
         state = run.client.submit(f"COPY INTO T FROM @{STAGE.name}", "id", query_tag="t")
 
-        assert run.look(state.handle, "COPY") is None
+        assert run.poll(state.handle, "COPY") is None
         assert pauses == [0.2, 0.4, 0.8]
         loading.account.finish()
-        assert len(run.look(state.handle, "COPY") or ()) == 5
+        assert len(run.poll(state.handle, "COPY") or ()) == 5
 
 
 class TestFilesLoadedBefore:

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy_usage import attributed_credits, warehouse_seconds
+from airflow_provider_snowpipe.bulk.load_history import attributed_credits, warehouse_seconds
 from airflow_provider_snowpipe.streaming.errors import SqlError
 
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)

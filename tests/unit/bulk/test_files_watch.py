@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
 from airflow_provider_snowpipe.bulk.file_load import FileLoad, FirstError
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
-from airflow_provider_snowpipe.bulk.load_history import HistoryLook, moment
-from airflow_provider_snowpipe.bulk.wanted_files import WantedFiles
-from airflow_provider_snowpipe.streaming.commits import Patience, WaitState
+from airflow_provider_snowpipe.bulk.load_history import PolledLoads, timestamp
+from airflow_provider_snowpipe.streaming.commits import RetryBudget, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     PipeNotFoundError,
@@ -28,16 +28,16 @@ def load(path: str, status: str = "LOADED", minute: int = 1, **changes: Any) -> 
 
 
 def watch(*names: str, since: dt.datetime | None = T0, **options: Any) -> FilesWatch:
-    wanted = options.pop("wanted", None) or WantedFiles(names)
-    patience = options.pop("patience", Patience(max_consecutive_errors=3))
-    return FilesWatch(wanted, since, Tolerance(**options), patience)
+    expected = options.pop("expected", None) or ExpectedFiles(names)
+    budget = options.pop("budget", RetryBudget(max_consecutive_errors=3))
+    return FilesWatch(expected, since, Tolerance(**options), budget)
 
 
 def test_complete_only_when_the_last_file_is_loaded() -> None:
     waiting = watch("a", "b")
 
-    first = waiting.see(HistoryLook([load("a"), load("other")]), 0)
-    second = waiting.see(HistoryLook([load("b", rows_loaded=3)]), 1)
+    first = waiting.see(PolledLoads([load("a"), load("other")]), 0)
+    second = waiting.see(PolledLoads([load("b", rows_loaded=3)]), 1)
 
     assert (first.state, str(first)) == (WaitState.WAITING, "1 of 2 files loaded; missing: 'b'")
     assert second.state is WaitState.COMPLETE
@@ -49,35 +49,35 @@ def test_complete_only_when_the_last_file_is_loaded() -> None:
 def test_a_load_that_has_not_ended_says_nothing(status: str) -> None:
     waiting = watch("a")
 
-    assert waiting.see(HistoryLook([load("a", status)]), 0).state is WaitState.WAITING
-    assert waiting.see(HistoryLook([load("a")]), 1).state is WaitState.COMPLETE
-    assert waiting.see(HistoryLook([load("a", status, minute=5)]), 2).state is WaitState.COMPLETE
+    assert waiting.see(PolledLoads([load("a", status)]), 0).state is WaitState.WAITING
+    assert waiting.see(PolledLoads([load("a")]), 1).state is WaitState.COMPLETE
+    assert waiting.see(PolledLoads([load("a", status, minute=5)]), 2).state is WaitState.COMPLETE
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["in-order", "out-of-order"])
 def test_of_several_loads_the_newest_counts(order: int) -> None:
     loads = [load("a", "LOAD_FAILED", 1), load("a", "LOADED", 2)][::order]
 
-    assert watch("a").see(HistoryLook(loads), 0).state is WaitState.COMPLETE
+    assert watch("a").see(PolledLoads(loads), 0).state is WaitState.COMPLETE
 
 
 def test_loads_before_the_moment_do_not_count() -> None:
     waiting = watch("a", since=T0 + dt.timedelta(minutes=3))
 
-    assert waiting.see(HistoryLook([load("a", "LOAD_FAILED", 2)]), 0).state is WaitState.WAITING
-    assert waiting.see(HistoryLook([load("a", "LOADED", 4)]), 1).state is WaitState.COMPLETE
+    assert waiting.see(PolledLoads([load("a", "LOAD_FAILED", 2)]), 0).state is WaitState.WAITING
+    assert waiting.see(PolledLoads([load("a", "LOADED", 4)]), 1).state is WaitState.COMPLETE
 
 
 def test_a_failure_has_the_first_error_and_the_remedy() -> None:
     error = FirstError("Numeric value 'x'\n is not recognized", 3, 5, '"T"["ID":1]')
     bad = load("b", "LOAD_FAILED", rows_parsed=7, first_error=error)
 
-    verdict = watch("a", "b").see(HistoryLook([bad]), 0)
+    verdict = watch("a", "b").see(PolledLoads([bad]), 0)
 
     assert (verdict.state, verdict.reason) == (WaitState.FAILED, FilesFailure.LOAD_FAILED)
     assert verdict.message == (
         "1 of 2 files did not load: 'b' is LOAD_FAILED with 0 of 7 rows: Numeric value 'x' is not recognized "
-        '(line 3, character 5, column "T"["ID":1]). Mend the files and load them again; a pipe takes a file '
+        '(line 3, character 5, column "T"["ID":1]). Fix the files and load them again; a pipe takes a file '
         "that failed again under its name"
     )
 
@@ -85,7 +85,7 @@ def test_a_failure_has_the_first_error_and_the_remedy() -> None:
 def test_many_failures_are_named_up_to_ten() -> None:
     names = [f"f{number:02}" for number in range(14)]
 
-    verdict = watch(*names).see(HistoryLook([load(name, "LOAD_FAILED") for name in names]), 0)
+    verdict = watch(*names).see(PolledLoads([load(name, "LOAD_FAILED") for name in names]), 0)
 
     assert "'f09'" in verdict.message
     assert "'f10'" not in verdict.message
@@ -103,7 +103,7 @@ def test_many_failures_are_named_up_to_ten() -> None:
     ],
 )
 def test_what_is_accepted_is_chosen(tolerance: dict[str, str], status: str, state: WaitState) -> None:
-    assert watch("a", **tolerance).see(HistoryLook([load("a", status)]), 0).state is state
+    assert watch("a", **tolerance).see(PolledLoads([load("a", status)]), 0).state is state
 
 
 def test_a_tolerance_is_one_of_two_words() -> None:
@@ -113,7 +113,7 @@ def test_a_tolerance_is_one_of_two_words() -> None:
 
 def test_the_end_of_the_time_names_what_is_missing() -> None:
     waiting = watch(*(f"f{number:02}" for number in range(13)))
-    waiting.see(HistoryLook([load("f00")]), 0)
+    waiting.see(PolledLoads([load("f00")]), 0)
 
     verdict = waiting.expired(60)
 
@@ -123,29 +123,29 @@ def test_the_end_of_the_time_names_what_is_missing() -> None:
 
 
 def test_a_number_of_files_with_a_prefix() -> None:
-    waiting = watch(wanted=WantedFiles((), "p/", 2))
+    waiting = watch(expected=ExpectedFiles((), "p/", 2))
 
-    assert waiting.see(HistoryLook([load("p/a"), load("p/a", minute=2)]), 0).state is WaitState.WAITING
-    verdict = waiting.see(HistoryLook([load("p/b"), load("q/c")]), 1)
+    assert waiting.see(PolledLoads([load("p/a"), load("p/a", minute=2)]), 0).state is WaitState.WAITING
+    verdict = waiting.see(PolledLoads([load("p/b"), load("q/c")]), 1)
     assert (verdict.state, list(verdict.results)) == (WaitState.COMPLETE, ["p/a", "p/b"])
 
 
 class TestErrors:
     def test_passing_ones_are_counted_in_a_row(self) -> None:
         waiting = watch("a")
-        outage = HistoryLook(error=OUTAGE)
+        outage = PolledLoads(error=OUTAGE)
 
-        assert "look failed (1 in a row): overloaded" in str(waiting.see(outage, 0))
-        waiting.see(HistoryLook(), 1)
+        assert "poll failed (1 in a row): overloaded" in str(waiting.see(outage, 0))
+        waiting.see(PolledLoads(), 1)
         assert [waiting.see(outage, at).state for at in (2, 3)] == [WaitState.WAITING] * 2
-        verdict = waiting.see(HistoryLook(error=OSError("gone")), 4)
+        verdict = waiting.see(PolledLoads(error=OSError("gone")), 4)
 
         assert verdict.reason is FilesFailure.TOO_MANY_ERRORS
-        assert verdict.message == "3 looks in a row failed, the last: OSError: gone"
+        assert verdict.message == "3 polls in a row failed, the last: OSError: gone"
 
     def test_they_are_counted_at_the_waits_own_pace(self) -> None:
-        waiting = watch("a", patience=Patience(max_consecutive_errors=2, interval=10))
-        outage = HistoryLook(error=OUTAGE)
+        waiting = watch("a", budget=RetryBudget(max_consecutive_errors=2, interval=10))
+        outage = PolledLoads(error=OUTAGE)
 
         states = [waiting.see(outage, at).state for at in (0, 2, 4, 6)]
         assert states == [WaitState.WAITING] * 4
@@ -161,21 +161,21 @@ class TestErrors:
         ids=["configuration", "pipe", "sql"],
     )
     def test_others_end_the_wait(self, error: Exception, reason: FilesFailure) -> None:
-        assert watch("a").see(HistoryLook(error=error), 0).reason is reason
+        assert watch("a").see(PolledLoads(error=error), 0).reason is reason
 
     def test_a_broken_network_for_sql_is_a_passing_one(self) -> None:
         error = SqlError("no network", errno=250_003)
 
-        assert watch("a").see(HistoryLook(error=error), 0).state is WaitState.WAITING
+        assert watch("a").see(PolledLoads(error=error), 0).state is WaitState.WAITING
 
     def test_memory_goes_to_another_process(self) -> None:
         first, second = watch("a"), watch("a")
         for at in (0, 1):
-            first.see(HistoryLook(error=OUTAGE), at)
+            first.see(PolledLoads(error=OUTAGE), at)
 
         second.recall(first.memory())
 
-        assert second.see(HistoryLook(error=OUTAGE), 2).reason is FilesFailure.TOO_MANY_ERRORS
+        assert second.see(PolledLoads(error=OUTAGE), 2).reason is FilesFailure.TOO_MANY_ERRORS
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ class TestErrors:
     ids=["none", "blank", "rendered-none", "day", "zone", "naive"],
 )
 def test_moments_are_read_as_templates_render_them(given: object, found: dt.datetime | None) -> None:
-    assert moment(given) == found
+    assert timestamp(given) == found
 
 
 def test_what_is_no_moment_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="since is 'yesterday'"):
-        moment("yesterday")
+        timestamp("yesterday")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_history import CopyHistory, copy_history
 from airflow_provider_snowpipe.bulk.file_load import FileLoad, FirstError
-from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeReport
+from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeHistory, PipeReport
 from airflow_provider_snowpipe.bulk.load_history import (
+    CopyHistory,
     HistoryQuestion,
     ReportThenSql,
-    look_at,
+    copy_history,
+    poll_loads,
 )
-from airflow_provider_snowpipe.bulk.pipe_history import PipeHistory
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
@@ -28,8 +28,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from tests.airflow_connections import pem, private_key
 from tests.scripted_service import Reply, ScriptedService, error
 
@@ -248,14 +248,14 @@ class TestFallBack:
     def test_one_look_asks_for_now(self) -> None:
         source, asked = Source([]), [question("a")]
 
-        assert look_at(source, asked).loads == []
+        assert poll_loads(source, asked).loads == []
         ((told, now),) = source.asked
         assert (told, now.tzinfo) == (asked, dt.UTC)
 
     def test_an_error_of_both_is_that_of_sql(self) -> None:
         both = ReportThenSql(Source(ApiError("x", http_status=400)), Source(SqlError("no table")))
 
-        look = look_at(both, [question("a")])
+        look = poll_loads(both, [question("a")])
 
         assert isinstance(look.error, SqlError)
         assert isinstance(look.error.__context__, ApiError)
@@ -263,7 +263,7 @@ class TestFallBack:
     def test_a_wrong_setting_is_no_reason_to_ask_elsewhere(self) -> None:
         both = ReportThenSql(Source(ConfigurationError("no bundle")), Source([]))
 
-        assert isinstance(look_at(both, [question("a")]).error, ConfigurationError)
+        assert isinstance(poll_loads(both, [question("a")]).error, ConfigurationError)
 
     def test_closing_closes_both(self) -> None:
         sources = Source([]), Source([])

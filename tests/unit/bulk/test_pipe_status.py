@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
+from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
 from airflow_provider_snowpipe.streaming.errors import SqlError
 
 
@@ -28,7 +28,7 @@ def test_a_pipe_that_has_work_to_do_tells_what_waits() -> None:
 
     assert (found.is_running, found.pending_files, found.oldest_pending_path) == (True, 3, "in/a.csv")
     assert found.oldest_pending_at == dt.datetime(2026, 3, 15, 11, 0, 0, 123_000, tzinfo=dt.UTC)
-    assert found.told["numOutstandingMessagesOnChannel"] == 7
+    assert found.raw["numOutstandingMessagesOnChannel"] == 7
     assert str(found) == "RUNNING, 3 files wait, the oldest since 2026-03-15T11:00:00.123000+00:00"
     assert json.loads(json.dumps(found.result()))["last_ingested_at"] == "2026-03-15T10:00:00+00:00"
 
@@ -64,4 +64,4 @@ def test_a_moment_in_another_form_is_left_to_the_reader() -> None:
     found = status(lastIngestedTimestamp="yesterday")
 
     assert found.last_ingested_at is None
-    assert found.told["lastIngestedTimestamp"] == "yesterday"
+    assert found.raw["lastIngestedTimestamp"] == "yesterday"

@@ -26,8 +26,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     WaitRefusedError,
 )
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
 from tests.airflow_connections import pem, private_key
 from tests.scripted_service import Reply, ScriptedService
 

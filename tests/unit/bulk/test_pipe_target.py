@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, PipeTarget, written
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeTarget, written
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName

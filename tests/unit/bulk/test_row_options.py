@@ -14,7 +14,7 @@ def found(given, wanted, compressions=()):
     else:
         judged = RowOptions.of(given)
     differences = judged.differences(RowOptions.of(wanted), compressions)
-    return [(one.option, one.given, one.wanted) for one in differences]
+    return [(one.option, one.given, one.expected) for one in differences]
 
 
 def form(kind, **more):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.stage_upload import (
+from airflow_provider_snowpipe.bulk.stage import (
     ListedFile,
     PutKind,
     Sameness,
     SourceFile,
+    StageReference,
     Staging,
     sameness,
 )

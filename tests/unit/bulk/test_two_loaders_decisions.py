@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.pipe_status import PipeStatus
-from airflow_provider_snowpipe.bulk.pipe_target import ListedPipe, PipeTarget
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, PipeTarget
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
     PipeBeside,
@@ -111,17 +110,17 @@ def test_load_of_another_url_does_not_count(url: str | None, location: str, path
     assert bool(_others(_load(path, location=location), files=_files(url=url))) is same
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_pipe_is_told_of_what_came_when_it_was_there(is_told: bool) -> None:
+@pytest.mark.parametrize("auto_ingest", [True, False])
+def test_pipe_is_told_of_what_came_when_it_was_there(auto_ingest: bool) -> None:
     minute, second = dt.timedelta(minutes=1), dt.timedelta(seconds=1)
-    target = PipeTarget(("DB", "S", "T"), StageReference.parse("@S"), is_told=is_told)
+    target = PipeTarget(("DB", "S", "T"), StageReference.parse("@S"), auto_ingest=auto_ingest)
     pipe = ListedPipe(PipeName("DB", "S", "P"), target, NOW)
     files = {
         "old": NOW - minute - second, "minute": NOW - minute, "new": NOW + minute, "unknown": None,
     }  # fmt: skip
 
-    assert announced_to(pipe, files) == (("minute", "new", "unknown") if is_told else ())
-    assert announced_to(replace(pipe, created=None), files) == (tuple(files) if is_told else ())
+    assert announced_to(pipe, files) == (("minute", "new", "unknown") if auto_ingest else ())
+    assert announced_to(replace(pipe, created=None), files) == (tuple(files) if auto_ingest else ())
 
 
 @pytest.mark.parametrize(

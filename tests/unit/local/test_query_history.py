@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_usage import attributed_credits, warehouse_seconds
+from airflow_provider_snowpipe.bulk.load_history import attributed_credits, warehouse_seconds
 from airflow_provider_snowpipe.local import query_history
 from airflow_provider_snowpipe.local.query_history import QueryHistory, text_hash, without_secrets
 from airflow_provider_snowpipe.local.sql.query_history import query_type

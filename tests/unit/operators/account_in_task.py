@@ -19,8 +19,8 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.client import OpenedChannel
 from airflow_provider_snowpipe.streaming.errors import UncommittedRowsError
+from airflow_provider_snowpipe.streaming.http import Transports
 from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, SUCCESS, ChannelStatus
-from airflow_provider_snowpipe.streaming.transport import ControlTransport
 from tests.fake_account import DATABASE, SCHEMA, TABLE, URL, FakeAccount, StatementError
 
 
@@ -120,7 +120,7 @@ def install(account: FakeAccount, patch: pytest.MonkeyPatch, key_pair: KeyPair |
     patch.setattr(SnowpipeHook, "_connection", lambda _: settings)
     patch.setattr(SnowpipeHook, "get_client", lambda _, **__: channels)
     patch.setattr(AccountSql, "_connect", lambda _: _Session(account))
-    patch.setattr(ControlTransport, "send", lambda _, *given, **named: account.send(*given, **named))
+    patch.setattr(Transports, "send", lambda _, *given, **named: account.send(*given, **named))
     return channels
 
 

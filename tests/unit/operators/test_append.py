@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.local_connection import context
 from tests.outlet_events import OutletEvents
 

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.operators.bulk_load import (
 from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite, WritePlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.file_pipes import task_context
 
 TABLE = (TableColumn("ID", "NUMBER(38,0)"), TableColumn('a "b"', "VARCHAR(9)"), TableColumn("V", "VARIANT"))

@@ -26,9 +26,8 @@ from airflow_provider_snowpipe.spark.files.groups import LISTING_FOLDER
 from airflow_provider_snowpipe.spark.files.source import FileSource
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.sources import source_spec
-from airflow_provider_snowpipe.streaming import lifecycle, reset
+from airflow_provider_snowpipe.streaming import admin
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     ConfigurationError,
@@ -37,7 +36,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceMissingError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset, is_copy_intent
 from tests.airflow_version import AIRFLOW
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context
@@ -241,7 +240,7 @@ class TestLoad:
         load.write("a", "1.ndjson")
         load.channels.uncommitted[A] = 3
         slept: list[float] = []
-        monkeypatch.setattr(lifecycle.time, "sleep", slept.append)
+        monkeypatch.setattr(admin.time, "sleep", slept.append)
         load.run()
 
         load.assert_every_row_is_there_once()
@@ -816,7 +815,7 @@ class TestWriters:
     def test_a_commit_beside_the_intent_is_reported_and_its_token_stays(
         self, load: Load, monkeypatch: pytest.MonkeyPatch, call: str, nth: int, copied: bool
     ) -> None:
-        monkeypatch.setattr(reset, "_CONFIRM_SECONDS", 0.0)
+        monkeypatch.setattr(admin, "_CONFIRM_SECONDS", 0.0)
         self.meanwhile(load, monkeypatch, call, nth)
         with pytest.raises(Exception, match=r"WriterActiveError|CommitTimeoutError|somebody|still shows"):
             load.run()
@@ -827,7 +826,7 @@ class TestWriters:
     def test_a_token_that_the_service_does_not_show_is_not_believed(
         self, load: Load, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reset, "_CONFIRM_SECONDS", 0.0)
+        monkeypatch.setattr(admin, "_CONFIRM_SECONDS", 0.0)
         monkeypatch.setattr(load.account, "_set_token", lambda *_: [{"status": "ok"}])
         with pytest.raises(CommitTimeoutError):
             load.run()

@@ -10,13 +10,13 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
-from airflow_provider_snowpipe.streaming.answer import Answer
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (
     FilesNotLoadedError,
     NothingStagedError,
     RetriesExhaustedError,
 )
+from airflow_provider_snowpipe.streaming.http import Answer
 from tests.fake_account import BEFORE, MISSING, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 

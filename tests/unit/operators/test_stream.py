@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.plan import read_plan
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import PASSPHRASE, SetConnection
 from tests.metrics_receiver import Receiver, receiver
 from tests.stream_worker import FileState

@@ -7,13 +7,12 @@ import datetime as dt
 import pytest
 
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     PartlyStreamedError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset
 
 SINCE = dt.datetime(2026, 1, 31, 12, 30, 1, 250_000, tzinfo=dt.UTC)
 FILES = ("a", "b", "c")

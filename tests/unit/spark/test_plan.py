@@ -8,7 +8,7 @@ from airflow_provider_snowpipe.spark.plan import JobPlan, read_plan, write_plan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 PLAN = JobPlan(
     application="load_flights",

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
 

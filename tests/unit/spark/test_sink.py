@@ -12,7 +12,6 @@ from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterF
 from airflow_provider_snowpipe.spark.plan import JobPlan
 from airflow_provider_snowpipe.spark.row_rules import RowRules
 from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_channel, load_partition
-from airflow_provider_snowpipe.streaming.answer import UnreachableError
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import (
@@ -24,10 +23,10 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeFailedOverError,
     RetriesExhaustedError,
 )
+from airflow_provider_snowpipe.streaming.http import Timeouts, UnreachableError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from airflow_provider_snowpipe.streaming.transport import Timeouts
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
 from tests.memory_source import MemoryPartition, MemorySpec, rows
 

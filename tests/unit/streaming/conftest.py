@@ -10,9 +10,9 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.http import Timeouts
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-from airflow_provider_snowpipe.streaming.transport import Timeouts
 from tests.fake_snowpipe import snowpipe
 from tests.scripted_service import ScriptedService
 

@@ -14,9 +14,14 @@ from cryptography.hazmat.primitives import serialization as ser
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from airflow_provider_snowpipe.streaming import auth
-from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken, ScopedToken
+from airflow_provider_snowpipe.streaming.auth import (
+    KeyPair,
+    OAuthToken,
+    ProgrammaticAccessToken,
+    ScopedToken,
+    ScopedTokenSource,
+)
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
-from airflow_provider_snowpipe.streaming.exchange import ScopedTokenSource
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
@@ -129,7 +134,7 @@ def test_an_empty_or_padded_token_is_refused(token: str) -> None:
 
 def test_a_scoped_token_is_renewed_ahead_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = time.time()
-    monkeypatch.setattr("airflow_provider_snowpipe.streaming.exchange.time.time", lambda: clock)
+    monkeypatch.setattr("airflow_provider_snowpipe.streaming.auth.time.time", lambda: clock)
     monkeypatch.setattr("airflow_provider_snowpipe.streaming.auth.time.time", lambda: clock)
     serial = count()
     source = ScopedTokenSource(lambda: ScopedToken(f"t{next(serial)}", "h", clock + 3600), refresh_ahead=300)
@@ -143,7 +148,7 @@ def test_a_scoped_token_is_renewed_ahead_of_its_end(monkeypatch: pytest.MonkeyPa
 def test_a_refused_token_is_renewed_once_for_all_who_hold_it() -> None:
     serial = count()
     source = ScopedTokenSource(lambda: ScopedToken(f"t{next(serial)}", "h", time.time() + 3600))
-    refused = source.get()
+    refused = source.headers()
     source.renew(refused)
     source.renew(refused)
     assert source.get().token == "t1"

@@ -1,9 +1,14 @@
 import pytest
 
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
-from airflow_provider_snowpipe.streaming.layout_offset import IntegerLayoutOffset, TextLayoutOffset
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, LexicographicOffset, offset_class
+from airflow_provider_snowpipe.streaming.offsets import (
+    BatchDigestOffset,
+    IntegerLayoutOffset,
+    IntegerOffset,
+    LexicographicOffset,
+    TextLayoutOffset,
+    offset_class,
+)
 
 
 def _token(batch, row, **more):

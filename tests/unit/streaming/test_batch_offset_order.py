@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 
 
 def _token(batch: int, row: int, *, final: bool = False) -> BatchDigestOffset:

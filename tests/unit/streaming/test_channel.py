@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming.batch import Compressor, Part
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.channel_session import ChannelCounters
+from airflow_provider_snowpipe.streaming.channel import Channel, ChannelCounters
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     ChannelInvalidError,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
-from airflow_provider_snowpipe.streaming.auth import ScopedToken
+from airflow_provider_snowpipe.streaming.auth import ScopedToken, base_url
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
@@ -24,8 +23,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.exchange import base_url
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
+from airflow_provider_snowpipe.streaming.http import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from tests.fake_snowpipe import HOST, MISSING, PAT, ROW_SEQ_GAP, STALE, FakeSnowpipe, error
 
 

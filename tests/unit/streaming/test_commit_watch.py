@@ -11,8 +11,8 @@ from airflow_provider_snowpipe.streaming.commits import (
     CommitVerdict,
     CommitWatch,
     FailureReason,
-    Patience,
-    StatusLook,
+    PolledStatuses,
+    RetryBudget,
     WaitState,
 )
 from airflow_provider_snowpipe.streaming.errors import (
@@ -31,17 +31,17 @@ DOWN = RetriesExhaustedError("service is away")
 
 
 def watch(
-    targets: dict[str, str] = TARGETS, offset: type[Offset] = FileLineOffset, **patience: Any
+    targets: dict[str, str] = TARGETS, offset: type[Offset] = FileLineOffset, **budget: Any
 ) -> CommitWatch:
-    return CommitWatch(CommitTargets.parse(targets, offset.format_name), Patience(**patience))
+    return CommitWatch(CommitTargets.parse(targets, offset.format_name), RetryBudget(**budget))
 
 
-def seen(**tokens: str | None) -> StatusLook:
-    return StatusLook({name: ChannelStatus(name, "SUCCESS", token) for name, token in tokens.items()})
+def seen(**tokens: str | None) -> PolledStatuses:
+    return PolledStatuses({name: ChannelStatus(name, "SUCCESS", token) for name, token in tokens.items()})
 
 
-def failed(error: Exception, *names: str) -> StatusLook:
-    return StatusLook.failed(names or tuple(TARGETS), error)
+def failed(error: Exception, *names: str) -> PolledStatuses:
+    return PolledStatuses.failed(names or tuple(TARGETS), error)
 
 
 def state(verdict: CommitVerdict | None) -> str:
@@ -60,7 +60,7 @@ class TestLooks:
         assert states == ["nothing", "waiting", "complete"]
 
     def test_of_others_channels_that_failed_do_not_matter(self) -> None:
-        look = StatusLook(seen(c1="a:10", c2="a:10").statuses, {"other": DOWN})
+        look = PolledStatuses(seen(c1="a:10", c2="a:10").statuses, {"other": DOWN})
 
         assert state(watch().see(look, 0.0)) == "complete"
 
@@ -72,7 +72,7 @@ class TestErrors:
 
         verdict = one.see(failed(DOWN), 0.0)
 
-        assert str(verdict) == "look failed (1 in a row): service is away"
+        assert str(verdict) == "poll failed (1 in a row): service is away"
         assert verdict is not None
         assert (verdict.state, verdict.done, verdict.total) == (WaitState.WAITING, 0, 2)
         assert verdict.tokens == {"c1": "a:3", "c2": None}
@@ -86,7 +86,7 @@ class TestErrors:
         assert [state(verdict) for verdict in verdicts] == ["waiting", "waiting", "failed"]
         assert verdicts[-1] is not None
         assert verdicts[-1].reason is FailureReason.TOO_MANY_ERRORS
-        assert verdicts[-1].message == "3 looks in a row failed, the last: service is away"
+        assert verdicts[-1].message == "3 polls in a row failed, the last: service is away"
 
     def test_are_counted_from_the_last_look_that_answered(self) -> None:
         one = watch(max_consecutive_errors=2)
@@ -161,7 +161,7 @@ class TestStandstill:
         one = watch(stall_seconds=10)
         one.see(seen(c1="a:1", c2="a:1"), 0.0)
 
-        verdict = one.see(StatusLook({"c1": ChannelStatus("c1", "ERR_X", "a:1")}), 20.0)
+        verdict = one.see(PolledStatuses({"c1": ChannelStatus("c1", "ERR_X", "a:1")}), 20.0)
 
         assert verdict is not None
         assert (verdict.state, verdict.reason is FailureReason.STALLED) == (WaitState.FAILED, False)
@@ -223,13 +223,13 @@ def test_memory_moves_to_another_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("patience", "text"),
+    ("budget", "text"),
     [
         ({"max_consecutive_errors": 0}, "max_consecutive_errors is 0"),
         ({"stall_seconds": 0}, "stall_timeout is 0"),
         ({"stall_seconds": -1.5}, "stall_timeout is -1.5"),
     ],
 )
-def test_patience_is_checked(patience: dict[str, Any], text: str) -> None:
+def test_budget_is_checked(budget: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
-        Patience(**patience)
+        RetryBudget(**budget)

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.activity import ChannelLook
+from airflow_provider_snowpipe.streaming.admin import (
+    OffsetReset,
+    TokenChange,
+    compare_and_set,
+    direction,
+    fence,
+    reset_offset_token,
+    watch_channels,
+)
+from airflow_provider_snowpipe.streaming.backup import RestoreAction, RestoreStep, restore_channels
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelError,
@@ -22,17 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.reset import (
-    OffsetReset,
-    TokenChange,
-    compare_and_set,
-    direction,
-    fence,
-    reset_offset_token,
-    watch_channels,
-)
-from airflow_provider_snowpipe.streaming.restore import RestoreAction, RestoreStep, restore_channels
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus
 from tests.fake_snowpipe import MISSING, FakeSnowpipe, KilledError
 
 SetToken = Callable[[str, str], None]
@@ -292,8 +291,8 @@ class TestReset:
         with snowpipe.client() as client:
             before = client.channel_statuses(["c"])["c"]
 
-            def reset(new: str = "43", look: Any = lambda: ChannelLook(before), **options: Any) -> Any:
-                return reset_offset_token(client, "c", new, look=look, set_token=set_token, **options)
+            def reset(new: str = "43", observe: Any = lambda: ChannelState(before), **options: Any) -> Any:
+                return reset_offset_token(client, "c", new, observe=observe, set_token=set_token, **options)
 
             yield reset
 
@@ -328,12 +327,12 @@ class TestReset:
         assert sum(snowpipe.clock.slept) == pytest.approx(seconds)
 
     def test_signs_of_a_writer_stop_it(self, snowpipe: FakeSnowpipe, reset: Callable[..., Any]) -> None:
-        looks = [ChannelLook(ChannelStatus("c", "SUCCESS", str(token))) for token in (57, 57, 58)]
+        seen = [ChannelState(ChannelStatus("c", "SUCCESS", str(token))) for token in (57, 57, 58)]
 
         with pytest.raises(WriterActiveError, match=r"'c'.*went from 57 to 58"):
-            reset(look=lambda: looks.pop(0))
+            reset(observe=lambda: seen.pop(0))
 
-        assert (looks, snowpipe.channels["c"].committed) == ([], "57")
+        assert (seen, snowpipe.channels["c"].committed) == ([], "57")
 
     def test_empty_token_and_missing_channel_are_refused(
         self, snowpipe: FakeSnowpipe, reset: Callable[..., Any]
@@ -341,7 +340,7 @@ class TestReset:
         with pytest.raises(ConfigurationError, match="empty"):
             reset("")
         with pytest.raises(ChannelInvalidError) as gone:
-            reset(look=lambda: ChannelLook(ChannelStatus.missing("c")))
+            reset(observe=lambda: ChannelState(ChannelStatus.missing("c")))
 
         assert (gone.value.channel, gone.value.http_status, gone.value.code) == ("c", 404, MISSING)
         assert snowpipe.channels["c"].committed == "57"

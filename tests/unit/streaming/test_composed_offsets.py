@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
-from airflow_provider_snowpipe.streaming.layout_offset import IntegerLayoutOffset, TextLayoutOffset
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset
+from airflow_provider_snowpipe.streaming.offsets import (
+    FileLineOffset,
+    IntegerLayoutOffset,
+    IntegerOffset,
+    TextLayoutOffset,
+    VerifiedFileLineOffset,
+)
 from airflow_provider_snowpipe.streaming.progress import ChannelProgress
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 DIGEST = "9f3a1200c4d5e6f7"
 

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.errors import UnknownColumnsError
 from airflow_provider_snowpipe.streaming.key_check import KeyCheck, UnknownKeys
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"), TableColumn("kind", "VARCHAR"), TableColumn("V", "VARIANT"))
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from airflow_provider_snowpipe.streaming.admin import Dropping, Opening, drop_channel, open_channel
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelInvalidError,
     ConfigurationError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.lifecycle import Dropping, Opening, drop_channel, open_channel
 from tests.fake_snowpipe import ROW_SEQ_GAP, UNCOMMITTED, error
 
 HELD = error(409, UNCOMMITTED)
@@ -49,15 +49,16 @@ def test_opening_that_would_need_another_token_is_refused(snowpipe, client, opti
 
 
 def test_fence_and_drop_wait_for_what_is_received(snowpipe, client):
-    """The pauses double from a tenth of a second to two seconds."""
+    """The pauses grow from a twentieth of a second to a second."""
     for wait in (
         lambda: open_channel(client, "c", if_exists="fence"),
         lambda: drop_channel(client, "c"),
     ):
         snowpipe.channel("c", committed="a:9")
-        snowpipe.fault(before="open", error=HELD, times=7)
+        snowpipe.fault(before="open", error=HELD, times=11)
         wait()
-        assert snowpipe.clock.slept[-7:] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+        expected = [*(0.05 * 1.4**number for number in range(9)), 1.0, 1.0]
+        assert snowpipe.clock.slept[-11:] == pytest.approx(expected)
     assert snowpipe.channels == {}
 
 

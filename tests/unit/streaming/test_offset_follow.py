@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.channel_listing import ChannelListing, shared_listing
-from airflow_provider_snowpipe.streaming.offset_follow import FollowRules, OffsetFollower
-from airflow_provider_snowpipe.streaming.offset_watch import OffsetRule
+from airflow_provider_snowpipe.streaming.offset_events import (
+    ChannelListing,
+    FollowRules,
+    OffsetFollower,
+    OffsetRule,
+    WatermarkJournal,
+    shared_listing,
+)
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.offset_watch import (
+from airflow_provider_snowpipe.streaming.offset_events import (
     ChannelMark,
     OffsetRule,
     OffsetWatch,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.pace import BURST_SECONDS, Pace
+from airflow_provider_snowpipe.streaming.limits import BURST_SECONDS, BatchLimits, Pace
 
 
 class Clock:

@@ -6,17 +6,22 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.backup import KeptToken, OffsetBackup
+from airflow_provider_snowpipe.streaming.backup import (
+    KeptToken,
+    OffsetBackup,
+    RestoreAction,
+    RestoreStep,
+    chosen,
+    plan_restore,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.restore import RestoreAction, RestoreStep, chosen, plan_restore
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, VerifiedFileLineOffset
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 NOW = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
 

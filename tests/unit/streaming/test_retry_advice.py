@@ -15,8 +15,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     RowsRejectedError,
     SqlError,
+    Worth,
+    advise,
 )
-from airflow_provider_snowpipe.streaming.retry_advice import Worth, advise
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 
-from airflow_provider_snowpipe.streaming import retry
-from airflow_provider_snowpipe.streaming.answer import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming import http
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -17,7 +17,15 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeFailedOverError,
     RetriesExhaustedError,
 )
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy, is_transient, refusal, repeat
+from airflow_provider_snowpipe.streaming.http import (
+    Answer,
+    HttpSession,
+    Transports,
+    UnreachableError,
+    is_transient,
+    refusal,
+)
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 POLICY = RetryPolicy(budget_seconds=10, initial_seconds=1, multiplier=2, cap_seconds=5, jitter=0)
 
@@ -40,7 +48,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(retry, "time", clock)
+    monkeypatch.setattr(http, "time", clock)
     return clock
 
 
@@ -48,77 +56,144 @@ def _answer(status: int, code: str = "", retry_after: float | None = None) -> An
     return Answer(status, json.dumps({"code": code}).encode() if code else b"", retry_after)
 
 
-def _attempts(*outcomes: Answer | Exception) -> tuple[list[int], Callable[[int], Answer]]:
-    """The retry counts that were passed, and an attempt that has these outcomes; the last one stays."""
-    made: list[int] = []
+class _Script:
+    """A service with these outcomes, the last of which stays, and credentials that can be renewed or not."""
 
-    def attempt(retry_count: int) -> Answer:
-        outcome = outcomes[min(len(made), len(outcomes) - 1)]
-        made.append(retry_count)
+    def __init__(self, *outcomes: Answer | Exception, renewable: bool = False) -> None:
+        self._outcomes = outcomes
+        self._renewable = renewable
+        self.sent: list[dict[str, Any]] = []
+        self.renewed: list[Mapping[str, str]] = []
+
+    def send(self, method: str, url: str, **content: Any) -> Answer:
+        outcome = self._outcomes[min(len(self.sent), len(self._outcomes) - 1)]
+        self.sent.append(content)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    return made, attempt
+    def headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {len(self.renewed)}"}
 
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        self.renewed.append(refused)
+        return self._renewable
 
-def _never() -> bool:
-    raise AssertionError("nothing was unauthorized")
+    def request(self, what: str = "append", policy: RetryPolicy = POLICY, **content: Any) -> Answer:
+        self.session = HttpSession(cast("Transports", self), policy, self, numbered=True)
+        return self.session.request(what, "POST", "https://h/rows", **content)
+
+    @property
+    def made(self) -> list[int]:
+        """The number of each attempt."""
+        return [int(content["query"]["retryCount"]) for content in self.sent]
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503, 599])
 def test_transient_answer_is_repeated_with_its_count(clock: Clock, status: int) -> None:
-    made, attempt = _attempts(_answer(status), _answer(status), _answer(200))
+    service = _Script(_answer(status), _answer(status), _answer(200))
 
-    assert repeat(POLICY, "append", attempt, refresh=_never).status == 200
-    assert made == [0, 1, 2]
+    assert service.request().status == 200
+    assert service.made == [0, 1, 2]
     assert clock.pauses == [1, 2]
+    assert service.renewed == []
+
+
+def test_attempts_of_a_request_are_one_request(clock: Clock) -> None:
+    service = _Script(_answer(503), _answer(503), _answer(200))
+    content = {"json_body": {"a": 1}, "form": {"b": "2"}, "body": b"rows"}
+
+    service.request(query={"continuationToken": "t"}, headers={"Accept": "x"}, **content)
+
+    first, *others = service.sent
+    assert first["query"]["continuationToken"] == "t"
+    assert {one["query"]["requestId"] for one in others} == {first["query"]["requestId"]}
+    assert first["headers"] == {"Accept": "x", "Authorization": "Bearer 0"}
+    assert all({**one, "query": None} == {**first, "query": None} for one in others)
+    assert first.items() >= content.items()
+    assert service.session.retries == 2
+
+
+def test_two_requests_have_two_ids(clock: Clock) -> None:
+    service = _Script(_answer(200))
+
+    service.request()
+    service.request()
+
+    first, second = service.sent
+    assert first["query"]["requestId"] != second["query"]["requestId"]
+    assert service.session.retries == 0
+
+
+def test_session_without_numbers_sends_the_query_as_it_is(clock: Clock) -> None:
+    service = _Script(_answer(503), _answer(200))
+
+    HttpSession(cast("Transports", service), POLICY, service).request(
+        "r", "GET", "u", query={"retry": "true"}
+    )
+
+    assert [one["query"] for one in service.sent] == [{"retry": "true"}, {"retry": "true"}]
+
+
+def test_error_that_a_service_knows_comes_before_the_table(clock: Clock) -> None:
+    service = _Script(_answer(408, "604"), _answer(200))
+    session = HttpSession(
+        cast("Transports", service),
+        POLICY,
+        service,
+        refused=lambda what, answer: KeyError(what) if answer.code == "604" else None,
+    )
+
+    with pytest.raises(KeyError, match="select"):
+        session.request("select", "GET", "u")
+    assert len(service.sent) == 1
+    assert session.request("select", "GET", "u").status == 200
 
 
 def test_unreachable_service_is_tried_again(clock: Clock) -> None:
-    made, attempt = _attempts(UnreachableError("refused"), _answer(200))
+    service = _Script(UnreachableError("refused"), _answer(200))
 
-    assert repeat(POLICY, "append", attempt, refresh=_never).status == 200
-    assert made == [0, 1]
+    assert service.request().status == 200
+    assert service.made == [0, 1]
     assert clock.pauses == [1]
 
 
 def test_pause_that_the_service_asks_for_is_kept(clock: Clock) -> None:
-    _, attempt = _attempts(_answer(429, retry_after=7), UnreachableError("refused"), _answer(200))
+    service = _Script(_answer(429, retry_after=7), UnreachableError("refused"), _answer(200))
 
-    repeat(POLICY, "append", attempt, refresh=_never)
+    service.request()
 
     assert clock.pauses == [7, 2]
 
 
 def test_budget_ends_before_a_pause_that_would_exceed_it(clock: Clock) -> None:
-    made, attempt = _attempts(_answer(503, retry_after=1.5))
+    service = _Script(_answer(503, retry_after=1.5))
 
     with pytest.raises(RetriesExhaustedError) as caught:
-        repeat(RetryPolicy(8, 1, 2, 4, 0), "append to c", attempt, refresh=_never)
+        service.request("append to c", RetryPolicy(8, 1, 2, 4, 0))
 
     assert clock.pauses == [1.5, 2, 4]
-    assert made == [0, 1, 2, 3]
+    assert service.made == [0, 1, 2, 3]
     assert caught.value.retry_after == 1.5
     for part in ("append to c", "8 s", "4 attempts", "503"):
         assert part in str(caught.value)
 
 
 def test_pause_that_ends_with_the_budget_is_made(clock: Clock) -> None:
-    made, attempt = _attempts(_answer(503))
+    service = _Script(_answer(503))
 
     with pytest.raises(RetriesExhaustedError) as caught:
-        repeat(RetryPolicy(3, 1, 2, 4, 0), "append", attempt, refresh=_never)
+        service.request("append", RetryPolicy(3, 1, 2, 4, 0))
 
-    assert (clock.pauses, made) == ([1, 2], [0, 1, 2])
+    assert (clock.pauses, service.made) == ([1, 2], [0, 1, 2])
     assert caught.value.retry_after is None
 
 
 def test_service_that_stays_unreachable_is_reported_with_the_last_reason(clock: Clock) -> None:
-    _, attempt = _attempts(UnreachableError("connection refused"))
+    service = _Script(UnreachableError("connection refused"))
 
     with pytest.raises(RetriesExhaustedError) as caught:
-        repeat(POLICY, "append", attempt, refresh=_never)
+        service.request()
 
     assert "connection refused" in str(caught.value)
     assert "firewall" in str(caught.value)
@@ -128,42 +203,50 @@ def test_service_that_stays_unreachable_is_reported_with_the_last_reason(clock: 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_are_renewed_twice(clock: Clock, status: int) -> None:
-    renewed: list[str] = []
-    made, attempt = _attempts(_answer(status))
+    service = _Script(_answer(status), renewable=True)
 
     with pytest.raises(AuthenticationError) as caught:
-        repeat(POLICY, "open", attempt, refresh=lambda: not renewed.append("once"))  # type: ignore[func-returns-value]
+        service.request("open")
 
-    assert (made, len(renewed), clock.pauses) == ([0, 1, 2], 2, [1, 2])
+    assert (service.made, clock.pauses) == ([0, 1, 2], [1, 2])
+    assert service.renewed == [{"Authorization": "Bearer 0"}, {"Authorization": "Bearer 1"}]
+    assert service.sent[-1]["headers"]["Authorization"] == "Bearer 2"
     assert "open" in str(caught.value)
 
 
 def test_credentials_that_cannot_be_renewed_end_the_request(clock: Clock) -> None:
-    made, attempt = _attempts(_answer(401))
+    service = _Script(_answer(401))
 
     with pytest.raises(AuthenticationError):
-        repeat(POLICY, "open", attempt, refresh=lambda: False)
+        service.request("open")
 
-    assert (made, clock.pauses) == ([0], [])
+    assert (service.made, clock.pauses) == ([0], [])
 
 
 def test_renewed_credentials_that_are_accepted_succeed(clock: Clock) -> None:
-    made, attempt = _attempts(_answer(401), _answer(401), _answer(200))
+    service = _Script(_answer(401), _answer(401), _answer(200), renewable=True)
 
-    assert repeat(POLICY, "open", attempt, refresh=lambda: True).status == 200
-    assert made == [0, 1, 2]
+    assert service.request("open").status == 200
+    assert service.made == [0, 1, 2]
+
+
+def test_answers_that_are_transient_are_no_refused_credentials(clock: Clock) -> None:
+    service = _Script(_answer(503), _answer(503), _answer(401), _answer(200), renewable=True)
+
+    assert service.request(policy=RetryPolicy(60, 1, 2, 5, 0)).status == 200
+    assert service.made == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("status", "code"), [(400, ""), (404, "ERR_X"), (409, "ERR_STALE"), (413, "")])
 def test_final_answer_is_not_repeated(clock: Clock, status: int, code: str) -> None:
-    made, attempt = _attempts(_answer(status, code), _answer(200))
+    service = _Script(_answer(status, code), _answer(200))
 
     with pytest.raises(ApiError) as caught:
-        repeat(POLICY, "append to c", attempt, refresh=_never)
+        service.request("append to c")
 
     assert (caught.value.http_status, caught.value.code) == (status, code)
     assert "append to c" in str(caught.value)
-    assert made == [0]
+    assert service.made == [0]
     assert clock.pauses == []
 
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.row_check import RowCheck
 from airflow_provider_snowpipe.streaming.row_values import RowValues
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 COLUMNS = (
     TableColumn("ID", "NUMBER(6,0)", nullable=False),

@@ -6,7 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.answer import UnreachableError
+from airflow_provider_snowpipe.streaming.append import (
+    AppendRules,
+    NumberedRows,
+    RowLimits,
+    append_to_channel,
+    lines_of_columns,
+    lines_of_ndjson,
+    lines_of_rows,
+    numbered_by_batch,
+    numbered_by_column,
+    rejected_by_earlier_tries,
+    rows_to_send,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     CommitTimeoutError,
@@ -20,22 +32,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
     UncommittedRowsError,
 )
+from airflow_provider_snowpipe.streaming.http import UnreachableError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset
-from airflow_provider_snowpipe.streaming.rows import (
-    NumberedRows,
-    RowLimits,
-    lines_of_columns,
-    lines_of_ndjson,
-    lines_of_rows,
-    numbered_by_batch,
-    numbered_by_column,
-)
-from airflow_provider_snowpipe.streaming.small_load import (
-    AppendRules,
-    append_to_channel,
-    rejected_by_earlier_tries,
-    rows_to_send,
-)
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from tests.fake_snowpipe import STALE, KilledError, error
 
@@ -437,7 +435,7 @@ class TestAdmission:
 
     @pytest.fixture(autouse=True)
     def _parts_of_a_row(self, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.streaming.rows._PART_BYTES", 1)
+        monkeypatch.setattr("airflow_provider_snowpipe.streaming.append._PART_BYTES", 1)
 
     @pytest.fixture
     def admit(self, snowpipe):

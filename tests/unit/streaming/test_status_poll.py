@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.commits import StatusLook
+from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     PipeFailedOverError,
@@ -89,7 +89,7 @@ def run(coroutine: Any) -> Any:
 
 
 def test_three_hundred_waiters_cost_one_request_for_each_hundred_channels(pipe: Pipe) -> None:
-    async def main() -> list[list[StatusLook]]:
+    async def main() -> list[list[PolledStatuses]]:
         poll = StatusPoll(pipe.connect)
         return await asyncio.gather(*(looks(poll, [f"c{number % 150}"], 3) for number in range(300)))
 
@@ -142,7 +142,7 @@ def test_a_failed_round_is_told_to_all_and_the_next_one_comes(pipe: Pipe) -> Non
     down = RetriesExhaustedError("away")
     pipe.fail = lambda count: down if count == 1 else None
 
-    async def main() -> list[list[StatusLook]]:
+    async def main() -> list[list[PolledStatuses]]:
         poll = StatusPoll(pipe.connect)
         return await asyncio.gather(*(looks(poll, [f"c{number}"], 2) for number in range(20)))
 

@@ -1,7 +1,7 @@
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.table_columns import ColumnType, TableColumn, columns_of_describe
+from airflow_provider_snowpipe.streaming.table_schema import ColumnType, TableColumn, columns_of_describe
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
-from airflow_provider_snowpipe.streaming.table_ddl import (
+from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
+from airflow_provider_snowpipe.streaming.table_schema import (
+    TableColumn,
     add_columns,
     column_type,
-    columns_of_rows,
     common_types,
     create_table_if_missing,
     missing_columns,

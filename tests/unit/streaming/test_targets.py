@@ -20,11 +20,11 @@ from airflow_provider_snowpipe.streaming.offsets import (
     LexicographicOffset,
     Offset,
     TopicPartitionOffset,
+    VerifiedFileLineOffset,
     known_formats,
 )
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from airflow_provider_snowpipe.streaming.targets import ChannelTarget, CommitTargets
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
 
 DIGESTS = st.text("0123456789abcdef", min_size=16, max_size=16)
 NUMBERS = st.integers(0, 1200)

@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_snowpipe.streaming.auth import OAuthToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
-from airflow_provider_snowpipe.streaming.retry import RetryPolicy
-from airflow_provider_snowpipe.streaming.transport import Timeouts
+from airflow_provider_snowpipe.streaming.http import Timeouts
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from tests.scripted_service import Reply, ScriptedService
 
 MakeClient = Callable[..., SnowpipeClient]

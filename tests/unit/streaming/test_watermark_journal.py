@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.offset_watch import Step, Watermark
-from airflow_provider_snowpipe.streaming.watermark_journal import (
+from airflow_provider_snowpipe.streaming.offset_events import (
+    Step,
+    Watermark,
     WatermarkJournal,
     fed_by,
     journals_fed_by,

@@ -132,7 +132,7 @@ def test_errors_in_a_row_end_the_wait(service, conn_id, monkeypatch):
     (event,) = events(make(conn_id, max_consecutive_errors=3))
 
     assert event["reason"] == "too_many_errors"
-    assert "3 looks in a row failed" in event["message"]
+    assert "3 polls in a row failed" in event["message"]
 
 
 def test_its_time_ends_even_when_the_service_does_not_answer(service, conn_id):

@@ -10,9 +10,8 @@ pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it sin
 
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
-from airflow_provider_snowpipe.streaming.offset_watch import Step, Watermark
+from airflow_provider_snowpipe.streaming.offset_events import Step, Watermark, WatermarkJournal, fed_by
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
-from airflow_provider_snowpipe.streaming.watermark_journal import WatermarkJournal, fed_by
 from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer
 from tests.asset_state import AssetState
 

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.bulk.write_plan import (
     WrittenFile,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 PLAN = WritePlan(
     "app",

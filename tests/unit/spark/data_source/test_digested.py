@@ -11,10 +11,10 @@ from airflow_provider_snowpipe.spark.data_source.digested import (
     place_in_batch,
 )
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 
 MINE = BatchIdentity.of_query(17, "0397fca7-82ee", 4)
 

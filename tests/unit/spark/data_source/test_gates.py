@@ -8,7 +8,6 @@ from airflow_provider_snowpipe.spark.data_source.gates import identity_of, settl
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -16,6 +15,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
     WriterActiveError,
 )
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 
 OPTIONS = WriteOptions.parse(
     {

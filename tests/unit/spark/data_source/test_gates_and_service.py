@@ -8,7 +8,6 @@ from airflow_provider_snowpipe.spark.data_source import gates
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     OffsetTokenError,
@@ -16,6 +15,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RowsRejectedError,
     SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.fake_snowpipe import URL, error
 
 WRITER = "00000001"

@@ -1,7 +1,7 @@
 from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.put_aside import row_rules
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
 

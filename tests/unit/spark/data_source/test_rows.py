@@ -5,10 +5,13 @@ from airflow_provider_snowpipe.spark.data_source.ordered import OrderedRows
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder
 from airflow_provider_snowpipe.spark.data_source.runs import ChannelRuns
 from airflow_provider_snowpipe.streaming.errors import ContinuityError
-from airflow_provider_snowpipe.streaming.layout_offset import IntegerLayoutOffset
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, LexicographicOffset
+from airflow_provider_snowpipe.streaming.offsets import (
+    IntegerLayoutOffset,
+    IntegerOffset,
+    LexicographicOffset,
+)
 
 
 def _encoder(**limits):

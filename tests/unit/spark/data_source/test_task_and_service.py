@@ -6,8 +6,8 @@ import pytest
 from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, Task
-from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import ChannelFencedError, CommitTimeoutError
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.fake_snowpipe import STALE, URL, KilledError, error
 
 WRITER = "00000001"

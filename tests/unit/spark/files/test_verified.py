@@ -10,8 +10,7 @@ from airflow_provider_snowpipe.spark.files.source import FileSource
 from airflow_provider_snowpipe.spark.sources import source_spec
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import offset_class
-from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import VerifiedFileLineOffset, offset_class
 
 LIMITS = BatchLimits(rows=2)
 

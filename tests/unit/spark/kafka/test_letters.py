@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadL
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.table_columns import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     SourceUnavailableError,
 )
-from airflow_provider_snowpipe.streaming.table_ddl import columns_of_rows
+from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
 from tests.jumping_time import JumpingTime
 from tests.schema_registry import RegistryService
 

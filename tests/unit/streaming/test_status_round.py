@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.commits import look_at
+from airflow_provider_snowpipe.streaming.commits import poll_statuses
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -41,7 +41,7 @@ class Source:
 def test_asks_after_a_hundred_channels_a_request() -> None:
     source = Source()
 
-    look = look_at(source, NAMES)
+    look = poll_statuses(source, NAMES)
 
     assert [len(names) for names in source.asked] == [100, 100, 50]
     assert list(look.statuses) == NAMES
@@ -52,7 +52,7 @@ def test_asks_after_a_hundred_channels_a_request() -> None:
 def test_a_name_that_is_refused_harms_no_other(status: int) -> None:
     source = Source(lambda names: ApiError("bad", http_status=status) if "c142" in names else None)
 
-    look = look_at(source, NAMES)
+    look = poll_statuses(source, NAMES)
 
     assert list(look.errors) == ["c142"]
     assert sorted(look.statuses) == [name for name in NAMES if name != "c142"]
@@ -62,7 +62,7 @@ def test_a_name_that_is_refused_harms_no_other(status: int) -> None:
 def test_an_answer_that_makes_no_sense_is_not_asked_for_again() -> None:
     source = Source(lambda names: ApiError("malformed", http_status=200) if "c000" in names else None)
 
-    look = look_at(source, NAMES)
+    look = poll_statuses(source, NAMES)
 
     assert len(source.asked) == 3
     assert sorted(look.errors) == NAMES[:100]
@@ -81,7 +81,7 @@ def test_an_answer_that_makes_no_sense_is_not_asked_for_again() -> None:
 def test_an_outage_is_met_once_and_not_for_every_hundred(error: SnowpipeError) -> None:
     source = Source(lambda names: error if "c100" in names else None)
 
-    look = look_at(source, NAMES)
+    look = poll_statuses(source, NAMES)
 
     assert len(source.asked) == 2
     assert sorted(look.statuses) == NAMES[:100]

@@ -1,17 +1,24 @@
-"""The columns of a table as Snowflake describes them: what a row may hold."""
+"""A table as Snowflake describes it, and the SQL that makes it or adds columns to it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# -- The columns of a table as Snowflake describes them: what a row may hold -----------------------------
 
 MAX_VARCHAR = 16_777_216
 MAX_BINARY = 8_388_608
+LONGEST_TEXT = f"VARCHAR({MAX_VARCHAR})"
 _WRITTEN = re.compile(
     r"\s*(?P<word>[A-Z_]\w*(?:\s+(?:PRECISION|VARYING|WITH(?:OUT)?\s+(?:LOCAL\s+)?TIME\s+ZONE))?)\s*"
     r"(?:\(\s*(?P<first>[0-9]{1,9})\s*(?:,\s*(?P<second>[0-9]{1,9})\s*)?\))?",
@@ -114,7 +121,7 @@ class TableColumn:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row of ``DESCRIBE TABLE``, whose keys are the columns' names in small letters.
+        """Read a row of ``DESCRIBE TABLE``, whose keys are the columns' names in lower case.
 
         An AUTOINCREMENT column has ``IDENTITY START … INCREMENT …`` as its default ("DESCRIBE TABLE").
         """
@@ -151,3 +158,129 @@ def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn,
     """
     kinds = ((row, str(row.get("kind") or "COLUMN").upper()) for row in rows)
     return tuple(TableColumn.from_row(row) for row, kind in kinds if kind == "COLUMN")
+
+
+# -- The SQL that makes a table for a source's rows, or adds columns to it -------------------------------
+
+_DIGITS = 38
+
+
+def table_of(pipe: PipeName) -> str:
+    """The quoted full name of the table whose default pipe this is.
+
+    :param pipe: the pipe
+    :raises ConfigurationError: if it is a pipe of its own, whose rows are not the table's
+    """
+    if pipe.default_table is None:
+        raise ConfigurationError(
+            f"pipe {pipe} is not a table's default pipe, so that the columns of its rows are not the "
+            "table's: give table=… instead of pipe=…, or leave out what concerns columns"
+        )
+    return full_name(pipe.database, pipe.schema, pipe.default_table)
+
+
+def show_table(pipe: PipeName) -> str:
+    """The statement that lists the table whose default pipe this is, and others that are named like it.
+
+    :param pipe: the pipe
+    """
+    like = str(pipe.default_table).replace("\\", "\\\\").replace("'", "''")
+    return f"SHOW TABLES LIKE '{like}' IN SCHEMA {full_name(pipe.database, pipe.schema)}"
+
+
+def widens_itself(shown: Iterable[Mapping[str, Any]], table: str) -> bool:
+    """True if the service adds columns to a table for keys that it has none for (ENABLE_SCHEMA_EVOLUTION).
+
+    :param shown: the rows of ``SHOW TABLES``
+    :param table: the table's name
+    """
+    on = ("Y", "YES", "TRUE", "ON")
+    return any(
+        row["name"] == table and str(row.get("enable_schema_evolution", "")).upper() in on for row in shown
+    )
+
+
+def create_table_if_missing(table: str, columns: Sequence[TableColumn]) -> str:
+    """The statement that makes a table unless there is one.
+
+    :param table: its quoted full name
+    :param columns: its columns
+    """
+    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(column.ddl for column in columns)})"
+
+
+def add_columns(table: str, columns: Sequence[TableColumn]) -> str:
+    """The statement that adds columns to a table.
+
+    :param table: its quoted full name
+    :param columns: the new columns, at least one; they can be empty, since there are rows already
+    """
+    return f"ALTER TABLE {table} ADD COLUMN {', '.join(column.ddl for column in columns)}"
+
+
+def missing_columns(expected: Iterable[TableColumn], have: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
+    """The columns that a table lacks; names are compared as a default pipe does, without regard to case.
+
+    :param expected: what the rows have
+    :param have: the table's columns
+    """
+    known = {column.name.upper() for column in have}
+    return tuple(column for column in expected if column.name.upper() not in known)
+
+
+def column_type(kind: pa.DataType) -> str | None:
+    """The type of the column that takes an Arrow column's values, in the form that NDJSON gives them.
+
+    :param kind: Arrow's type
+    :return: None where the values say as much
+    """
+    import pyarrow as pa
+
+    is_a = pa.types
+    if is_a.is_decimal(kind):
+        return (
+            f"NUMBER({kind.precision},{kind.scale})"
+            if kind.precision <= _DIGITS and kind.scale >= 0
+            else None
+        )
+    if is_a.is_integer(kind):
+        return "NUMBER(38,0)"
+    if is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_fixed_size_binary(kind):
+        return f"BINARY({MAX_BINARY})"
+    if is_a.is_timestamp(kind):
+        return "TIMESTAMP_NTZ(9)" if kind.tz is None else "TIMESTAMP_TZ(9)"
+    if is_a.is_nested(kind):
+        return "VARIANT"
+    simple = {
+        is_a.is_boolean: "BOOLEAN",
+        is_a.is_floating: "FLOAT",
+        is_a.is_date: "DATE",
+        is_a.is_time: "TIME(9)",
+        is_a.is_string: LONGEST_TEXT,
+        is_a.is_large_string: LONGEST_TEXT,
+    }
+    return next((name for test, name in simple.items() if test(kind)), None)
+
+
+def common_types(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """The types of columns that two schemas name, each of which takes the values of both.
+
+    :param one: types by name
+    :param other: types by name
+    """
+    found = dict(one)
+    for name, kind in other.items():
+        known = found.get(name, kind)
+        found[name] = known if known == kind else _wider(ColumnType.parse(known), ColumnType.parse(kind))
+    return found
+
+
+def _wider(one: ColumnType, other: ColumnType) -> str:
+    kinds = {one.kind, other.kind}
+    if kinds == {"NUMBER"}:
+        scale = max(one.scale or 0, other.scale or 0)
+        digits = max((kind.precision or _DIGITS) - (kind.scale or 0) for kind in (one, other))
+        return f"NUMBER({min(_DIGITS, digits + scale)},{scale})"
+    if kinds == {"NUMBER", "FLOAT"}:
+        return "FLOAT"
+    return "VARIANT" if "VARIANT" in kinds else LONGEST_TEXT

@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Nothi
 
 
 @dataclass(frozen=True, slots=True)
-class WantedFiles:
+class ExpectedFiles:
     """Files by name, or a number of files by the start of their paths. Paths are those below the stage.
 
     Without names and prefix there is nothing to wait for.
@@ -141,7 +141,7 @@ class FileChoice:
                 "there are"
             )
 
-    def wanted(self, list_stage: Callable[[str, str], Sequence[str]]) -> WantedFiles:
+    def expected(self, list_stage: Callable[[str, str], Sequence[str]]) -> ExpectedFiles:
         """Say which files these are.
 
         :param list_stage: lists the files of a stage with a prefix: their paths below the stage
@@ -151,10 +151,10 @@ class FileChoice:
         reference = StageReference.parse(self.stage) if self.stage else None
         if self.files is not None:
             names = file_names(self.files, may_be_none=True)
-            return WantedFiles(tuple(reference.below(name) if reference else name for name in names))
+            return ExpectedFiles(tuple(reference.below(name) if reference else name for name in names))
         prefix = self.prefix or ""
         if self.count is not None:
-            return WantedFiles(
+            return ExpectedFiles(
                 (), reference.below(prefix) if reference else prefix, number_of_files(self.count)
             )
         listed = list_stage(self.stage or "", prefix)
@@ -163,7 +163,7 @@ class FileChoice:
                 f"no file of stage {self.stage!r} begins with {prefix!r}: stage the files before this task "
                 "runs, or give count=…, the number to wait for"
             )
-        return WantedFiles(tuple(listed))
+        return ExpectedFiles(tuple(listed))
 
 
 def number_of_files(count: int | str | None) -> int:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming.polling import WantedChannels
+from airflow_provider_snowpipe.streaming.polling import PolledChannels
 
 
 def test_nobody_waiting_means_no_round() -> None:
-    assert WantedChannels().seconds_to_next_round(0.0) is None
+    assert PolledChannels().seconds_to_next_round(0.0) is None
 
 
 def test_the_first_round_is_due_at_once_and_asks_after_every_channel_once() -> None:
-    wanted = WantedChannels()
+    wanted = PolledChannels()
     wanted.add(["a", "b"], 5.0)
     wanted.add(["b", "c"], 5.0)
 
@@ -22,7 +22,7 @@ def test_the_first_round_is_due_at_once_and_asks_after_every_channel_once() -> N
 
 
 def test_a_late_waiter_starts_no_round_of_its_own() -> None:
-    wanted = WantedChannels()
+    wanted = PolledChannels()
     wanted.add(["a"], 5.0)
     wanted.start_round(100.0)
 
@@ -33,7 +33,7 @@ def test_a_late_waiter_starts_no_round_of_its_own() -> None:
 
 
 def test_the_most_impatient_waiter_sets_the_pace_and_brings_the_next_round_forward() -> None:
-    wanted = WantedChannels()
+    wanted = PolledChannels()
     wanted.add(["a"], 60.0)
     wanted.start_round(100.0)
 
@@ -43,7 +43,7 @@ def test_the_most_impatient_waiter_sets_the_pace_and_brings_the_next_round_forwa
 
 
 def test_a_patient_waiters_channels_are_asked_after_at_their_own_pace() -> None:
-    wanted = WantedChannels()
+    wanted = PolledChannels()
     wanted.add(["slow"], 60.0)
     wanted.add(["fast"], 5.0)
 
@@ -54,7 +54,7 @@ def test_a_patient_waiters_channels_are_asked_after_at_their_own_pace() -> None:
 
 
 def test_a_channel_goes_at_the_pace_of_its_own_most_impatient_waiter() -> None:
-    wanted = WantedChannels()
+    wanted = PolledChannels()
     wanted.add(["a"], 60.0)
     wanted.add(["a", "b"], 5.0)
     wanted.start_round(0.0)
@@ -67,7 +67,7 @@ def test_a_channel_goes_at_the_pace_of_its_own_most_impatient_waiter() -> None:
 
 
 def test_a_round_that_comes_a_little_early_still_asks_after_everything() -> None:
-    wanted = WantedChannels()
+    wanted = PolledChannels()
     wanted.add(["a"], 5.0)
     wanted.start_round(0.0)
 
@@ -75,7 +75,7 @@ def test_a_round_that_comes_a_little_early_still_asks_after_everything() -> None
 
 
 def test_the_same_waiter_twice_leaves_twice() -> None:
-    wanted = WantedChannels()
+    wanted = PolledChannels()
     wanted.add(["a"], 5.0)
     wanted.add(["a"], 5.0)
 
@@ -93,7 +93,7 @@ def test_the_same_waiter_twice_leaves_twice() -> None:
     )
 )
 def test_nothing_is_left_when_everybody_has_gone(waiters: list[tuple[list[str], float]]) -> None:
-    wanted = WantedChannels()
+    wanted = PolledChannels()
     for names, interval in waiters:
         wanted.add(names, interval)
     asked = wanted.start_round(0.0)

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.bulk.expected_files import (
+    ExpectedFiles,
+    FileChoice,
+    file_names,
+    possible_paths,
+)
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.wanted_files import FileChoice, WantedFiles, file_names, possible_paths
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 
 
@@ -35,7 +40,7 @@ def load(path: str, location: str) -> FileLoad:
     ids=lambda value: str(value).replace("/", "_"),
 )
 def test_location_and_path_together_name_the_file(wanted: str, path: str, location: str, found: bool) -> None:
-    name = WantedFiles((wanted,)).name_of(load(path, location))
+    name = ExpectedFiles((wanted,)).name_of(load(path, location))
 
     assert name == (wanted if found else None)
     if found:
@@ -47,7 +52,7 @@ def test_file_may_be_known_by_each_end_of_its_path_that_is_one() -> None:
 
 
 def test_a_prefix_takes_whatever_begins_so() -> None:
-    wanted = WantedFiles((), "day1/", 2)
+    wanted = ExpectedFiles((), "day1/", 2)
 
     assert wanted.name_of(load("day1/a.csv", "S")) == "day1/a.csv"
     assert wanted.name_of(load("a.csv", "DB.S.STAGE/day1")) == "day1/a.csv"
@@ -139,32 +144,32 @@ def test_arguments_that_do_not_go_together_are_refused(options: dict[str, Any], 
 @pytest.mark.parametrize("arguments", [(("a",), "b"), ((), "b", 0)])
 def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
     with pytest.raises(ConfigurationError):
-        WantedFiles(*arguments)
-    assert WantedFiles((), "b", 1).count == 1
+        ExpectedFiles(*arguments)
+    assert ExpectedFiles((), "b", 1).count == 1
 
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"files": ["a"]}, WantedFiles(("a",))),
-        ({"files": []}, WantedFiles(())),
-        ({"files": ["a"], "stage": "@s/in"}, WantedFiles(("in/a",))),
-        ({"prefix": "d", "count": "2"}, WantedFiles((), "d", 2)),
-        ({"prefix": "", "count": 2}, WantedFiles((), "", 2)),
-        ({"prefix": "d", "count": 2, "stage": "@s/in"}, WantedFiles((), "in/d", 2)),
+        ({"files": ["a"]}, ExpectedFiles(("a",))),
+        ({"files": []}, ExpectedFiles(())),
+        ({"files": ["a"], "stage": "@s/in"}, ExpectedFiles(("in/a",))),
+        ({"prefix": "d", "count": "2"}, ExpectedFiles((), "d", 2)),
+        ({"prefix": "", "count": 2}, ExpectedFiles((), "", 2)),
+        ({"prefix": "d", "count": 2, "stage": "@s/in"}, ExpectedFiles((), "in/d", 2)),
     ],
 )
-def test_files_are_told_without_a_listing(options: dict[str, Any], wanted: WantedFiles) -> None:
+def test_files_are_told_without_a_listing(options: dict[str, Any], wanted: ExpectedFiles) -> None:
     choice = FileChoice(**options)
 
     choice.check()
-    assert choice.wanted(lambda _stage, _prefix: pytest.fail("listed")) == wanted
+    assert choice.expected(lambda _stage, _prefix: pytest.fail("listed")) == wanted
 
 
 @pytest.mark.parametrize("count", [0, -1, "none"])
 def test_a_count_is_a_number_of_files(count: Any) -> None:
     with pytest.raises(ConfigurationError, match="count is"):
-        FileChoice(prefix="a", count=count).wanted(lambda _stage, _prefix: [])
+        FileChoice(prefix="a", count=count).expected(lambda _stage, _prefix: [])
 
 
 def test_a_prefix_is_listed_once_and_below_the_stage() -> None:
@@ -174,12 +179,12 @@ def test_a_prefix_is_listed_once_and_below_the_stage() -> None:
         asked.append((stage, prefix))
         return ["in/day1/a", "in/day1/b"]
 
-    wanted = FileChoice(prefix="day1/", stage="@s/in").wanted(listing)
+    wanted = FileChoice(prefix="day1/", stage="@s/in").expected(listing)
 
-    assert wanted == WantedFiles(("in/day1/a", "in/day1/b"))
+    assert wanted == ExpectedFiles(("in/day1/a", "in/day1/b"))
     assert asked == [("@s/in", "day1/")]
 
 
 def test_an_empty_listing_is_no_success() -> None:
     with pytest.raises(NothingStagedError, match=r"no file of stage '@s' begins with 'day1/'"):
-        FileChoice(prefix="day1/", stage="@s").wanted(lambda _stage, _prefix: [])
+        FileChoice(prefix="day1/", stage="@s").expected(lambda _stage, _prefix: [])

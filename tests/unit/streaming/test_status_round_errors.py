@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.commits import StatusLook, look_at
+from airflow_provider_snowpipe.streaming.commits import PolledStatuses, poll_statuses
 from airflow_provider_snowpipe.streaming.errors import ApiError
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
@@ -25,14 +25,14 @@ class Source:
         return {name: ChannelStatus(name, "SUCCESS", "a:1") for name in names}
 
     def close(self) -> None:
-        raise AssertionError("look_at does not close its client")
+        raise AssertionError("poll_statuses does not close its client")
 
 
 @pytest.mark.parametrize(("status", "asked_again"), [(399, False), (400, True), (499, True), (500, False)])
 def test_only_a_refusal_of_the_request_is_asked_again_in_halves(status: int, asked_again: bool) -> None:
     source = Source(ApiError("no", http_status=status))
 
-    look_at(source, ["bad", "b", "c", "d"])
+    poll_statuses(source, ["bad", "b", "c", "d"])
 
     halves = [["bad", "b"], ["bad"], ["b"], ["c", "d"]] if asked_again else []
     assert source.asked == [["bad", "b", "c", "d"], *halves]
@@ -42,12 +42,12 @@ def test_only_a_refusal_of_the_request_is_asked_again_in_halves(status: int, ask
 def test_refused_channel_keeps_the_services_own_error(status: int) -> None:
     error = ApiError("no", http_status=status)
 
-    look = look_at(Source(error), ["bad"])
+    look = poll_statuses(Source(error), ["bad"])
 
-    assert look == StatusLook({}, {"bad": error})
+    assert look == PolledStatuses({}, {"bad": error})
 
 
 def test_failed_look_has_the_same_error_for_every_channel() -> None:
     error = ValueError("no answer")
 
-    assert StatusLook.failed(["a", "b"], error) == StatusLook({}, {"a": error, "b": error})
+    assert PolledStatuses.failed(["a", "b"], error) == PolledStatuses({}, {"a": error, "b": error})

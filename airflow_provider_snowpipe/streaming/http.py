@@ -1,0 +1,428 @@
+"""HTTP as the protocol needs it: answers, pooled connections, and which answers are worth repeating."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import certifi
+import pendulum
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies, select_proxy
+
+from airflow_provider_snowpipe import __version__
+from airflow_provider_snowpipe.streaming.auth import Authorization
+from airflow_provider_snowpipe.streaming.errors import (
+    IF_NO_ANSWER,
+    ApiError,
+    AuthenticationError,
+    ConfigurationError,
+    PipeFailedOverError,
+    RetriesExhaustedError,
+)
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+from airflow_provider_snowpipe.streaming.names import quote_url_segment
+
+log = logging.getLogger(__name__)
+
+_LONGEST_QUOTE = 300
+
+
+# pragma: no mutate start (sockets and certificates are tested over the wire)
+
+
+class UnreachableError(Exception):
+    """One attempt got no answer (connection refused or lost, time-out). The outcome is unknown."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for one attempt.
+
+    :param status: the HTTP status
+    :param body: the body's bytes, decoded from any transfer encoding
+    :param retry_after: seconds the service asks to wait, None where it does not ask
+    """
+
+    status: int
+    body: bytes
+    retry_after: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True for a 2xx status."""
+        return 200 <= self.status < 300
+
+    @cached_property
+    def json(self) -> Any:
+        """The body as JSON, None where it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def code(self) -> str:
+        """The service's stable error code; empty where the body has none ("code" or "error_code")."""
+        if isinstance(self.json, Mapping):
+            code = self.json.get("code", self.json.get("error_code"))
+            if isinstance(code, str):
+                return code
+        return ""
+
+    def describe(self) -> str:
+        """Say what the service answered, for an error's text."""
+        message = self.json.get("message") if isinstance(self.json, Mapping) else None
+        parts = [f"HTTP {self.status}"]
+        if self.code:
+            parts.append(self.code)
+        if isinstance(message, str) and message:
+            parts.append(message[:_LONGEST_QUOTE])
+        return ", ".join(parts)
+
+
+# -- Connections -----------------------------------------------------------------------------------------
+
+USER_AGENT = f"airflow-provider-snowpipe/{__version__}"
+_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds to wait for one attempt.
+
+    :param connect: for a connection
+    :param read: for the next bytes of the answer
+    """
+
+    connect: float = 5.0
+    read: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.connect <= 0 or self.read <= 0:
+            raise ConfigurationError(f"time-outs must be positive, they are {self.connect} and {self.read} s")
+
+
+def certificate_authorities(ca_bundle: str | None) -> str:
+    """Choose the file of trusted roots: the given one, the environment's, or the public roots.
+
+    The choice is passed to every call, because ``requests`` otherwise prefers ``REQUESTS_CA_BUNDLE`` to a
+    session's own setting.
+
+    :param ca_bundle: a PEM file, None to look at ``REQUESTS_CA_BUNDLE`` and ``SSL_CERT_FILE``
+    :raises ConfigurationError: if the chosen file does not exist
+    """
+    origin, path = "ca_bundle", ca_bundle
+    if not path:
+        origin, path = next(((n, os.environ[n]) for n in _CA_VARIABLES if os.environ.get(n)), ("", None))
+    if not path:
+        return certifi.where()
+    if not os.path.exists(path):
+        raise ConfigurationError(f"{origin} names {path!r}, which does not exist: give a PEM file of roots")
+    return path
+
+
+class Transports:
+    """The connections of a client, or of all clients in a process. The constructor does no I/O.
+
+    One pooled ``requests`` session carries the small requests. Bodies of rows go over the ``urllib3`` pool
+    beneath it, which costs less per request than ``requests`` does.
+
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
+    :param timeouts: for every attempt
+    """
+
+    def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
+        self._verify = certificate_authorities(ca_bundle)
+        self._timeout = (timeouts.connect, timeouts.read)
+        self._pool_timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
+        self._session = requests.Session()
+        self._session.headers.update(
+            {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Charset": "UTF-8"}
+        )
+        self._adapter = HTTPAdapter(pool_maxsize=32)
+        self._session.mount("https://", self._adapter)
+        self._pools: dict[str, urllib3.HTTPConnectionPool] = {}
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        json_body: Any = None,
+        form: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Make one attempt.
+
+        :raises UnreachableError: if there is no answer
+        :raises ConfigurationError: if the server's certificate is not trusted
+        """
+        try:
+            if body is not None:
+                return self._send_body(method, url, query, headers, body)
+            response = self._session.request(
+                method,
+                url,
+                params=dict(query),
+                headers=dict(headers),
+                json=json_body,
+                data=dict(form) if form is not None else None,
+                timeout=self._timeout,
+                verify=self._verify,
+                allow_redirects=False,
+            )
+        except (requests.exceptions.SSLError, urllib3.exceptions.SSLError) as error:
+            raise_if_untrusted(url, self._verify, error)
+            raise _unreachable(url, error) from None
+        except (
+            requests.ConnectionError,
+            requests.Timeout,
+            requests.exceptions.ChunkedEncodingError,
+            urllib3.exceptions.HTTPError,
+        ) as error:
+            raise _unreachable(url, error) from None
+        return Answer(response.status_code, response.content, retry_after(response.headers))
+
+    def _send_body(
+        self, method: str, url: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        parts = urlsplit(url)
+        words = "&".join(f"{key}={quote_url_segment(value)}" for key, value in query.items())
+        response = self._pool_for(url, parts.netloc).urlopen(
+            method,
+            f"{parts.path}?{words}",
+            headers={"User-Agent": USER_AGENT, **headers},
+            body=body,
+            timeout=self._pool_timeout,
+            retries=False,
+            redirect=False,
+            assert_same_host=False,
+        )
+        return Answer(response.status, response.data, retry_after(response.headers))
+
+    def _pool_for(self, url: str, host_and_port: str) -> urllib3.HTTPConnectionPool:
+        """The connections to a host and port; what ``requests`` would look up for every request."""
+        pool = self._pools.get(host_and_port)
+        if pool is None:
+            proxy = select_proxy(url, get_environ_proxies(url))
+            manager = self._adapter.proxy_manager_for(proxy) if proxy else self._adapter.poolmanager
+            trusted = {"cert_reqs": "CERT_REQUIRED", "ca_certs": self._verify}
+            pool = self._pools[host_and_port] = manager.connection_from_url(url, pool_kwargs=trusted)
+        return pool
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._session.close()
+        self._pools = {}
+
+
+def raise_if_untrusted(url: str, verify: str, error: Exception) -> None:
+    """Turn a certificate that is not trusted into an error at once: no repetition can help.
+
+    :raises ConfigurationError: if that is what ``error`` says
+    """
+    if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate verify failed" in str(error):
+        host = urllib3.util.parse_url(url).netloc
+        raise ConfigurationError(
+            f"the certificate of {host} is not signed by any root in {verify}: set ca_bundle (or "
+            "REQUESTS_CA_BUNDLE) to a file that holds the right one"
+        ) from None
+
+
+def _unreachable(url: str, error: Exception) -> UnreachableError:
+    """Build the error of an attempt without an answer; the library's own text may hold a token."""
+    return UnreachableError(f"{urlsplit(url).netloc} does not answer ({type(error).__name__})")
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that ``Retry-After`` asks to wait (a number or a date), None where there is no such header."""
+    value = headers.get("Retry-After")
+    if not value:
+        return None
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        until = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, (until - pendulum.now("UTC")).total_seconds())
+
+
+# pragma: no mutate end
+
+
+# -- Which answers are worth repeating, for how long, and what the others mean ---------------------------
+#
+# The table is SDK 1.9.1's, as observed, with bounded budgets instead of its ten hours and with ``Retry-
+# After`` honoured, which the SDK ignores.
+
+_UNAUTHORIZED = frozenset({401, 403})
+_TRANSIENT = frozenset({408, 429})
+_MOST_RENEWALS = 2
+"""A fresh scoped token that is refused twice is a matter of rights, which no repetition helps."""
+
+
+def is_transient(answer: Answer) -> bool:
+    """True when the same request may succeed later.
+
+    A 404 without a JSON code comes from something between us and the service, not from the service
+    (observed with SDK 1.9.1, which treats it as a server error too).
+    """
+    if answer.status in _TRANSIENT or answer.status >= 500:
+        return True
+    if answer.status == 409 and answer.code == "ERR_OPEN_CHANNEL_IN_PROGRESS":
+        return True
+    return answer.status == 404 and not answer.code
+
+
+class HttpSession:
+    """Requests over some connections: authorized, repeated while that is safe, refused in clear words.
+
+    ``retries`` counts the attempts that were repetitions. Safe to use from several threads.
+
+    :param transports: the connections
+    :param retry: pauses and budget of every request
+    :param authorization: proves who asks
+    :param numbered: True gives each request an id and each of its attempts a number, as Snowpipe Streaming
+        has it
+    :param refused: the error that an answer stands for in this service, before the table is asked; None for
+        an answer that it says nothing about
+    """
+
+    def __init__(
+        self,
+        transports: Transports,
+        retry: RetryPolicy | None,
+        authorization: Authorization,
+        *,
+        numbered: bool = False,
+        refused: Callable[[str, Answer], Exception | None] | None = None,
+    ) -> None:
+        self._transports = transports
+        self._retry = retry or RetryPolicy()
+        self._authorization = authorization
+        self._numbered = numbered
+        self._refused = refused
+        self.retries = 0
+
+    def request(
+        self,
+        what: str,
+        method: str,
+        url: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        json_body: Any = None,
+        form: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Make one logical request, repeating it while that is safe and worth it.
+
+        Its id and its continuation token stay over all repetitions: a time-out means that the outcome is
+        unknown, not that the request failed.
+
+        :param what: the request in words, for errors ("append to channel 'c'")
+        :param query: parameters of the URL
+        :param headers: besides those that prove who asks
+        :param json_body: an object
+        :param form: fields of a form
+        :param body: rows
+        :return: the answer, which has a 2xx status
+        :raises AuthenticationError: if the credentials stay refused
+        :raises RetriesExhaustedError: if the budget is used up
+        :raises ApiError: for every refusal that repeating cannot help
+        """
+        sent = dict(query or {})
+        if self._numbered:
+            sent["requestId"] = str(uuid.uuid4())
+        deadline = time.monotonic() + self._retry.budget_seconds
+        retry_count = 0
+        renewals = 0
+        while True:
+            retry_after: float | None = None
+            remedy = "run again, which resumes from the committed token"
+            self.retries += retry_count > 0
+            if self._numbered:
+                sent["retryCount"] = str(retry_count)
+            proof = self._authorization.headers()
+            try:
+                answer = self._transports.send(
+                    method,
+                    url,
+                    query=dict(sent),
+                    headers={**(headers or {}), **proof},
+                    json_body=json_body,
+                    form=form,
+                    body=body,
+                )
+            except UnreachableError as error:
+                reason = str(error)
+                remedy = f"another run resumes from the committed token. {IF_NO_ANSWER}"
+            else:
+                if answer.ok:
+                    return answer
+                renewals += self._renew_or_refuse(what, answer, proof, renewals)
+                reason = answer.describe()
+                retry_after = answer.retry_after
+            retry_count += 1
+            pause = self._retry.pause(retry_count, retry_after)
+            if time.monotonic() + pause > deadline:
+                raise RetriesExhaustedError(
+                    f"{what}: no success within {self._retry.budget_seconds:g} s and {retry_count} attempts "
+                    f"(last: {reason}). The outcome is unknown; {remedy}",
+                    retry_after=retry_after,
+                )
+            log.warning("%s: %s; repeating in %.1f s (retry %d)", what, reason, pause, retry_count)
+            time.sleep(pause)
+
+    def _renew_or_refuse(self, what: str, answer: Answer, proof: Mapping[str, str], renewals: int) -> bool:
+        """Raise the error of an answer that no repetition helps; True where the credentials were renewed."""
+        error = self._refused(what, answer) if self._refused else None
+        if error is not None:
+            raise error
+        if answer.status in _UNAUTHORIZED:
+            if renewals == _MOST_RENEWALS or not self._authorization.renew(proof):
+                raise AuthenticationError(
+                    f"{what}: the service refuses the credentials ({answer.describe()}). Check the user, its "
+                    "key or token, and the role's rights; opening the channel again does not help"
+                )
+            return True
+        if not is_transient(answer):
+            raise refusal(what, answer)
+        return False
+
+
+def refusal(what: str, answer: Answer) -> ApiError:
+    """Build the error for an answer that is final.
+
+    :param what: the request in words
+    :param answer: the answer, which has no 2xx status and is not transient
+    """
+    if answer.status == 410:
+        return PipeFailedOverError(
+            f"{what}: the pipe failed over to another place ({answer.describe()}); make a new client and "
+            "open the channels again",
+            http_status=answer.status,
+            code=answer.code,
+        )
+    return ApiError(f"{what}: {answer.describe()}", http_status=answer.status, code=answer.code)

@@ -1,0 +1,624 @@
+"""Commits of a pipe's channels as events: which channels to watch, when an event is due, what was told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from airflow_provider_snowpipe.streaming.commits import PolledStatuses
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.polling import StatusPoll
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+log = logging.getLogger(__name__)
+
+# -- One listing of a pipe's channels for everyone in an event loop who wants to know of new ones --------
+
+LIST_SECONDS = 60.0
+"""Longest time for one listing, with signing in for it."""
+
+ListNames = Callable[[], Awaitable[Sequence[str]]]
+
+
+class ChannelListing:
+    """The names of a pipe's channels, asked for no more often than somebody wants them anew.
+
+    :param list_names: lists them
+    """
+
+    def __init__(self, list_names: ListNames) -> None:
+        self._list_names = list_names
+        self._lock = asyncio.Lock()
+        self._names: tuple[str, ...] = ()
+        self._listed_at = float("-inf")
+
+    async def names(self, oldest: float) -> tuple[str, ...]:
+        """The channels' names.
+
+        :param oldest: seconds; a listing that is older is made anew
+        :raises TimeoutError: if it takes too long
+        """
+        async with self._lock:
+            now = asyncio.get_running_loop().time
+            if now() - self._listed_at > oldest:
+                async with asyncio.timeout(LIST_SECONDS):
+                    self._names = tuple(await self._list_names())
+                self._listed_at = now()
+            return self._names
+
+
+_listings: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Hashable, ChannelListing]] = (
+    WeakKeyDictionary()
+)
+
+
+def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
+    """Find the running event loop's listing of a pipe, or make it; it lives as long as somebody holds it.
+
+    :param key: what connection and pipe are told apart by
+    :param list_names: lists the channels' names
+    """
+    listings = _listings.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    listing = listings.get(key)
+    if listing is None:
+        listing = listings[key] = ChannelListing(list_names)
+    return listing
+
+
+# -- Turning polls of channels into steps: who is told about which commits, each of them once ------------
+#
+# A *step* leads from one watermark to the next. Consecutive steps share the watermark between them, so that
+# together they cover every commit since the watch began, and no commit twice.
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMark:
+    """What a channel had committed at some time.
+
+    :param token: the committed offset token, None for NULL
+    :param rows: rows inserted in the channel's life
+    :param created_on_ms: when that life began, milliseconds since 1970; a channel that is dropped and made
+        again counts from zero
+    """
+
+    token: str | None = None
+    rows: int = 0
+    created_on_ms: int | None = None
+
+    @classmethod
+    def of(cls, status: ChannelStatus) -> Self:
+        """Take the mark that a status shows; a channel that does not exist has committed nothing."""
+        if not status.exists:
+            return cls()
+        return cls(status.committed, status.rows_inserted, status.created_on_ms)
+
+    def rows_until(self, later: ChannelMark) -> int:
+        """Rows that became visible between this mark and a later one of the same channel."""
+        made_again = self.created_on_ms != later.created_on_ms or later.rows < self.rows
+        return later.rows if made_again else later.rows - self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Up to where somebody has been told of commits.
+
+    :param begun: False before the watch has seen every channel that it started with
+    :param rows: rows counted since the watch began
+    :param channels: the channels' marks; one that is not among them had committed nothing
+    """
+
+    begun: bool = False
+    rows: int = 0
+    channels: Mapping[str, ChannelMark] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        marks = {name: [mark.token, mark.rows, mark.created_on_ms] for name, mark in self.channels.items()}
+        return {"begun": self.begun, "rows": self.rows, "channels": marks}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` wrote."""
+        marks = {name: ChannelMark(*mark) for name, mark in value["channels"].items()}
+        return cls(bool(value["begun"]), int(value["rows"]), marks)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRule:
+    """Which commits are worth a message: all of them, every so many rows, or the one past a position.
+
+    :param passes: tell once of each channel that has committed this position or a later one
+    :param every_rows: tell when the rows of all channels together reach the next multiple of this
+    """
+
+    passes: Offset | None = None
+    every_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.passes is not None and self.every_rows is not None:
+            raise ConfigurationError(
+                f"passes={str(self.passes)!r} and every_rows={self.every_rows} are both given: drop one, or "
+                "watch twice"
+            )
+        if self.every_rows is not None and (isinstance(self.every_rows, bool) or self.every_rows < 1):
+            raise ConfigurationError(f"every_rows is {self.every_rows!r}: give a number of 1 or more")
+
+    @classmethod
+    def of(cls, *, passes: str | None, every_rows: int | None, offset_format: str) -> Self:
+        """Read the rule from a trigger's arguments.
+
+        :raises ConfigurationError: if they contradict each other, or the token is not of the format
+        """
+        return cls(offset_class(offset_format).parse(passes) if passes is not None else None, every_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one poll adds.
+
+    :param watermark: up to where one has been told, once the message is out
+    :param message: the message, None where the watermark moves silently
+    """
+
+    watermark: Watermark
+    message: dict[str, Any] | None = None
+
+
+class OffsetWatch:
+    """The memory of one watcher between polls.
+
+    :meth:`see` says which step is due, :meth:`accept` makes it; a step that is not accepted is due again.
+
+    :param pipe: the pipe's name, for the messages
+    :param rule: which commits are worth a message
+    :param watermark: from where to go on
+    """
+
+    def __init__(self, pipe: str, rule: OffsetRule, watermark: Watermark) -> None:
+        self._pipe = pipe
+        self._rule = rule
+        self._first: frozenset[str] | None = None
+        self._seen: dict[str, ChannelMark] = {}
+        self._rows = watermark.rows
+        self.watermark = watermark
+        self.problems: dict[str, str] = {}
+        if watermark.begun:
+            self._seen = dict(watermark.channels)
+
+    def start_with(self, names: Collection[str]) -> None:
+        """Say which channels there are when the watch begins: what they have committed by then is no news.
+
+        :param names: the channels; one that turns up later is news from its first row
+        """
+        if self._first is None:
+            self._first = frozenset(names)
+
+    def see(self, statuses: Mapping[str, ChannelStatus]) -> Step | None:
+        """Take in one poll.
+
+        :param statuses: of some or all of the watched channels
+        :returns: the step that is due, None if there is none
+        """
+        if not self.watermark.begun:
+            return self._begin(statuses)
+        for name, status in statuses.items():
+            if status.exists:
+                mark = ChannelMark.of(status)
+                self._rows += self._seen.get(name, ChannelMark()).rows_until(mark)
+                self._seen[name] = mark
+        if self._rule.every_rows is not None:
+            return self._count(self._rule.every_rows)
+        if self._rule.passes is not None:
+            return self._pass(self._rule.passes)
+        return self._move()
+
+    def accept(self, step: Step) -> None:
+        """Make a step.
+
+        :param step: what :meth:`see` returned last
+        """
+        if not self.watermark.begun:
+            self._seen, self._rows = dict(step.watermark.channels), step.watermark.rows
+        self.watermark = step.watermark
+
+    def _begin(self, statuses: Mapping[str, ChannelStatus]) -> Step | None:
+        if self._first is None:
+            return None
+        for name in self._first & statuses.keys():
+            self._seen.setdefault(name, ChannelMark.of(statuses[name]))
+        if self._first - self._seen.keys():
+            return None
+        return Step(Watermark(True, 0, {name: self._seen[name] for name in self._first}))
+
+    def _count(self, every: int) -> Step | None:
+        reported, now = self.watermark.rows // every, self._rows // every
+        if now == reported:
+            return None
+        first, last = (reported + 1) * every, now * every
+        return self._step(self._moved(), {"every_rows": every, "first": first, "last": last})
+
+    def _pass(self, position: Offset) -> Step | None:
+        passed: list[str] = []
+        changed = False
+        for name, mark in self._seen.items():
+            before = self._is_past(name, self._reported(name), position)
+            now = self._is_past(name, mark, position)
+            changed = changed or before != now
+            if now and not before:
+                passed.append(name)
+        if passed:
+            return self._step(passed, {"passes": str(position)})
+        # A channel that was reset to before the position may pass it again.
+        return Step(self._now()) if changed else None
+
+    def _move(self) -> Step | None:
+        moved = self._moved()
+        if moved:
+            return self._step(moved, {})
+        changed = any(self.watermark.channels.get(name) != mark for name, mark in self._seen.items())
+        return Step(self._now()) if changed else None
+
+    def _moved(self) -> list[str]:
+        return [name for name, mark in self._seen.items() if _has_moved(self._reported(name), mark)]
+
+    def _is_past(self, name: str, mark: ChannelMark, position: Offset) -> bool:
+        if mark.token is None:
+            return False
+        try:
+            return bool(type(position).parse(mark.token, channel=name) >= position)
+        except OffsetTokenError as error:
+            self.problems[name] = str(error)
+            return False
+
+    def _reported(self, name: str) -> ChannelMark:
+        return self.watermark.channels.get(name, ChannelMark())
+
+    def _now(self) -> Watermark:
+        return replace(self.watermark, rows=self._rows, channels=dict(self._seen))
+
+    def _step(self, names: Collection[str], more: Mapping[str, Any]) -> Step:
+        message: dict[str, Any] = {
+            "pipe": self._pipe,
+            "channels": {
+                name: {
+                    "token": self._seen[name].token,
+                    "rows": self._seen[name].rows,
+                    "previous_token": self._reported(name).token,
+                    "previous_rows": self._reported(name).rows,
+                }
+                for name in sorted(names)
+            },
+            "rows": self._rows - self.watermark.rows,
+            "total_rows": self._rows,
+            **more,
+        }
+        return Step(self._now(), {**message, "id": _identity(message)})
+
+
+def _has_moved(before: ChannelMark, now: ChannelMark) -> bool:
+    return before.rows_until(now) > 0 or (now.token is not None and now.token != before.token)
+
+
+def _identity(message: Mapping[str, Any]) -> str:
+    """A name for a message that is the same wherever and whenever the message is made."""
+    text = json.dumps(message, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+# -- A watermark that outlives its process, with the messages on their way written down before they go ---
+
+_VERSION = 1
+
+
+class StateStore(Protocol):
+    """Where a journal is kept; each write is durable when it returns."""
+
+    async def aget(self, key: str) -> Any:
+        """Read a value, None if there is none."""
+
+    async def aset(self, key: str, value: Any) -> None:
+        """Write a value of JSON."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    step: Step
+    answer: int | None = None
+
+
+class WatermarkJournal:
+    """Writes each step down before its message goes, and forgets it when the message has arrived.
+
+    A process that dies in between leaves the step in the store, and the next one sends the same message
+    again: no message is lost, and one that is sent twice is the same to the letter but for ``redelivered``.
+
+    Not thread-safe: everything happens on one event loop.
+
+    :param store: where it is kept; None keeps it in memory only
+    :param key: under which key
+    """
+
+    def __init__(self, store: StateStore | None, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._lock = asyncio.Lock()
+        self._base = Watermark()
+        self._entries: list[_Entry] = []
+        self._last_poll = -1
+        self.loaded = False
+
+    @property
+    def watermark(self) -> Watermark:
+        """Where to go on: after all that was ever written down."""
+        return self._entries[-1].step.watermark if self._entries else self._base
+
+    async def load(self) -> list[dict[str, Any]]:
+        """Read what an earlier process left.
+
+        :returns: its messages of which nobody knows whether they arrived, in their order, marked as
+            redelivered
+        """
+        stored = None if self._store is None else await self._store.aget(self._key)
+        if stored is not None:
+            self._base = Watermark.from_json(stored["watermark"])
+            self._entries = [
+                _Entry(Step(Watermark.from_json(one["watermark"]), one["message"])) for one in stored["sent"]
+            ]
+        self.loaded = True
+        messages = (entry.step.message for entry in self._entries)
+        return [{**message, "redelivered": True} for message in messages if message is not None]
+
+    async def write(self, step: Step) -> None:
+        """Write a step down, before its message goes.
+
+        :param step: the step after the one written last
+        """
+        async with self._lock:
+            entry = _Entry(step)
+            self._entries.append(entry)
+            try:
+                await self._save()
+            except BaseException:
+                self._entries.remove(entry)
+                raise
+
+    def sent_with(self, answer: int) -> None:
+        """Remember with which poll the messages went that are written down.
+
+        :param answer: the poll's number
+        """
+        self._last_poll = answer
+        for entry in self._entries:
+            if entry.answer is None:
+                entry.answer = answer
+
+    async def arrived(self, answer: int) -> None:
+        """Forget the steps whose messages have arrived.
+
+        :param answer: all messages that went with this poll or an earlier one have. A poll that this journal
+            never had says nothing
+        """
+        async with self._lock:
+            if answer > self._last_poll:
+                return
+            done = [entry for entry in self._entries if entry.answer is not None and entry.answer <= answer]
+            if done:
+                self._base = done[-1].step.watermark
+                self._entries = self._entries[len(done) :]
+                await self._save()
+
+    async def _save(self) -> None:
+        if self._store is None:
+            return
+        sent = [
+            {"watermark": entry.step.watermark.to_json(), "message": entry.step.message}
+            for entry in self._entries
+        ]
+        value = {"version": _VERSION, "watermark": self._base.to_json(), "sent": sent}
+        await self._store.aset(self._key, value)
+
+
+_open: WeakKeyDictionary[object, set[WatermarkJournal]] = WeakKeyDictionary()
+
+
+@contextmanager
+def fed_by(stream: object, journal: WatermarkJournal) -> Iterator[None]:
+    """Have a journal told, as long as the block runs, what arrived of the polls of one stream.
+
+    :param stream: what makes the polls
+    :param journal: of one that reads them
+    """
+    journals = _open.setdefault(stream, set())
+    journals.add(journal)
+    try:
+        yield
+    finally:
+        journals.discard(journal)
+
+
+def journals_fed_by(stream: object) -> list[WatermarkJournal]:
+    """List the journals of those who read a stream.
+
+    :param stream: what makes the polls
+    """
+    return list(_open.get(stream, ()))
+
+
+# -- Following the commits of a pipe's channels: from polls to messages, with a watermark that is kept ---
+
+START_NOW, START_BEGINNING = "now", "beginning"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRules:
+    """Which channels are followed, and which of their commits are told.
+
+    :param channel: the one channel; None for all whose names begin with ``prefix``
+    :param prefix: beginning of the channels' names; empty for all channels of the pipe
+    :param rule: which commits are worth a message
+    :param start: ``now`` tells what is committed after the first poll, ``beginning`` what was committed
+        before it as well
+    :param interval: seconds between two polls
+    :param list_interval: seconds between two searches for new channels
+    """
+
+    channel: str | None
+    prefix: str
+    rule: OffsetRule
+    start: str = START_NOW
+    interval: float = 5.0
+    list_interval: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.channel is not None and self.prefix:
+            raise ConfigurationError(
+                f"channel {self.channel!r} and channel_prefix {self.prefix!r} are both given: drop one of "
+                "them"
+            )
+        if self.start not in (START_NOW, START_BEGINNING):
+            raise ConfigurationError(
+                f"start is {self.start!r}: it must be {START_NOW!r} or {START_BEGINNING!r}"
+            )
+        for name, seconds in (("poll_interval", self.interval), ("list_interval", self.list_interval)):
+            if not seconds > 0:
+                raise ConfigurationError(f"{name} is {seconds}: give seconds above 0")
+
+    @property
+    def tells_the_past(self) -> bool:
+        """True when what was committed before the first poll is news too."""
+        return self.start == START_BEGINNING or self.rule.passes is not None
+
+
+class OffsetFollower:
+    """One watcher of a pipe's channels.
+
+    :param rules: what to follow and what to tell
+    :param poll: asks after the channels; its polls go to :meth:`take`
+    :param listing: finds the channels whose names begin with a prefix
+    :param journal: keeps the watermark
+    :param pipe_name: finds the pipe's full name
+    """
+
+    def __init__(
+        self,
+        rules: FollowRules,
+        *,
+        poll: StatusPoll,
+        listing: ChannelListing,
+        journal: WatermarkJournal,
+        pipe_name: Callable[[], Awaitable[str]],
+    ) -> None:
+        self._rules = rules
+        self._poll = poll
+        self._listing = listing
+        self._journal = journal
+        self._pipe_name = pipe_name
+        self._watch: OffsetWatch | None = None
+        self._first: tuple[str, ...] | None = None
+        self._known: set[str] = set()
+        self._reported_problems: dict[str, str] = {}
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Have the channels asked after, new ones too, as long as the block runs."""
+        with ExitStack() as stack:
+            stack.enter_context(fed_by(self._poll, self._journal))
+            if self._rules.channel is not None:
+                self._add([self._rules.channel], stack)
+                yield
+                return
+            search = asyncio.create_task(self._search(stack), name="snowpipe channel listing")
+            try:
+                yield
+            finally:
+                search.cancel()
+                with suppress(asyncio.CancelledError):
+                    await search
+
+    async def take(self, number: int, answer: PolledStatuses) -> list[dict[str, Any]]:
+        """Take in one poll.
+
+        Whatever goes wrong is logged and tried again with the next poll; nothing is told before it is
+        written down.
+
+        :param number: the poll's number, growing
+        :param answer: the poll
+        :returns: the messages to send now
+        """
+        messages: list[dict[str, Any]] = []
+        try:
+            watch = self._watch
+            if watch is None:
+                watch, messages = await self._begin()
+                self._watch = watch
+            if self._first is not None:
+                watch.start_with(self._first)
+            step = watch.see({name: answer.statuses[name] for name in self._known if name in answer.statuses})
+            self._report(watch)
+            if step is not None:
+                await self._journal.write(step)
+                watch.accept(step)
+                if step.message is not None:
+                    messages.append({**step.message, "redelivered": False})
+        except Exception as error:  # noqa: BLE001  the watcher outlives it
+            log.warning("a poll of the channels is put off: %s: %s", type(error).__name__, error)
+        self._journal.sent_with(number)
+        return messages
+
+    async def settled(self, number: int) -> None:
+        """Take the messages that went with a poll for arrived, where nobody says so.
+
+        :param number: the poll's number
+        """
+        await self._journal.arrived(number)
+
+    async def _begin(self) -> tuple[OffsetWatch, list[dict[str, Any]]]:
+        pipe = await self._pipe_name()
+        unsure = await self._journal.load()
+        watermark = self._journal.watermark
+        if not watermark.begun and self._rules.tells_the_past:
+            watermark = Watermark(begun=True)
+        if unsure:
+            log.info("%d message(s) are sent again: nobody knows whether they arrived", len(unsure))
+        return OffsetWatch(pipe, self._rules.rule, watermark), unsure
+
+    async def _search(self, stack: ExitStack) -> None:
+        while True:
+            try:
+                names = await self._listing.names(self._rules.list_interval / 2)
+            except Exception as error:  # noqa: BLE001  the next search may go well
+                log.warning("listing the channels failed: %s: %s", type(error).__name__, error)
+            else:
+                self._add([name for name in names if name.startswith(self._rules.prefix)], stack)
+            await asyncio.sleep(self._rules.list_interval)
+
+    def _add(self, names: list[str], stack: ExitStack) -> None:
+        new = [name for name in names if name not in self._known]
+        if self._first is None:
+            self._first = tuple(new)
+        if new:
+            self._known.update(new)
+            stack.enter_context(self._poll.waiting(new, self._rules.interval))
+
+    def _report(self, watch: OffsetWatch) -> None:
+        for name, text in watch.problems.items():
+            if self._reported_problems.get(name) != text:
+                log.warning("%s", text)
+        self._reported_problems = dict(watch.problems)
