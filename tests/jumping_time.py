@@ -17,7 +17,7 @@ _WAITING = (
     "streaming.reset",
     "streaming.retry",
     "streaming.small_load",
-    "spark.sink",
+    "spark.task.sink",
 )
 """The modules that wait, or ask how long a token lives."""
 

@@ -24,11 +24,16 @@ from airflow_provider_snowpipe.operators.load_choice import why_not_copy_file
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import ListedFile, listing_shape
-from airflow_provider_snowpipe.spark.files.formats import reader_of
-from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze, refuse_numbers_before
-from airflow_provider_snowpipe.spark.files.late_files import Listings, PassedFiles
-from airflow_provider_snowpipe.spark.files.resume import resume_after
-from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
+from airflow_provider_snowpipe.spark.sources.files.groups import (
+    FileGroup,
+    SourceFile,
+    freeze,
+    refuse_numbers_before,
+)
+from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.readers import reader_of
+from airflow_provider_snowpipe.spark.sources.files.resume import resume_after
+from airflow_provider_snowpipe.spark.sources.files.stored_bytes import compression_of
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -45,9 +50,9 @@ from airflow_provider_snowpipe.streaming.verified_offset import VerifiedFileLine
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.routing.boundary import PartitionPosition
-    from airflow_provider_snowpipe.spark.files.groups import SourceFile
-    from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-    from airflow_provider_snowpipe.spark.source import OnDataLoss
+    from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+    from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 

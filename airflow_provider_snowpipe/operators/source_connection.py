@@ -12,8 +12,8 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.source import SourceSpec
-    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 
 _KAFKA_KEYS = {"bootstrap.servers": "bootstrap_servers", "schema.registry.url": "schema_registry_url"}
 
@@ -48,8 +48,8 @@ def connected_source(
     :returns: the source without a secret, and the secrets
     :raises ConfigurationError: if the source is wrong, or an argument names a connection of another kind
     """
-    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
-    from airflow_provider_snowpipe.spark.sources import source_spec
+    from airflow_provider_snowpipe.spark.sources.registry import source_spec
+    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 
     if not isinstance(source, Mapping):
         return source_spec(source), SourceSecrets()
@@ -81,8 +81,8 @@ def with_connection(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, 
     :returns: the source without a secret, and the secrets
     :raises ConfigurationError: if the source is of another kind
     """
-    from airflow_provider_snowpipe.spark.kafka.options import SECRETS, SET_BY_SOURCE
-    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.kafka.options import SECRETS, SET_BY_SOURCE
+    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 
     if source.get("kind") != "kafka":
         raise ConfigurationError(
@@ -119,7 +119,7 @@ def with_catalog(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, Any
     :returns: the source without a secret, and the secrets
     :raises ConfigurationError: if the source is of another kind
     """
-    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 
     if source.get("kind") != "iceberg":
         raise ConfigurationError(
@@ -156,6 +156,6 @@ def _text(value: Any) -> str:
 
 def _is_secret(name: str, value: str) -> bool:
     """True for passwords and keys, and for an address with a password in it."""
-    from airflow_provider_snowpipe.spark.tables.spec import looks_secret
+    from airflow_provider_snowpipe.spark.sources.tables.spec import looks_secret
 
     return looks_secret(name) or (name == "uri" and "@" in value)

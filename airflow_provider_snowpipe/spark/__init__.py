@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def job_file() -> Path:
     """The application file to give to ``spark-submit``."""
-    return Path(__file__).with_name("job.py")
+    return Path(__file__).parent / "driver" / "job.py"
 
 
 def write_job_file() -> Path:
@@ -33,7 +33,7 @@ def register(spark: SparkSession) -> None:
     :param spark: the session
     """
     from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
-    from airflow_provider_snowpipe.spark.kafka.stream_source import KafkaDataSource
+    from airflow_provider_snowpipe.spark.sources.kafka.stream import KafkaDataSource
 
     spark.dataSource.register(SnowpipeDataSource)
     spark.dataSource.register(KafkaDataSource)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 from tests.kafka_stream import TopicStream
 from tests.kafka_topics import MockCluster, group_offsets, keyed_records, numbered, produce

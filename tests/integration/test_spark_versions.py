@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from airflow_provider_snowpipe.spark import versions
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.driver import versions
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from tests.spark_job import SparkJob, ids_in, new_table, numbered_name, write_rows
 
 pytestmark = pytest.mark.spark

@@ -26,14 +26,14 @@ from airflow_provider_snowpipe.spark.bulk.write_plan import (
     WriteReport,
     WrittenFile,
 )
-from airflow_provider_snowpipe.spark.connect import is_connect
-from airflow_provider_snowpipe.spark.driver import elapsed
-from airflow_provider_snowpipe.spark.failures import error_of_task, error_type_of
-from airflow_provider_snowpipe.spark.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
-from airflow_provider_snowpipe.spark.jvm import check_versions
-from airflow_provider_snowpipe.spark.submitted import JobSession, clear_report, complain, leave
-from airflow_provider_snowpipe.spark.tables.reading import asked_of_spark, in_one_line, open_rows
+from airflow_provider_snowpipe.spark.driver.connect import is_connect
+from airflow_provider_snowpipe.spark.driver.failures import error_of_task, error_type_of
+from airflow_provider_snowpipe.spark.driver.run import elapsed
+from airflow_provider_snowpipe.spark.driver.session import JobSession, clear_report, complain, leave
+from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.stored_bytes import compression_of
+from airflow_provider_snowpipe.spark.sources.tables.reading import asked_of_spark, in_one_line, open_rows
+from airflow_provider_snowpipe.spark.submit.jvm import check_versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"

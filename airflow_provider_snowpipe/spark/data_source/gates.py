@@ -16,9 +16,13 @@ from airflow_provider_snowpipe.spark.data_source.ordered import ordered_offset_c
 from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, compares_before_sending
 from airflow_provider_snowpipe.spark.data_source.tokens import driver_token
-from airflow_provider_snowpipe.spark.failures import final_error
+from airflow_provider_snowpipe.spark.driver.failures import final_error
+from airflow_provider_snowpipe.spark.driver.settlement import (
+    refuse_missing_commits,
+    refuse_rejected_rows,
+    settle,
+)
 from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.channel import Channel

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from airflow_provider_snowpipe.spark.row_rules import check_dead_letter_path, letter_topic
+from airflow_provider_snowpipe.spark.submit.row_rules import check_dead_letter_path, letter_topic
 from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.exchange import base_url

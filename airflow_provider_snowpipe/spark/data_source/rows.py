@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.data_source.variants import encode_rows
-from airflow_provider_snowpipe.spark.source import part_bytes
+from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions

@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome,
 from airflow_provider_snowpipe.spark.data_source.put_aside import row_rules
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
 from airflow_provider_snowpipe.spark.data_source.runs import channel_shares
-from airflow_provider_snowpipe.spark.sink import (
+from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     SinkSettings,
     load_channel,

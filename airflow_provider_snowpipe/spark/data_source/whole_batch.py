@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.spark.data_source.gates import driver_client, fen
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
 from airflow_provider_snowpipe.spark.data_source.runs import channel_shares
-from airflow_provider_snowpipe.spark.failures import final_error
+from airflow_provider_snowpipe.spark.driver.failures import final_error
 from airflow_provider_snowpipe.streaming.batch_offset import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.errors import (
     ContinuityError,

@@ -20,7 +20,7 @@ import pytest
 from airflow_provider_snowpipe.cli import doctor as module
 from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.cli.doctor import Doctor, Finding
-from airflow_provider_snowpipe.spark import jvm
+from airflow_provider_snowpipe.spark.submit import jvm
 from tests.airflow_connections import PAT, SetConnection
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import connect, connect_by_form
@@ -308,7 +308,7 @@ class TestSpark:
 
     def test_two_versions_of_pyspark(self, set_connection, monkeypatch):
         monkeypatch.setattr(
-            "airflow_provider_snowpipe.spark.jvm._version",
+            "airflow_provider_snowpipe.spark.submit.jvm._version",
             {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get,
         )
         found = of_spark(set_connection, "local")

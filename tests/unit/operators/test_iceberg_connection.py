@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_snowpipe.operators.source_connection import with_catalog
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 SOURCE = {"kind": "iceberg", "table": "sales.orders"}

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from airflow_provider_snowpipe.operators.source_connection import with_connection
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 SOURCE = {"kind": "kafka", "topics": ["orders"]}

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.connect import is_connect, one_task_each
-from airflow_provider_snowpipe.spark.files.resume import Resume
-from airflow_provider_snowpipe.spark.sink import PartitionResult
-from airflow_provider_snowpipe.spark.sources import open_source
-from airflow_provider_snowpipe.spark.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.driver.connect import is_connect, one_task_each
+from airflow_provider_snowpipe.spark.sources.files.resume import Resume
+from airflow_provider_snowpipe.spark.sources.registry import open_source
+from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 

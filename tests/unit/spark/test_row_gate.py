@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from airflow_provider_snowpipe.spark import dead_letters
-from airflow_provider_snowpipe.spark.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
-from airflow_provider_snowpipe.spark.row_gate import RowGate
-from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.task import dead_letters
+from airflow_provider_snowpipe.spark.task.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.spark.task.row_gate import RowGate
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset

@@ -1,7 +1,7 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.files.groups import freeze
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.groups import freeze
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver import Run
-from airflow_provider_snowpipe.spark.files import late_files
-from airflow_provider_snowpipe.spark.files.groups import LISTING_FOLDER
-from airflow_provider_snowpipe.spark.plan import JobPlan
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.sources.files import late_files
+from airflow_provider_snowpipe.spark.sources.files.groups import LISTING_FOLDER
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from tests.fake_snowpipe import PIPE, URL, KilledError
 from tests.memory_source import InProcessSpark

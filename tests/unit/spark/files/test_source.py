@@ -2,8 +2,8 @@
 
 import gzip
 
-from airflow_provider_snowpipe.spark.files.source import FileSource
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.iceberg.history import DataFile, History, SnapshotRows
+from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, SnapshotRows
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
 
-from airflow_provider_snowpipe.spark.iceberg.source import IcebergPartition
-from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
-from airflow_provider_snowpipe.spark.sources import open_source, source_spec
+from airflow_provider_snowpipe.spark.sources.iceberg.reader import IcebergPartition
+from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
+from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourcePositionError,

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.kafka.client import ClientSettings
-from airflow_provider_snowpipe.spark.kafka.cluster import Bounds
-from airflow_provider_snowpipe.spark.kafka.frame import KafkaFramePartition
-from airflow_provider_snowpipe.spark.kafka.source import KafkaPartition
-from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.kafka.client import ClientSettings
+from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds
+from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
+from airflow_provider_snowpipe.spark.sources.kafka.spark_reader import KafkaFramePartition
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

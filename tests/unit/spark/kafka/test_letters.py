@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from airflow_provider_snowpipe.spark.plan import JobPlan
-from airflow_provider_snowpipe.spark.row_gate import RowGate
-from airflow_provider_snowpipe.spark.row_rules import RowRules
-from airflow_provider_snowpipe.spark.sources import open_source, source_spec
+from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.task.row_gate import RowGate
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -3,7 +3,7 @@ from dataclasses import asdict
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 BASE = {"kind": "kafka", "bootstrap_servers": "a:9092,b:9092", "topics": ["orders"]}

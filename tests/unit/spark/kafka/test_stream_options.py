@@ -4,14 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.kafka.records import Records
-from airflow_provider_snowpipe.spark.kafka.stream_options import StreamOptions
+from airflow_provider_snowpipe.spark.sources.kafka.records import Records
+from airflow_provider_snowpipe.spark.sources.kafka.stream_options import StreamOptions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from airflow_provider_snowpipe.spark.kafka.stream_source import (
+from airflow_provider_snowpipe.spark.sources.kafka.stream import (
     ARROW_SCHEMA,
     KafkaDataSource,
     arrow_rows,

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from airflow_provider_snowpipe.spark.kafka.client import ClientSettings
-from airflow_provider_snowpipe.spark.kafka.cluster import Bounds
-from airflow_provider_snowpipe.spark.kafka.source import KafkaPartition
-from airflow_provider_snowpipe.spark.kafka.topic_ids import TopicIds, id_channel
-from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.kafka.client import ClientSettings
+from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds
+from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
+from airflow_provider_snowpipe.spark.sources.kafka.topic_ids import TopicIds, id_channel
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError, SourceUnavailableError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 

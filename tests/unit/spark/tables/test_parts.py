@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.frames import LINE
-from airflow_provider_snowpipe.spark.tables.parts import POSITION, VERSION, keyed_parts, versioned_parts
+from airflow_provider_snowpipe.spark.driver.frames import LINE
+from airflow_provider_snowpipe.spark.sources.tables.parts import (
+    POSITION,
+    VERSION,
+    keyed_parts,
+    versioned_parts,
+)
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset, LexicographicOffset

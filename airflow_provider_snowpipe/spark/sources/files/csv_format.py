@@ -1,0 +1,198 @@
+"""CSV files: every value is text, which the service casts to its column's type.
+
+Nothing is inferred, because a type inferred from one part of a file need not fit the next. The positions are
+records, counted from 1 without the header and without blank lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import refuse_missing_columns, row_blocks_of
+from airflow_provider_snowpipe.spark.sources.files.csv_records import Dialect, Records, whole_records
+from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, Place, RowBlock, too_few_rows
+from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.stored_bytes import compression_of
+from airflow_provider_snowpipe.streaming.errors import EncodingError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+
+_NEWLINE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CsvReader(FileReader):
+    """Reads CSV.
+
+    :param dialect: how values and records are told apart
+    :param header: True if the first record names the columns
+    :param column_names: names instead of those
+    :param columns: the columns to read, None for all
+    :param null_values: texts that mean NULL, as COPY's NULL_IF; the empty one only without quotes
+    :param compression: how the files are compressed, ``auto`` to go by their names
+    """
+
+    dialect: Dialect = field(default_factory=Dialect)
+    header: bool = True
+    column_names: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    null_values: Sequence[str] = ("",)
+    compression: str = "auto"
+
+    @classmethod
+    def of(cls, spec: FileSourceSpec) -> Self:
+        """Make the reader of a source's files."""
+        return cls(
+            Dialect(spec.delimiter, spec.quote, spec.escape),
+            spec.header,
+            spec.column_names,
+            spec.columns,
+            spec.null_values,
+            spec.compression,
+        )
+
+    def may_grow(self, file: SourceFile) -> bool:
+        """True unless the file is compressed."""
+        return compression_of(file, self.compression) == "none"
+
+    def place_after(self, file: SourceFile, line: int) -> Place:
+        """Count the records up to the committed one."""
+        wanted = line + self.header
+        seen = 0
+        chunks = self._records(file, 0, keep_tail=True)
+        for records in chunks:
+            if seen + len(records.ends) >= wanted:
+                end = int(records.ends[wanted - seen - 1])
+                done = end == len(records.text) and next(chunks, None) is None
+                return Place(records.position + end, done)
+            seen += len(records.ends)
+        raise too_few_rows(file, max(seen - self.header, 0), line, "record")
+
+    def blocks(
+        self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
+    ) -> Iterator[RowBlock]:
+        """Read the records that are not blank."""
+        number = after_line
+        names: list[str] | None = None
+        for records in self._records(file, offset, keep_tail=keep_tail):
+            if names is None:
+                names = self._names(file)
+                refuse_missing_columns(file, self.columns, names)
+                if offset == 0 and self.header:
+                    records = _without_first(records)
+            if not len(records.ends):
+                continue
+            rows = self._parsed(records, names, file, number)
+            ends = records.ends + records.position
+            yield from row_blocks_of(rows, file, after_line=number, limits=limits, ends=ends)
+            number += rows.num_rows
+
+    def _records(self, file: SourceFile, offset: int, *, keep_tail: bool) -> Iterator[Records]:
+        compression = compression_of(file, self.compression)
+        chunks = whole_records(file, offset, self.dialect, compression=compression, keep_tail=keep_tail)
+        return (chunk for chunk in chunks if len(chunk.ends))
+
+    def _names(self, file: SourceFile) -> list[str]:
+        """The columns' names in the order of the file."""
+        if self.column_names is not None:
+            return list(self.column_names)
+        first = next(self._records(file, 0, keep_tail=True))
+        text = first.text[: int(first.ends[0])]
+        try:
+            table = csv.read_csv(
+                pa.BufferReader(text),
+                csv.ReadOptions(autogenerate_column_names=True, use_threads=False),
+                self._parse_options(),
+                csv.ConvertOptions(
+                    strings_can_be_null=False, null_values=[], true_values=[], false_values=[]
+                ),
+            )
+            names = [str(column[0].cast(pa.string()).as_py()) for column in table.columns]
+        except pa.ArrowInvalid as error:
+            raise EncodingError(f"file {file.path!r}: the header cannot be read ({error})") from None
+        if "" in names:
+            raise EncodingError(
+                f"file {file.path!r}: column {names.index('') + 1} of {len(names)} has no name in the "
+                "header; give column_names"
+            )
+        return names
+
+    def _parse_options(self, handler: Any = None) -> csv.ParseOptions:
+        return csv.ParseOptions(
+            delimiter=self.dialect.delimiter,
+            quote_char=self.dialect.quote or False,
+            double_quote=bool(self.dialect.quote),
+            escape_char=self.dialect.escape or False,
+            newlines_in_values=True,
+            ignore_empty_lines=True,
+            invalid_row_handler=handler,
+        )
+
+    def _parsed(self, records: Records, names: list[str], file: SourceFile, after: int) -> pa.Table:
+        """Parse records in one piece, all values as text.
+
+        :param after: number of the record before the first
+        """
+        bad: list[tuple[int, int]] = []
+
+        def refuse(row: csv.InvalidRow) -> str:
+            bad.append((row.number, row.actual_columns))
+            return "error"
+
+        try:
+            rows = csv.read_csv(
+                pa.BufferReader(self._ended(records.text)),
+                csv.ReadOptions(column_names=names, use_threads=False, block_size=len(records.text) + 2),
+                self._parse_options(refuse),
+                csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.large_string()),
+                    include_columns=self.columns,
+                    null_values=[""] if "" in self.null_values else [],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            last = after + len(records.ends)
+            if bad:
+                number, have = bad[0]
+                reason = f"record {after + number} has {have} value(s), the columns are {len(names)}"
+            elif "UTF8" in str(error):
+                reason = f"records {after + 1} to {last} are not all UTF-8 text; convert the file"
+            else:
+                reason = f"records {after + 1} to {last} cannot be parsed"
+            raise EncodingError(f"file {file.path!r}: {reason}. Records before may have been sent") from None
+        if rows.num_rows != len(records.ends):
+            raise EncodingError(
+                f"file {file.path!r}: between records {after + 1} and {after + len(records.ends)} a carriage "
+                "return without a newline ends a line or a value; convert the line ends, or quote the value"
+            )
+        return self._with_nulls(rows)
+
+    @staticmethod
+    def _ended(text: memoryview) -> memoryview | bytes:
+        """The text with a newline at its end.
+
+        Without one Arrow takes an empty last value for quoted if the one before it was (PyArrow 26).
+        """
+        return text if text[-1] == _NEWLINE else text.tobytes() + b"\n"
+
+    def _with_nulls(self, rows: pa.Table) -> pa.Table:
+        """Put NULL where a value is one of those texts, in quotes or not."""
+        texts = [text for text in self.null_values if text]
+        if not texts:
+            return rows
+        nulls, null = pa.array(texts, pa.large_string()), pa.scalar(None, pa.large_string())
+        columns = [pc.if_else(pc.is_in(column, nulls), null, column) for column in rows.columns]
+        return pa.table(columns, names=rows.column_names)
+
+
+def _without_first(records: Records) -> Records:
+    begin = int(records.ends[0])
+    return Records(records.text[begin:], records.position + begin, records.ends[1:] - begin)

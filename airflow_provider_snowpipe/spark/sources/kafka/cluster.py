@@ -1,0 +1,270 @@
+"""What the driver asks a Kafka cluster: its partitions, how far they reach, and a group's offsets."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from airflow_provider_snowpipe.spark.sources.kafka.client import (
+    ClientSettings,
+    LastError,
+    kafka_error,
+    refused_settings,
+    require_client,
+)
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourcePositionError
+
+TopicAndNumber = tuple[str, int]
+_INTERNAL = "__"
+_NO_OFFSET = 0
+_LATEST, _EARLIEST = -1, -2
+"""In place of a moment (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
+_SAMPLED = 500
+"""Records whose size stands for that of all."""
+_SAMPLE_SECONDS = 5.0
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a topic-partition reached when the run began.
+
+    :param earliest: the first offset that retention has left
+    :param end: the offset behind the last record that may be read; with ``read_committed`` it stops ahead of
+        an open transaction
+    :param high: the offset behind the last record that is there
+    """
+
+    earliest: int
+    end: int
+    high: int
+
+
+class KafkaCluster:
+    """A cluster as the driver asks it; a context manager.
+
+    :param settings: of the clients
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        require_client()
+        self._settings = settings
+        self._timeout = settings.timeout_seconds
+        self._said = LastError()
+        self._consumer = self._open_consumer(settings)
+
+    def __enter__(self) -> KafkaCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def partitions(self, topics: Iterable[str], pattern: str | None) -> list[TopicAndNumber]:
+        """List topic-partitions, ordered.
+
+        :param topics: names of topics that must exist
+        :param pattern: regular expression for the names, None to go by ``topics``
+        :raises SourcePositionError: if there is no such topic
+        """
+        names = list(topics) if pattern is None else self._matching(pattern)
+        found: list[TopicAndNumber] = []
+        for name in names:
+            topic = self._ask(f"topic {name!r}", partial(self._metadata, name)).topics[name]
+            if topic.error is not None:
+                raise self._topic_error(name, topic.error)
+            found += [(name, number) for number in topic.partitions]
+        return sorted(found)
+
+    def bounds(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, Bounds]:
+        """Read how far each partition reaches.
+
+        :param partitions: topic-partitions
+        """
+        wanted = list(partitions)
+        low = self._offsets(self._consumer, wanted, _EARLIEST)
+        end = self._offsets(self._consumer, wanted, _LATEST)
+        high = self._ends_of_all(wanted) if self._settings.isolation == "read_committed" else end
+        return {one: Bounds(low[one], min(end[one], high[one]), high[one]) for one in wanted}
+
+    def offsets_at(
+        self, bounds: Mapping[TopicAndNumber, Bounds], milliseconds: int
+    ) -> dict[TopicAndNumber, int]:
+        """Find the first record that is not older than a moment; a partition's end where there is none.
+
+        :param bounds: the partitions
+        :param milliseconds: the moment, since 1970-01-01 UTC
+        """
+        found = self._offsets(self._consumer, bounds, milliseconds)
+        return {
+            one: bounds[one].end if offset < 0 else max(offset, bounds[one].earliest)
+            for one, offset in found.items()
+        }
+
+    def group_offsets(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, int]:
+        """Read the group's committed offsets: the next record to read, by partition; others have none.
+
+        :param partitions: topic-partitions
+        """
+        from confluent_kafka import TopicPartition
+
+        wanted = [TopicPartition(topic, number) for topic, number in partitions]
+        found = self._ask(
+            f"offsets of group {self._settings.group_id!r}",
+            lambda: self._consumer.committed(wanted, timeout=self._timeout),
+        )
+        for one in found:
+            if one.error is not None:
+                raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+        return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
+        """Read the ids of topics; None for one whose brokers tell none.
+
+        Brokers before Kafka 2.8 have no ids, and some that only speak its protocol give every topic the id 0.
+        Without a controller nobody answers (librdkafka's mock has none), which is not waited for.
+
+        :param topics: names of topics that exist
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        names = sorted(set(topics))
+        known = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout))
+        if not names or known.controller_id not in known.brokers:
+            return dict.fromkeys(names)
+        admin = AdminClient({**self._settings.config(), "error_cb": self._said})
+        answers = admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
+        found: dict[str, str | None] = {}
+        for name in names:
+            try:
+                uuid = answers[name].result(self._timeout + 1).topic_id
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:
+                    raise kafka_error(
+                        error.args[0], f"topic {name!r}", self._settings, self._said.text
+                    ) from None
+                found[name] = None
+                continue
+            bits = uuid.get_most_significant_bits() or uuid.get_least_significant_bits()
+            found[name] = str(uuid) if bits else None
+        return found
+
+    def mean_bytes(self, partition: TopicAndNumber, start: int) -> float | None:
+        """Estimate the bytes of a record's value from the first ones after an offset; None for no record.
+
+        :param partition: the topic-partition
+        :param start: the first offset
+        """
+        from confluent_kafka import TopicPartition
+
+        topic, number = partition
+        self._consumer.assign([TopicPartition(topic, number, start)])
+        sizes: list[int] = []
+        deadline = time.monotonic() + min(self._timeout, _SAMPLE_SECONDS)
+        has_more = True
+        while has_more and len(sizes) < _SAMPLED and time.monotonic() < deadline:
+            found = self._ask(
+                f"partition {number} of topic {topic!r}",
+                lambda: self._consumer.consume(_SAMPLED, _LOOK_SECONDS),
+            )
+            sizes += [len(one.value() or b"") for one in found if one.error() is None]
+            # The end of the partition comes as an error, and so does everything else that ends a look.
+            has_more = all(one.error() is None for one in found)
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def move_group(self, offsets: Mapping[TopicAndNumber, int]) -> None:
+        """Move the group's offsets forward; one that is further already stays.
+
+        :param offsets: the next record to read, by partition
+        :raises WriterActiveError: if the group has members, whose bookmark it is then
+        """
+        from confluent_kafka import TopicPartition
+
+        known = self.group_offsets(offsets)
+        ahead = [
+            TopicPartition(topic, number, offset)
+            for (topic, number), offset in sorted(offsets.items())
+            if known.get((topic, number), -1) < offset
+        ]
+        if ahead:
+            moved = self._ask(
+                f"offsets of group {self._settings.group_id!r}",
+                lambda: self._consumer.commit(offsets=ahead, asynchronous=False),
+            )
+            for one in moved or ():
+                if one.error is not None:
+                    raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+
+    def _matching(self, pattern: str) -> list[str]:
+        every = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout)).topics
+        names = [
+            name
+            for name in every
+            if not name.startswith(_INTERNAL) and re.fullmatch(pattern, name) is not None
+        ]
+        if not names:
+            raise SourcePositionError(
+                f"no topic of {self._settings.bootstrap_servers} matches {pattern!r} ({len(every)} topics "
+                "are there to see): check the pattern and the user's rights. Nothing was read or sent"
+            )
+        return sorted(names)
+
+    def _metadata(self, topic: str) -> Any:
+        return self._consumer.list_topics(topic, timeout=self._timeout)
+
+    def _topic_error(self, name: str, error: Any) -> SnowpipeError:
+        from confluent_kafka import KafkaError
+
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            return SourcePositionError(
+                f"topic {name!r} does not exist on {self._settings.bootstrap_servers}: create it or mend the "
+                "name. Nothing was read or sent"
+            )
+        return kafka_error(error, f"topic {name!r}", self._settings)
+
+    def _open_consumer(self, settings: ClientSettings) -> Any:
+        from confluent_kafka import Consumer, KafkaException
+
+        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._said}
+        try:
+            return Consumer(config)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise refused_settings(error, settings) from None
+
+    def _ends_of_all(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, int]:
+        # A consumer asks at its own isolation level, and an open transaction hides what is behind it.
+        consumer = self._open_consumer(replace(self._settings, isolation="read_uncommitted"))
+        try:
+            return self._offsets(consumer, partitions, _LATEST)
+        finally:
+            consumer.close()
+
+    def _offsets(
+        self, consumer: Any, partitions: Iterable[TopicAndNumber], moment: int
+    ) -> dict[TopicAndNumber, int]:
+        from confluent_kafka import TopicPartition
+
+        asked = [TopicPartition(topic, number, moment) for topic, number in partitions]
+        if not asked:
+            return {}
+        found = self._ask(
+            "offsets", lambda: consumer.offsets_for_times(asked, timeout=self._timeout), consumer
+        )
+        for one in found:
+            if one.error is not None:
+                what = f"partition {one.partition} of topic {one.topic!r}"
+                raise kafka_error(one.error, what, self._settings, self._said.text)
+        return {(one.topic, one.partition): one.offset for one in found}
+
+    def _ask(self, what: str, question: Callable[[], Any], consumer: Any = None) -> Any:
+        from confluent_kafka import KafkaException
+
+        try:
+            return question()
+        except KafkaException as error:
+            (consumer or self._consumer).poll(0)
+            raise kafka_error(error.args[0], what, self._settings, self._said.text) from None

@@ -1,0 +1,228 @@
+"""The Kafka source: each topic-partition is a partition, its position the offset of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from airflow_provider_snowpipe.spark.sources.kafka.client import ClientSettings
+from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds, KafkaCluster, TopicAndNumber
+from airflow_provider_snowpipe.spark.sources.kafka.dead_letters import DeadLetterTopic
+from airflow_provider_snowpipe.spark.sources.kafka.options import REGISTRY_TOKEN, REGISTRY_USER_INFO, SECRETS
+from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
+from airflow_provider_snowpipe.spark.sources.kafka.topic_ids import TopicIds
+from airflow_provider_snowpipe.spark.sources.source import (
+    Behind,
+    OnDataLoss,
+    Partition,
+    Source,
+    SourcePartition,
+)
+from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.submit.row_rules import letter_topic
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder, DeadLetterPlace
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
+
+
+class KafkaSource(Source):
+    """Topics of a cluster, with ends that are fixed when the driver lists the partitions.
+
+    :param spec: the source
+    :param on_data_loss: what to do if retention has taken the record after the committed one
+    """
+
+    def __init__(self, spec: KafkaSourceSpec, on_data_loss: OnDataLoss) -> None:
+        self._spec = spec
+        self._on_data_loss = on_data_loss
+        self._settings = ClientSettings.of(spec, SourceSecrets())
+        self._listed: tuple[KafkaPartition, ...] = ()
+
+    def take_secrets(self, secrets: SourceSecrets) -> None:
+        """Take passwords and keys of the brokers and the registry, by librdkafka's names."""
+        unknown = sorted(set(secrets.values) - SECRETS)
+        if unknown:
+            raise ConfigurationError(
+                f"the Kafka source takes no secret {unknown[0]!r}: use {', '.join(sorted(SECRETS))}"
+            )
+        registry = {REGISTRY_USER_INFO, REGISTRY_TOKEN} & set(secrets.values)
+        if registry and not self._spec.schema_registry_url:
+            raise ConfigurationError(
+                f"the Kafka source has the secret {min(registry)!r} and no schema_registry_url: give the "
+                f"URL, "
+                "or leave the secret out"
+            )
+        self._settings = replace(self._settings, secrets=secrets)
+
+    def partitions(self) -> tuple[KafkaPartition, ...]:
+        """List the topic-partitions and how far they reach now."""
+        spec = self._spec
+        with KafkaCluster(self._settings) as cluster:
+            bounds = cluster.bounds(cluster.partitions(spec.topics, spec.topic_pattern))
+            known = cluster.group_offsets(bounds) if spec.group_id else {}
+            first = {**self._starts(cluster, bounds, known), **known}
+        self._listed = tuple(
+            KafkaPartition(
+                name=f"{topic}_{number}",
+                topic=topic,
+                number=number,
+                first=first[topic, number],
+                bounds=bounds[topic, number],
+                spec=spec,
+                settings=self._settings,
+                on_data_loss=self._on_data_loss,
+            )
+            for topic, number in bounds
+        )
+        return self._listed
+
+    def check_identity(
+        self,
+        client: SnowpipeClient,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+    ) -> None:
+        """Refuse topics that were deleted and made again since the positions were committed."""
+        own = {name: one for name, one in partitions.items() if isinstance(one, KafkaPartition)}
+        with KafkaCluster(self._settings) as cluster:
+            ids = cluster.topic_ids({one.topic for one in own.values()})
+        TopicIds(client, self._on_data_loss).check(own, committed, ids)
+
+    def finish(self, committed: Mapping[str, Offset]) -> None:
+        """Move the group's offsets behind the committed records; elsewhere keep where the source began."""
+        if not self._spec.group_id:
+            return
+        places = {one.name: one for one in self._listed}
+        offsets = {(one.topic, one.number): one.first for one in self._listed}
+        for name, position in committed.items():
+            offsets[places[name].topic, places[name].number] = _integer(position).value + 1
+        with KafkaCluster(self._settings) as cluster:
+            cluster.move_group(offsets)
+
+    def _starts(
+        self,
+        cluster: KafkaCluster,
+        bounds: Mapping[TopicAndNumber, Bounds],
+        known: Mapping[TopicAndNumber, int],
+    ) -> dict[TopicAndNumber, int]:
+        """Where partitions begin that have neither a token nor a group's offset.
+
+        With ``latest``, a partition that was added to a topic which the group knows begins with its first
+        record: all of it is newer than the start.
+        """
+        if self._spec.start == "timestamp":
+            return cluster.offsets_at(bounds, self._spec.start_milliseconds)
+        seen = {topic for topic, _ in known}
+        late = self._spec.start == "latest"
+        return {
+            one: bound.end if late and one[0] not in seen else bound.earliest for one, bound in bounds.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPartition(SourcePartition[int]):
+    """One topic-partition.
+
+    :param name: ``<topic>_<number>``
+    :param topic: the topic
+    :param number: the partition's number
+    :param first: the offset to begin at where the channel has no token
+    :param bounds: how far it reached when the run began
+    :param spec: the source
+    :param settings: of the client that reads it
+    :param on_data_loss: what to do if retention has taken the record after the committed one
+    """
+
+    name: str
+    topic: str
+    number: int
+    first: int
+    bounds: Bounds
+    spec: KafkaSourceSpec
+    settings: ClientSettings
+    on_data_loss: OnDataLoss
+    offset_class: ClassVar[type[Offset]] = IntegerOffset
+    gaps_legal: ClassVar[bool] = True
+    """Compaction takes records away, and transactions end with markers that are no records."""
+
+    def check(self, committed: Offset | None) -> None:
+        """Make sure that the next record has not been taken by retention, and that the topic is the same."""
+        self.resume(committed)
+
+    def resume(self, committed: Offset | None) -> int | None:
+        """Find the offset after the committed one; asks no broker."""
+        wanted = self.first if committed is None else _integer(committed).value + 1
+        bounds = self.bounds
+        if wanted > bounds.high:
+            raise SourcePositionError(
+                f"{self._position(committed)}, but partition {self.number} of topic {self.topic!r} ends "
+                f"before {bounds.high}: it is another topic of that name, or the brokers have lost records. "
+                "Nothing was sent. If the topic was made anew, load it with another channel_prefix, or "
+                "reset the channel's token and the group's offset"
+            )
+        if wanted < bounds.earliest and self.on_data_loss != "skip":
+            raise SourcePositionError(
+                f"{self._position(committed)}, but the earliest offset that partition {self.number} of topic "
+                f"{self.topic!r} still has is {bounds.earliest}: retention has taken up to "
+                f"{bounds.earliest - wanted} records that were never loaded. Nothing was sent. "
+                f"on_data_loss='skip' goes on at {bounds.earliest}"
+            )
+        start = max(wanted, bounds.earliest)
+        return start if start < bounds.end else None
+
+    def read(self, place: int, limits: BatchLimits) -> Iterator[Part]:
+        """Read the records from an offset to the end that was fixed on the driver."""
+        from airflow_provider_snowpipe.spark.sources.kafka.consumer import read_records
+        from airflow_provider_snowpipe.spark.sources.kafka.rows import RowWriter
+
+        writer = RowWriter(self.spec, self.topic, self.number, self.settings.secrets)
+        records = read_records(
+            self.settings,
+            self.topic,
+            self.number,
+            place,
+            self.bounds.end,
+            fields=writer.fields,
+            on_data_loss=self.on_data_loss,
+        )
+        following = place
+        with closing(records):
+            for block in records:
+                for piece in block.pieces(writer.piece_bytes(limits), limits.rows):
+                    yield writer.part(piece)
+                following = int(block.offsets[-1]) + 1
+        if following < self.bounds.end:
+            # Markers of transactions, aborted and compacted records: nothing of them is ever delivered.
+            yield Part(b"", IntegerOffset(following), IntegerOffset(self.bounds.end - 1), 0)
+
+    def behind(self, committed: str | None) -> Behind:
+        """Count the offsets up to the end; some may be no records."""
+        after = self.first if committed is None else int(committed) + 1
+        left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
+        return Behind(None, f"offsets_behind={left}", left)
+
+    def open_letters(
+        self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
+    ) -> DeadLetterPlace:
+        """Open a folder, or a topic of the cluster that the records come from."""
+        topic = letter_topic(path)
+        if topic is None:
+            return DeadLetterFolder(path, channel, offset_class, after)
+        return DeadLetterTopic(topic, channel, self.settings)
+
+    def _position(self, committed: Offset | None) -> str:
+        if committed is not None:
+            return f"offset {committed} is committed"
+        who = "the run" if self.spec.group_id is None else f"group {self.spec.group_id!r}"
+        return f"{who} is to go on at offset {self.first}"
+
+
+def _integer(position: Offset) -> IntegerOffset:
+    if isinstance(position, IntegerOffset):
+        return position
+    raise SourcePositionError(f"{position!r} is no Kafka offset, which a Kafka source needs")
