@@ -20,8 +20,7 @@ from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.credentials import write_credentials
 from airflow_provider_snowpipe.spark.driver import job
 from airflow_provider_snowpipe.spark.report import RunReport
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan, write_plan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
     from airflow_provider_snowpipe.spark.submit.row_rules import OnError
     from airflow_provider_snowpipe.streaming.table_columns import TableColumn
 
@@ -106,7 +105,7 @@ class SchemaPolicy:
         :raises SqlError: if a statement fails
         """
         if self.changes_table:
-            from airflow_provider_snowpipe.spark.sources.source_rows import first_rows
+            from airflow_provider_snowpipe.spark.sources.registry import first_rows
 
             rows = first_rows(source, secrets)
             if rows.lines:

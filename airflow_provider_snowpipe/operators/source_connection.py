@@ -12,8 +12,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
 
 _KAFKA_KEYS = {"bootstrap.servers": "bootstrap_servers", "schema.registry.url": "schema_registry_url"}
 
@@ -49,7 +48,7 @@ def connected_source(
     :raises ConfigurationError: if the source is wrong, or an argument names a connection of another kind
     """
     from airflow_provider_snowpipe.spark.sources.registry import source_spec
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 
     if not isinstance(source, Mapping):
         return source_spec(source), SourceSecrets()
@@ -82,7 +81,7 @@ def with_connection(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, 
     :raises ConfigurationError: if the source is of another kind
     """
     from airflow_provider_snowpipe.spark.sources.kafka.options import SECRETS, SET_BY_SOURCE
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 
     if source.get("kind") != "kafka":
         raise ConfigurationError(
@@ -119,7 +118,7 @@ def with_catalog(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, Any
     :returns: the source without a secret, and the secrets
     :raises ConfigurationError: if the source is of another kind
     """
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 
     if source.get("kind") != "iceberg":
         raise ConfigurationError(

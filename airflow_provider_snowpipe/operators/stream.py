@@ -54,8 +54,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
     from airflow_provider_snowpipe.spark.report import RunReport
-    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
     from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 
 

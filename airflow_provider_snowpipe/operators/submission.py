@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
-from airflow_provider_snowpipe.spark.submit.jvm import OLDEST_JAVA, ensure_java_home
+from airflow_provider_snowpipe.spark.submit.local_spark import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.commits import FailureReason
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,

@@ -61,8 +61,7 @@ from airflow_provider_snowpipe.spark.driver import job
 from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.report import RunReport
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests import job_without_spark

@@ -65,7 +65,7 @@ def test_groups_load_once_and_what_a_task_refuses_is_said_in_one_line(job: Spark
 def test_each_item_has_a_task_of_its_own_however_many_there_are(server: ConnectServer) -> None:
     program = f"""
 from pyspark.sql import SparkSession
-from airflow_provider_snowpipe.spark.driver.connect import add_package, one_task_each
+from airflow_provider_snowpipe.spark.driver.session import add_package, one_task_each
 
 def work(item):
     from pyspark import TaskContext

@@ -26,14 +26,19 @@ from airflow_provider_snowpipe.spark.bulk.write_plan import (
     WriteReport,
     WrittenFile,
 )
-from airflow_provider_snowpipe.spark.driver.connect import is_connect
 from airflow_provider_snowpipe.spark.driver.failures import error_of_task, error_type_of
 from airflow_provider_snowpipe.spark.driver.run import elapsed
-from airflow_provider_snowpipe.spark.driver.session import JobSession, clear_report, complain, leave
+from airflow_provider_snowpipe.spark.driver.session import (
+    JobSession,
+    clear_report,
+    complain,
+    is_connect,
+    leave,
+)
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
 from airflow_provider_snowpipe.spark.sources.files.stored_bytes import compression_of
 from airflow_provider_snowpipe.spark.sources.tables.reading import asked_of_spark, in_one_line, open_rows
-from airflow_provider_snowpipe.spark.submit.jvm import check_versions
+from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.driver.connect import is_connect
-from airflow_provider_snowpipe.spark.driver.versions import Versions
+from airflow_provider_snowpipe.spark.driver.session import Versions, is_connect
 from airflow_provider_snowpipe.spark.sources.source import Partition, Source
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings, load_channel
 from airflow_provider_snowpipe.streaming.auth import ScopedToken

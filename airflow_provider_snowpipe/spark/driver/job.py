@@ -19,8 +19,8 @@ from airflow_provider_snowpipe.spark.driver.failures import error_type_of
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import JobSession, clear_report, complain, leave
 from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
-from airflow_provider_snowpipe.spark.submit.jvm import check_versions
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan, checked_counts, read_plan
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.spark.driver.connect import add_package, is_connect
 from airflow_provider_snowpipe.spark.driver.failures import final_error
 from airflow_provider_snowpipe.spark.driver.progress import ProgressLines
 from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
+from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.driver.settlement import (
     refuse_missing_commits,
     refuse_rejected_rows,
@@ -20,8 +19,7 @@ from airflow_provider_snowpipe.spark.driver.settlement import (
 )
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.sources.registry import open_source
-from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -343,26 +341,6 @@ class Run:
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],
         )
-
-
-def start_spark(application: str) -> Any:
-    """Start Spark with the settings that exactly-once needs; the master is the submitter's to choose.
-
-    Where ``SPARK_REMOTE`` names a Spark Connect server the session is one of that server, whose settings are
-    its own.
-
-    :param application: the application's name
-    :return: the session
-    """
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName(application).config("spark.sql.session.timeZone", "UTC")
-    if "SPARK_REMOTE" not in os.environ:
-        builder = builder.config("spark.speculation", "false")
-    session = builder.getOrCreate()
-    if is_connect(session):
-        add_package(session)
-    return session
 
 
 def elapsed(since: float) -> float:

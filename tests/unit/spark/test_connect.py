@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.connect import is_connect, one_task_each
+from airflow_provider_snowpipe.spark.driver.session import is_connect, one_task_each
 from airflow_provider_snowpipe.spark.sources.files.resume import Resume
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec

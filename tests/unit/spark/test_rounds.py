@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
 from airflow_provider_snowpipe.spark.driver.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.frames import FrameWork
 from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
-from airflow_provider_snowpipe.spark.driver.versions import Versions
+from airflow_provider_snowpipe.spark.driver.session import Versions
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
@@ -200,7 +200,7 @@ class TestConnect:
             assert asked is session
             return InProcessSpark().parallelize(items, len(items)).map(work).collect()
 
-        monkeypatch.setattr(rounds_module.connect, "one_task_each", one_task_each)
+        monkeypatch.setattr(rounds_module, "one_task_each", one_task_each)
         return session
 
     def executors_run(self, monkeypatch, **versions):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from airflow_provider_snowpipe.spark.driver.versions import release
+from airflow_provider_snowpipe.spark.driver.session import release
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _TESTED = "0.12"

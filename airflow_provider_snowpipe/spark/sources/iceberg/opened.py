@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.spark.sources.iceberg.library import require_pyiceberg
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourcePositionError,

@@ -17,8 +17,13 @@ from airflow_provider_snowpipe.spark.sources.iceberg.opened import open_table
 from airflow_provider_snowpipe.spark.sources.iceberg.snapshots import histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
 from airflow_provider_snowpipe.spark.sources.iceberg.table_reader import TableReader
-from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss, Source, SourcePartition
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import (
+    Behind,
+    OnDataLoss,
+    Source,
+    SourcePartition,
+    SourceSecrets,
+)
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions

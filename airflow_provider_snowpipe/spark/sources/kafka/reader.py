@@ -19,8 +19,8 @@ from airflow_provider_snowpipe.spark.sources.source import (
     Partition,
     Source,
     SourcePartition,
+    SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.row_rules import letter_topic
 from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder, DeadLetterPlace
 from airflow_provider_snowpipe.streaming.batch import Part

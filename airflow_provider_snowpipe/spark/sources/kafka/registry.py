@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 
 _REFUSED = (401, 403)
 _MISSING = 404

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.kafka.records import Records
     from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 

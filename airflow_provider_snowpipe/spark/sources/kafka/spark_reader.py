@@ -17,16 +17,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.driver.connect import is_connect
 from airflow_provider_snowpipe.spark.driver.frames import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.driver.layout import pin_layout
+from airflow_provider_snowpipe.spark.driver.session import is_connect
 from airflow_provider_snowpipe.spark.sources.kafka.java_settings import java_settings
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition, KafkaSource
 from airflow_provider_snowpipe.spark.sources.kafka.records import Records
 from airflow_provider_snowpipe.spark.sources.kafka.rows import RowWriter
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
-from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss, Partition, Source
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import (
+    Behind,
+    OnDataLoss,
+    Partition,
+    Source,
+    SourceSecrets,
+)
 from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterPlace
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.kafka.records import Records
     from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
-    from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 
 _NO_OBJECT = pa.scalar(b'""', pa.large_binary())
 _NO_JSON_OBJECT = (

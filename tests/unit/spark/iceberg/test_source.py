@@ -16,7 +16,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_lis
 
 from airflow_provider_snowpipe.spark.sources.iceberg.reader import IcebergPartition
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourcePositionError,

@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.kafka.records import Records
 from airflow_provider_snowpipe.spark.sources.kafka.rows import RowWriter
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
 from airflow_provider_snowpipe.spark.sources.kafka.topic_ids import TopicIds, id_channel
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError, SourceUnavailableError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
