@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-from airflow_provider_snowpipe.spark.sources.tables.parts import Lines
-from airflow_provider_snowpipe.spark.sources.tables.row_text import row_text
+from airflow_provider_snowpipe.spark.sources.tables.rows import Lines, row_text
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair

@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.operators.load_choice import why_not_copy_file
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import ListedFile, listing_shape
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.groups import (
     FileGroup,
     SourceFile,
@@ -31,9 +32,7 @@ from airflow_provider_snowpipe.spark.sources.files.groups import (
     refuse_numbers_before,
 )
 from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
-from airflow_provider_snowpipe.spark.sources.files.readers import reader_of
-from airflow_provider_snowpipe.spark.sources.files.resume import resume_after
-from airflow_provider_snowpipe.spark.sources.files.stored_bytes import compression_of
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,

@@ -16,9 +16,9 @@ from airflow_provider_snowpipe.routing.boundary import PartitionPosition, share_
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.line_format import line_without_a_document
-from airflow_provider_snowpipe.spark.sources.files.readers import reader_of
-from airflow_provider_snowpipe.spark.sources.files.stored_bytes import compression_of
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PartlyStreamedError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 

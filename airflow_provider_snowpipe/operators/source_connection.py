@@ -80,7 +80,7 @@ def with_connection(source: Mapping[str, Any], conn_id: str) -> tuple[dict[str, 
     :returns: the source without a secret, and the secrets
     :raises ConfigurationError: if the source is of another kind
     """
-    from airflow_provider_snowpipe.spark.sources.kafka.options import SECRETS, SET_BY_SOURCE
+    from airflow_provider_snowpipe.spark.sources.kafka.spec import SECRETS, SET_BY_SOURCE
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 
     if source.get("kind") != "kafka":

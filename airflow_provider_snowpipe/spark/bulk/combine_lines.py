@@ -11,8 +11,8 @@ from typing import IO
 
 from airflow_provider_snowpipe.spark.bulk.line_cut import LineFile, LineSlice
 from airflow_provider_snowpipe.spark.bulk.write_plan import WrittenFile
+from airflow_provider_snowpipe.spark.sources.files.formats import pieces
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.stored_bytes import pieces
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 _READ_BYTES = 1 << 20

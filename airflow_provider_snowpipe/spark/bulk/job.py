@@ -35,9 +35,9 @@ from airflow_provider_snowpipe.spark.driver.session import (
     is_connect,
     leave,
 )
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.stored_bytes import compression_of
-from airflow_provider_snowpipe.spark.sources.tables.reading import asked_of_spark, in_one_line, open_rows
+from airflow_provider_snowpipe.spark.sources.tables.columns import asked_of_spark, in_one_line, open_rows
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_provider_snowpipe.spark.sources.tables.row_text import check_row_types, quoted_column, value_text
+from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, quoted_column, value_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.table_columns import TableColumn

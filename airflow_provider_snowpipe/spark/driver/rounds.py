@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_provider_snowpipe.spark.driver.failures import error_of_task, final_error
 from airflow_provider_snowpipe.spark.driver.frames import FrameSource, FrameWork, run_frame, works_of
-from airflow_provider_snowpipe.spark.driver.session import Versions, is_connect, one_task_each
+from airflow_provider_snowpipe.spark.driver.session import Versions, is_connect, one_connect_task_each
 from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
@@ -184,7 +184,7 @@ def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]
     here = Versions.here()
     if is_connect(spark):
         apart = partial(_work_in_same_version, replace(here, pyspark=None), work)
-        return in_our_words(lambda: one_task_each(spark, apart, items))
+        return in_our_words(lambda: one_connect_task_each(spark, apart, items))
     checked = partial(_work_in_same_version, here, work)
     return in_our_words(lambda: spark.parallelize(items, len(items)).map(checked).collect())
 

@@ -167,7 +167,7 @@ def add_package(session: Any) -> None:
         session.addArtifacts(str(write_package_archive(Path(directory))), pyfile=True)
 
 
-def one_task_each(session: Any, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
+def one_connect_task_each(session: Any, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
     """Run one Spark task for each item, in one job.
 
     A range of as many partitions as rows has one row in each, and keeps them where the items are joined by a

@@ -200,7 +200,7 @@ class TestConnect:
             assert asked is session
             return InProcessSpark().parallelize(items, len(items)).map(work).collect()
 
-        monkeypatch.setattr(rounds_module, "one_task_each", one_task_each)
+        monkeypatch.setattr(rounds_module, "one_connect_task_each", one_task_each)
         return session
 
     def executors_run(self, monkeypatch, **versions):

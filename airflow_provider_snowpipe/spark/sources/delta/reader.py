@@ -14,13 +14,21 @@ from airflow_provider_snowpipe.spark.driver.layout import free_layout, pin_layou
 from airflow_provider_snowpipe.spark.driver.plan_order import refuse_unordered_rows
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss
-from airflow_provider_snowpipe.spark.sources.tables.key_column import KeyColumn, partition_column
-from airflow_provider_snowpipe.spark.sources.tables.partition_values import ONLY, partition_names, with_facts
-from airflow_provider_snowpipe.spark.sources.tables.parts import POSITION, VERSION, versioned_parts
-from airflow_provider_snowpipe.spark.sources.tables.reading import asked_of_spark, open_rows
-from airflow_provider_snowpipe.spark.sources.tables.row_text import (
+from airflow_provider_snowpipe.spark.sources.tables.columns import (
+    ONLY,
+    KeyColumn,
+    asked_of_spark,
+    open_rows,
+    partition_column,
+    partition_names,
+    with_facts,
+)
+from airflow_provider_snowpipe.spark.sources.tables.rows import (
+    POSITION,
+    VERSION,
     check_row_types,
     is_written_by_jvm,
+    versioned_parts,
     written,
 )
 from airflow_provider_snowpipe.streaming.batch import Part

@@ -1,18 +1,27 @@
-"""Arrow tables of rows as numbered blocks of NDJSON, and what the formats that Arrow reads have in common."""
+"""Formats that Arrow reads, Parquet and ORC: tables of rows as numbered blocks of NDJSON."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import orc
 
-from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, Place, RowBlock, too_few_rows
+from airflow_provider_snowpipe.spark.sources.files.formats import (
+    FileReader,
+    Place,
+    RowBlock,
+    open_listed,
+    too_few_rows,
+    with_values,
+)
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.partition_values import with_values
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -142,3 +151,110 @@ def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
         "of another format. Rows before that place may have been sent; put a whole file in its place that "
         "begins with the same rows"
     )
+
+
+# -- ORC files, stripe by stripe; on resume, the stripes before are counted by their first column --------
+
+
+@dataclass(frozen=True, slots=True)
+class OrcReader(NumberedRowsReader):
+    """Reads ORC. A stripe is in memory as a whole while it is read."""
+
+    def row_count(self, file: SourceFile) -> int:
+        """Take the number from the footer."""
+        with _orc_file(file) as opened:
+            return int(opened.nrows)
+
+    def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
+        """Read the stripes that hold rows after a given one."""
+        columns = None if self.columns is None else list(self.columns)
+        with _orc_file(file) as opened:
+            refuse_missing_columns(file, columns, opened.schema.names)
+            skip = after_row
+            for index in range(opened.nstripes):
+                if skip:
+                    rows = _stripe(opened, index, opened.schema.names[:1]).num_rows
+                    if skip >= rows:
+                        skip -= rows
+                        continue
+                yield _stripe(opened, index, columns).slice(skip)
+                skip = 0
+
+
+def _stripe(opened: orc.ORCFile, index: int, columns: list[str] | None) -> pa.Table:
+    rows = opened.read_stripe(index, columns=columns)
+    return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+
+@contextmanager
+def _orc_file(file: SourceFile) -> Iterator[orc.ORCFile]:
+    open_listed(file, exact=True).close()
+    try:
+        yield orc.ORCFile(file.path)
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(file, "ORC", error) from None
+
+
+# -- Parquet files, row group by row group; on resume, row groups before the committed row are not read --
+
+_MOST_ROWS = 16_384
+_FEWEST_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetReader(NumberedRowsReader):
+    """Reads Parquet. Timestamps stored as INT96 are read to the microsecond, which is what Spark writes."""
+
+    def row_count(self, file: SourceFile) -> int:
+        """Take the number from the footer."""
+        with _parquet_file(file) as parquet:
+            return int(parquet.metadata.num_rows)
+
+    def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
+        """Read the row groups that hold rows after a given one."""
+        with _parquet_file(file) as parquet:
+            refuse_missing_columns(file, self.columns, parquet.schema_arrow.names)
+            for batch, skip in batches_after(parquet, after_row, self.columns):
+                yield pa.Table.from_batches([batch.slice(skip)])
+
+
+def batches_after(
+    parquet: pq.ParquetFile, after_row: int, columns: Sequence[str] | None
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Read the rows after a given one, in pieces that fit the memory; row groups before it are not read.
+
+    :param parquet: the open file
+    :param after_row: number of the last row that is not wanted, 0 for none
+    :param columns: the columns to read, None for all
+    :return: batches, each with the number of its first rows that are not wanted
+    """
+    wanted = None if columns is None else list(columns)
+    skip = after_row
+    for index in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(index)
+        if skip >= group.num_rows:
+            skip -= group.num_rows
+            continue
+        for batch in parquet.iter_batches(_rows_at_once(group), [index], columns=wanted, use_threads=False):
+            if skip < batch.num_rows:
+                yield batch, skip
+            skip = max(skip - batch.num_rows, 0)
+
+
+def _rows_at_once(group: pq.RowGroupMetaData) -> int:
+    """Rows that take about as much memory as is encoded at once, going by the row group's average.
+
+    :param group: what the file's footer says of the row group
+    """
+    average = max(group.total_byte_size // max(group.num_rows, 1), 1)
+    return int(min(max(ENCODE_BYTES // average, _FEWEST_ROWS), _MOST_ROWS))
+
+
+@contextmanager
+def _parquet_file(file: SourceFile) -> Iterator[pq.ParquetFile]:
+    open_listed(file, exact=True).close()
+    try:
+        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
+            yield parquet
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(file, "Parquet", error) from None

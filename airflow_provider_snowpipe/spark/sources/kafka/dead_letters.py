@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_snowpipe.spark.sources.kafka.client import (
+from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     ClientSettings,
     LastError,
     refused_settings,

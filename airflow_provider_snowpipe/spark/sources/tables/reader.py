@@ -13,13 +13,20 @@ from airflow_provider_snowpipe.spark.driver.frames import CHANNEL, FramePartitio
 from airflow_provider_snowpipe.spark.driver.layout import free_layout, layout_fingerprint, pin_layout
 from airflow_provider_snowpipe.spark.driver.plan_order import refuse_changing_rows, refuse_unordered_rows
 from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss
-from airflow_provider_snowpipe.spark.sources.tables.key_column import KeyColumn, partition_column
-from airflow_provider_snowpipe.spark.sources.tables.partition_values import ONLY, partition_names, with_facts
-from airflow_provider_snowpipe.spark.sources.tables.parts import POSITION, keyed_parts
-from airflow_provider_snowpipe.spark.sources.tables.reading import asked_of_spark, open_rows
-from airflow_provider_snowpipe.spark.sources.tables.row_text import (
+from airflow_provider_snowpipe.spark.sources.tables.columns import (
+    ONLY,
+    KeyColumn,
+    asked_of_spark,
+    open_rows,
+    partition_column,
+    partition_names,
+    with_facts,
+)
+from airflow_provider_snowpipe.spark.sources.tables.rows import (
+    POSITION,
     check_row_types,
     is_written_by_jvm,
+    keyed_parts,
     written,
 )
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec

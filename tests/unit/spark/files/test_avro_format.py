@@ -6,14 +6,14 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.avro_container import (
+from airflow_provider_snowpipe.spark.sources.files.avro_format import (
+    AvroReader,
     ContainerError,
     container_of,
     read_blocks,
     read_header,
+    rows_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroReader
-from airflow_provider_snowpipe.spark.sources.files.avro_types import rows_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,

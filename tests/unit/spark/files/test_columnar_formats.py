@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import OrcReader, ParquetReader
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.orc_format import OrcReader
-from airflow_provider_snowpipe.spark.sources.files.parquet_format import ParquetReader
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,

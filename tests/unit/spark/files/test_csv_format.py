@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader
-from airflow_provider_snowpipe.spark.sources.files.csv_records import Dialect, whole_records
+from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader, Dialect, whole_records
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,

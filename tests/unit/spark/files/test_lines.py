@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.sources.files.formats import Place
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.lines import place_after_line, row_blocks
+from airflow_provider_snowpipe.spark.sources.files.line_format import place_after_line, row_blocks
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 

@@ -2,7 +2,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.groups import FileGroup, SourceFile
 from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
-from airflow_provider_snowpipe.spark.sources.files.resume import Resume, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 

@@ -6,9 +6,9 @@ import random
 import pyarrow as pa
 import pytest
 
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, pieces
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
 from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
-from airflow_provider_snowpipe.spark.sources.files.stored_bytes import compression_of, pieces
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from tests.unit.spark.files.conftest import listed
 

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.iceberg import library
+from airflow_provider_snowpipe.spark.sources.iceberg import reader
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -58,7 +58,7 @@ def test_missing_and_other_pyiceberg_are_refused_with_versions_and_remedy(monkey
             raise PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr(library, "version", version)
+    monkeypatch.setattr(reader, "version", version)
     says = rf"needs pyiceberg 0\.12, and this Python has {found or 'none'}: install .*\[iceberg\]"
     with pytest.raises(ConfigurationError, match=says):
-        library.require_pyiceberg()
+        reader.require_pyiceberg()

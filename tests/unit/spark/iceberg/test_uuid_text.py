@@ -2,7 +2,7 @@ import uuid
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.sources.iceberg.uuid_text import with_uuid_text
+from airflow_provider_snowpipe.spark.sources.iceberg.reader import with_uuid_text
 
 
 def test_uuids_become_their_text_and_nulls_stay():

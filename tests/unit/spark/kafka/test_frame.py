@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.kafka.client import ClientSettings
-from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds
+from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds, ClientSettings
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
 from airflow_provider_snowpipe.spark.sources.kafka.spark_reader import KafkaFramePartition
 from airflow_provider_snowpipe.spark.sources.registry import source_spec

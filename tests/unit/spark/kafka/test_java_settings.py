@@ -1,7 +1,7 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.kafka.client import ClientSettings
-from airflow_provider_snowpipe.spark.sources.kafka.java_settings import java_settings
+from airflow_provider_snowpipe.spark.sources.kafka.cluster import ClientSettings
+from airflow_provider_snowpipe.spark.sources.kafka.spark_reader import java_settings
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 

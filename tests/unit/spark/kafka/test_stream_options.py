@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.kafka.records import Records
-from airflow_provider_snowpipe.spark.sources.kafka.stream_options import StreamOptions
+from airflow_provider_snowpipe.spark.sources.kafka.stream import StreamOptions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.kafka.client import ClientSettings
-from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds
+from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds, ClientSettings
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
 from airflow_provider_snowpipe.spark.sources.kafka.topic_ids import TopicIds, id_channel
 from airflow_provider_snowpipe.spark.sources.registry import source_spec

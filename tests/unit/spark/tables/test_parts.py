@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.driver.frames import LINE
-from airflow_provider_snowpipe.spark.sources.tables.parts import (
+from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     VERSION,
     keyed_parts,
