@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.bulk.describe_table import describe_table
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan

@@ -30,8 +30,8 @@ from pyspark.sql.types import (
 )
 
 from airflow_provider_snowpipe.spark.credentials import standing_secrets
-from airflow_provider_snowpipe.spark.data_source.option_values import one_of
 from airflow_provider_snowpipe.spark.data_source.options import OPTIONS as WRITE_OPTIONS
+from airflow_provider_snowpipe.spark.data_source.options import one_of
 from airflow_provider_snowpipe.spark.data_source.schema import KAFKA_PARTITION
 from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds, TopicAndNumber
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition, KafkaSource

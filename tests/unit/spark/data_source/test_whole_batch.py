@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source import agreement, gates, whole_batch
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
 from airflow_provider_snowpipe.spark.data_source.gates import (
     forget_agreement,
     identity_of,
@@ -21,6 +20,7 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
     settle_batch,
 )
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER
 from airflow_provider_snowpipe.spark.data_source.schema import KAFKA_PARTITION, is_kafka_partition
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch, Finding
