@@ -98,8 +98,8 @@ def dead_letters(name: str, value: str) -> str:
     check_dead_letter_path(text(name, value))
     if letter_topic(value) is not None:
         raise ConfigurationError(
-            f"option {name} is {value!r}: a DataFrame has no brokers, so that only the job with a Kafka "
-            "source puts rows aside in a topic. Give a directory or a URL"
+            f"option {name} is {value!r}: a DataFrame has no brokers, so that only the job with a source "
+            "that has some puts rows aside in a topic. Give a directory or a URL"
         )
     return value
 
@@ -242,7 +242,7 @@ class WriteOptions:
             )
         return self.batch_id
 
-    def refuse_unknown_spread(self, *, from_kafka: bool) -> None:
+    def refuse_unknown_spread(self, *, from_source: bool) -> None:
         """Refuse what only a look at the plan could allow, for whoever sees none.
 
         A token that is a row's own value has no digest of the rows before it. With a channel column, rows of
@@ -250,10 +250,10 @@ class WriteOptions:
         several partitions as channels, a row that lies in another one than before is lost where that one's
         token is past it, and sent twice where it is not. No later run can tell.
 
-        :param from_kafka: True if ``snowpipe_kafka`` gives the channels, each in a partition of its own
+        :param from_source: True if our streaming source gives the channels, each in a partition of its own
         :raises ConfigurationError: naming the remedy
         """
-        if self.offset_column is None or self.fixed_spread or from_kafka or self.partitions == 1:
+        if self.offset_column is None or self.fixed_spread or from_source or self.partitions == 1:
             return
         if self.channel_column is None:
             raise ConfigurationError(

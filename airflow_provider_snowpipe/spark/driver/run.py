@@ -281,8 +281,8 @@ class Run:
                 raise SourcePositionError(
                     f"channel {others[other]!r} is new, and {other!r} has committed {status.committed!r}: "
                     "they are the same rows under two names, and would be loaded twice. Nothing was sent. "
-                    "Take the other prefix (connector_name for the channels of a Kafka connector), or drop "
-                    f"the channel {other!r} if its rows are not in the table"
+                    "Take the other prefix (connector_name for the channels of a connector), or drop the "
+                    f"channel {other!r} if its rows are not in the table"
                 )
 
     def _take(self, results: Iterable[PartitionResult]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.sources.source import (
     OnDataLoss,
@@ -19,16 +19,25 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_ddl import common_types
 
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
+
 _NO_SECRETS = SourceSecrets()
 DEFAULT_KIND = "files"
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a source's classes are: module and name of the spec, module and name of the source."""
+    """Where a source's classes are: module and name of each.
+
+    :param spec: its :class:`SourceSpec`
+    :param source: its :class:`Source`, or what makes one from the spec and ``on_data_loss``
+    :param stream: its data source for ``readStream``, None where it has none
+    """
 
     spec: tuple[str, str]
     source: tuple[str, str]
+    stream: tuple[str, str] | None = None
 
 
 _ROOM = "airflow_provider_snowpipe.spark.sources"
@@ -39,6 +48,7 @@ _SOURCES: dict[str, _Place] = {
     "kafka": _Place(
         spec=(f"{_ROOM}.kafka.spec", "KafkaSourceSpec"),
         source=(f"{_ROOM}.kafka.spark_reader", "kafka_source"),
+        stream=(f"{_ROOM}.kafka.stream", "KafkaDataSource"),
     ),
     "delta": _Place(
         spec=(f"{_ROOM}.delta.spec", "DeltaSourceSpec"),
@@ -60,6 +70,17 @@ def source_spec(values: Any) -> SourceSpec:
     :param values: the object; its ``kind`` says which source it is, ``files`` where there is none
     :raises ConfigurationError: if there is no such source, or a key or value is wrong
     """
+    found = spec_class(values).from_mapping(values)
+    found.check_streamable()
+    return found
+
+
+def spec_class(values: Any) -> type[SourceSpec]:
+    """The class of a source's spec, by the ``kind`` of its JSON object.
+
+    :param values: the object
+    :raises ConfigurationError: if it is no object, or there is no such source
+    """
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"plan source is {values!r}: it must be an object with keys")
     kind = values.get("kind", DEFAULT_KIND)
@@ -67,9 +88,7 @@ def source_spec(values: Any) -> SourceSpec:
     if place is None:
         raise ConfigurationError(f"source kind is {kind!r}: it must be one of {sorted(_SOURCES)}")
     spec: type[SourceSpec] = _found(place.spec)
-    found = spec.from_mapping(values)
-    found.check_streamable()
-    return found
+    return spec
 
 
 def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecrets = _NO_SECRETS) -> Source:
@@ -82,6 +101,13 @@ def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecre
     source: Source = _found(_SOURCES[spec.kind].source)(spec, on_data_loss)
     source.take_secrets(secrets)
     return source
+
+
+def streams() -> Iterator[type[DataSource]]:
+    """The data sources for ``readStream`` that sources have."""
+    for place in _SOURCES.values():
+        if place.stream is not None:
+            yield _found(place.stream)
 
 
 def _found(place: tuple[str, str]) -> Any:

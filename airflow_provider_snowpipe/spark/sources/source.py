@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from airflow_provider_snowpipe.spark.submit.checked_values import TypedArgument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -30,6 +30,20 @@ OnDataLoss = Literal["fail", "skip"]
 PlaceT = TypeVar("PlaceT")
 
 
+class SourceConnection(Protocol):
+    """As much of an Airflow connection as a source takes."""
+
+    host: str | None
+    port: int | None
+    login: str | None
+    password: str | None
+    schema: str | None
+
+    @property
+    def extra_dejson(self) -> dict[str, Any]:
+        """The further fields."""
+
+
 class SourceSpec(TypedArgument, ABC):
     """What an author and a plan say of a source: a frozen dataclass of JSON values without a secret in it.
 
@@ -41,6 +55,19 @@ class SourceSpec(TypedArgument, ABC):
 
     _argument = "source"
     kind: str
+    takes_connection: ClassVar[bool] = False
+
+    @staticmethod
+    def with_connection(
+        values: Mapping[str, Any], connection: SourceConnection
+    ) -> tuple[dict[str, Any], SourceSecrets]:
+        """Complete a source's values from a connection; for those with ``takes_connection``.
+
+        :param values: the source as the author gives it, whose keys win over the connection's
+        :param connection: the connection
+        :returns: the values without a secret, and the secrets
+        """
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -64,14 +91,14 @@ class SourceSpec(TypedArgument, ABC):
         """
 
     def check_letter_topic(self, topic: str) -> None:
-        """Refuse a Kafka topic for rows that do not fit the table, where the source cannot write to it.
+        """Refuse a topic for rows that do not fit the table, where the source cannot write to it.
 
         :param topic: the topic
         :raises ConfigurationError: if it cannot
         """
         raise ConfigurationError(
-            f"dead_letter_path names the Kafka topic {topic!r}, and a source of the kind {self.kind!r} knows "
-            "no Kafka cluster: give a directory or a URL that all executors reach"
+            f"dead_letter_path names the topic {topic!r}, and a source of the kind {self.kind!r} knows no "
+            "brokers: give a directory or a URL that all executors reach"
         )
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-from airflow_provider_snowpipe.spark.sources.tables.spec import check_options
+from airflow_provider_snowpipe.spark.sources.source import SourceConnection, SourceSecrets, SourceSpec
+from airflow_provider_snowpipe.spark.sources.tables.spec import check_options, looks_secret
 from airflow_provider_snowpipe.spark.submit.checked_values import is_template
 from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -54,6 +54,31 @@ class IcebergSource(SourceSpec):
     explicit_nulls: bool = True
     conn_id: str | None = None
     kind: Literal["iceberg"] = "iceberg"
+    takes_connection: ClassVar[bool] = True
+
+    @staticmethod
+    def with_connection(
+        values: Mapping[str, Any], connection: SourceConnection
+    ) -> tuple[dict[str, Any], SourceSecrets]:
+        """Complete the source from a connection to its catalog.
+
+        Its type may be ``iceberg``, of the Apache Iceberg provider: its host is the catalog's URI, login and
+        password are client id and client secret, and the extra holds further properties of PyIceberg's
+        catalog.
+        """
+        properties = {name: _text(value) for name, value in connection.extra_dejson.items()}
+        if connection.host:
+            properties.setdefault("uri", _uri(connection))
+        if connection.password and connection.login:
+            properties.setdefault("credential", f"{connection.login}:{connection.password}")
+        elif connection.password:
+            properties.setdefault("token", connection.password)
+        given = values.get("options") or {}
+        secrets = {
+            name: value for name, value in properties.items() if name not in given and _is_secret(name, value)
+        }
+        options = {name: value for name, value in properties.items() if name not in secrets}
+        return {**values, "options": {**options, **given}}, SourceSecrets(secrets)
 
     def __post_init__(self) -> None:
         if not self._check_fields():
@@ -92,6 +117,23 @@ class IcebergSource(SourceSpec):
     def address(self) -> str:
         """The table with its catalog, or its place."""
         return f"{self.catalog}.{self.table}" if self.table else self.path or ""
+
+
+def _uri(connection: SourceConnection) -> str:
+    if "://" in connection.host:
+        return str(connection.host)
+    port = f":{connection.port}" if connection.port else ""
+    return f"{connection.schema or 'https'}://{connection.host}{port}"
+
+
+def _text(value: Any) -> str:
+    """PyIceberg's properties are texts; JSON's ``true`` is ``true``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """True for passwords and keys, and for an address with a password in it."""
+    return looks_secret(name) or (name == "uri" and "@" in value)
 
 
 IcebergSourceSpec = IcebergSource

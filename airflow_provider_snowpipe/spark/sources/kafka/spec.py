@@ -9,15 +9,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+from airflow_provider_snowpipe.spark.sources.source import SourceConnection, SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.submit.checked_values import is_task_output, is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 METADATA_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
+_CONNECTION_KEYS = {"bootstrap.servers": "bootstrap_servers", "schema.registry.url": "schema_registry_url"}
 _REGISTERED = ("avro", "protobuf")
 _NEEDS_COLUMN = ("text", "bytes")
 _IDENTIFIER = re.compile(r"[_a-zA-Z][_$a-zA-Z0-9]+")
@@ -89,6 +90,33 @@ class KafkaSource(SourceSpec):
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     conn_id: str | None = None
     kind: Literal["kafka"] = "kafka"
+    takes_connection: ClassVar[bool] = True
+
+    @staticmethod
+    def with_connection(
+        values: Mapping[str, Any], connection: SourceConnection
+    ) -> tuple[dict[str, Any], SourceSecrets]:
+        """Complete the source from a connection.
+
+        Its type may be ``kafka``, of the Apache Kafka provider, which keeps librdkafka's settings in the
+        extra; host, port, login and password are taken where the extra lacks them. What the source sets by
+        itself, such as ``group.id`` and ``enable.auto.commit``, is not taken from the connection.
+        """
+        settings: dict[str, Any] = dict(connection.extra_dejson)
+        if connection.host:
+            address = f"{connection.host}:{connection.port}" if connection.port else str(connection.host)
+            settings.setdefault("bootstrap.servers", address)
+        for name, value in (("sasl.username", connection.login), ("sasl.password", connection.password)):
+            if value:
+                settings.setdefault(name, value)
+        secrets = {name: str(settings.pop(name)) for name in sorted(SECRETS & set(settings))}
+        completed = dict(values)
+        for name, key in _CONNECTION_KEYS.items():
+            if name in settings:
+                completed.setdefault(key, settings[name])
+        options = {name: value for name, value in settings.items() if name not in SET_BY_SOURCE}
+        completed["options"] = {**options, **(values.get("options") or {})}
+        return completed, SourceSecrets(secrets)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topics", _topics(self.topics))

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 from airflow_provider_snowpipe.spark.credentials import standing_secrets
 from airflow_provider_snowpipe.spark.data_source.options import OPTIONS as WRITE_OPTIONS
 from airflow_provider_snowpipe.spark.data_source.options import one_of
-from airflow_provider_snowpipe.spark.data_source.schema import KAFKA_PARTITION
+from airflow_provider_snowpipe.spark.data_source.schema import SOURCE_PARTITION
 from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds, TopicAndNumber
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition, KafkaSource
 from airflow_provider_snowpipe.spark.sources.kafka.spec import SECRETS, KafkaSourceSpec
@@ -83,7 +83,7 @@ class KafkaDataSource(DataSource):
         header = StructType([StructField("key", StringType(), False), StructField("value", BinaryType())])
         return StructType(
             [
-                StructField("channel", StringType(), False, {KAFKA_PARTITION: True}),
+                StructField("channel", StringType(), False, {SOURCE_PARTITION: True}),
                 StructField("topic", StringType(), False),
                 StructField("partition", IntegerType(), False),
                 StructField("offset", LongType(), False),

@@ -1,1 +1,1 @@
-"""Sources that Spark itself reads: tables and queries ordered by a column, Delta and Iceberg by version."""
+"""The table source: tables and queries that Spark reads, their rows ordered by a unique, growing column."""

@@ -126,7 +126,7 @@ def test_brokers_that_do_not_take_letters_are_named_before_a_row_is_sent(cluster
         ({"topic_pattern": "orders.*"}, "kafka:orders-rejected", "which the source reads itself"),
         ({"topics": ["orders"]}, "kafka:no topic", "must be a topic's name"),
         ({"topics": ["orders"]}, "kafka://k1:9092/rejected", "must be a topic's name"),
-        ({"kind": "files", "path": "/data"}, "kafka:rejected", "knows no Kafka cluster"),
+        ({"kind": "files", "path": "/data"}, "kafka:rejected", "brokers"),
     ],
     ids=["own-topic", "own-pattern", "blank", "address", "files"],
 )
