@@ -180,10 +180,10 @@ class WatchedPartition(SourcePartition[Any]):
     def behind(self, committed: str | None) -> Behind:
         return self.inner.behind(committed)
 
-    def open_letters(
+    def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
     ) -> DeadLetterPlace:
-        return self.inner.open_letters(path, channel, offset_class, after)
+        return self.inner.open_dead_letters(path, channel, offset_class, after)
 
 
 def load_with_deeds(

@@ -143,10 +143,10 @@ class RunReport:
                 f"the run report is not of version {REPORT_VERSION}: install one version of "
                 "airflow-provider-snowpipe where Airflow and where Spark run"
             )
-        wanted = {one.name for one in fields(ChannelReport)}
+        required = {one.name for one in fields(ChannelReport)}
         try:
             channels = tuple(
-                ChannelReport(**{name: channel[name] for name in wanted}) for channel in data["channels"]
+                ChannelReport(**{name: channel[name] for name in required}) for channel in data["channels"]
             )
             return cls(
                 application=data["application"],

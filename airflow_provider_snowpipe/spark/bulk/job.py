@@ -38,9 +38,9 @@ from airflow_provider_snowpipe.spark.driver.run import elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
     clear_report,
-    complain,
     is_connect,
-    leave,
+    report_error,
+    write_beside_report,
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
@@ -235,7 +235,7 @@ def main(argv: Sequence[str]) -> int:
         plan = WritePlan.read(argv[0])
         clear_report(plan)
     except SnowpipeError as error:
-        return complain(error)
+        return report_error(error)
     began = time.monotonic()
     with JobSession(plan) as session:
         try:
@@ -250,8 +250,8 @@ def main(argv: Sequence[str]) -> int:
                 error=str(error),
                 error_type=error_type_of(error),
             )
-            leave(plan, Path(plan.report_path).name, failed.to_json())
-            return complain(error)
+            write_beside_report(plan, Path(plan.report_path).name, failed.to_json())
+            return report_error(error)
     report.write(plan.report_path)
     print(
         f"snowpipe wrote files={len(report.files)} rows={report.rows} bytes={report.bytes} "

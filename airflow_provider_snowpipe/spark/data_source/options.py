@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.spark.submit.row_rules import check_dead_letter_path, letter_topic
+from airflow_provider_snowpipe.spark.submit.row_rules import check_dead_letter_path, dead_letter_topic
 from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite, check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.exchange import base_url
@@ -96,7 +96,7 @@ def truth(name: str, value: str) -> bool:
 def dead_letters(name: str, value: str) -> str:
     """A directory or URL that all executors reach, without credentials in it."""
     check_dead_letter_path(text(name, value))
-    if letter_topic(value) is not None:
+    if dead_letter_topic(value) is not None:
         raise ConfigurationError(
             f"option {name} is {value!r}: a DataFrame has no brokers, so that only the job with a source "
             "that has some puts rows aside in a topic. Give a directory or a URL"

@@ -194,7 +194,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
         Within ``foreachBatch`` a task knows the streaming query, and its tokens are bound to that query.
 
-        :raises SnowpipeError: for what another attempt may mend
+        :raises SnowpipeError: for what another attempt may fix
         """
         context = _context()
         return self._run(iterator, self._options.for_batch(), context.getLocalProperty(QUERY_ID), context)
@@ -222,7 +222,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Load one partition of a micro-batch; called in a task.
 
-        :raises SnowpipeError: for what another attempt may mend
+        :raises SnowpipeError: for what another attempt may fix
         """
         context = _context()
         batch, query_id = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(QUERY_ID)

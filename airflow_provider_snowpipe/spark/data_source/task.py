@@ -1,7 +1,7 @@
 """What one Spark task does with one partition of a DataFrame; knows nothing of PySpark.
 
 A task works on its channels one after the other. Everything that another attempt would meet again goes to
-the driver as part of the message; what it may mend, such as a fenced channel, is raised.
+the driver as part of the message; what it may fix, such as a fenced channel, is raised.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Task:
 
         :param batches: the partition's rows
         :return: the outcome; an error that another attempt would meet again is part of it
-        :raises SnowpipeError: for everything that another attempt may mend
+        :raises SnowpipeError: for everything that another attempt may fix
         """
         done: list[ChannelOutcome] = []
         outcome = TaskOutcome(self.partition, self.attempt)
@@ -364,7 +364,7 @@ class TaskOutcome:
     :param attempt: the attempt's number
     :param channels: the channels that it worked on
     :param complete: False if the scoped token's life was too short
-    :param error_type: class name of an error that no further attempt can mend, None for success
+    :param error_type: class name of an error that no further attempt can fix, None for success
     :param error: its text
     :param for_another: True if another task knows more about the error
     """

@@ -207,7 +207,7 @@ def load_batches(
         partial(_rows_after, work.partition, mine, settings.limits),
         offset_class=work.partition.offset_class,
         gaps_legal=work.partition.gaps_legal,
-        open_letters=work.partition.open_letters,
+        open_dead_letters=work.partition.open_dead_letters,
     )
     yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
 

@@ -17,7 +17,12 @@ from pathlib import Path
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable, read_driver_secrets
 from airflow_provider_snowpipe.spark.driver.failures import error_type_of
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
-from airflow_provider_snowpipe.spark.driver.session import JobSession, clear_report, complain, leave
+from airflow_provider_snowpipe.spark.driver.session import (
+    JobSession,
+    clear_report,
+    report_error,
+    write_beside_report,
+)
 from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
@@ -42,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         plan = replace(plan, rejected_before={**_unreported(plan), **plan.rejected_before})
         clear_report(plan)
     except SnowpipeError as error:
-        return complain(error)
+        return report_error(error)
     return _run(plan, credentials, secrets)
 
 
@@ -56,7 +61,7 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
         try:
             check_versions()
             run.prepare()
-            leave(plan, START_FILE, json.dumps(run.rejected_before))
+            write_beside_report(plan, START_FILE, json.dumps(run.rejected_before))
             print(f"snowpipe start channels={len(run.rejected_before)}", flush=True)
             run.load(session.executors())
             session.stop()
@@ -70,10 +75,10 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
                 error=str(error),
                 error_type=error_type_of(error),
             )
-            leave(plan, Path(plan.report_path).name, failed.to_json())
-            return complain(error)
+            write_beside_report(plan, Path(plan.report_path).name, failed.to_json())
+            return report_error(error)
     report = RunReport(plan.application, run.channels, elapsed(began))
-    leave(plan, Path(plan.report_path).name, report.to_json())
+    write_beside_report(plan, Path(plan.report_path).name, report.to_json())
     if plan.report_path and (plan.wait_for_commit or plan.on_error == "continue"):
         # Rejected rows are reported by this run, or accepted: the next one counts from here.
         Path(plan.report_path).with_name(START_FILE).unlink(missing_ok=True)

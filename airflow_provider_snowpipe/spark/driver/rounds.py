@@ -135,13 +135,13 @@ class FrameRounds(Rounds[FrameWork]):
         self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> list[FrameWork]:
         """Ask the source, which asks Spark."""
-        return in_our_words(lambda: self._source.locate(works_of(partitions, committed)))
+        return translated(lambda: self._source.locate(works_of(partitions, committed)))
 
     def run(
         self, settings: SinkSettings, token: ScopedToken, works: Sequence[FrameWork]
     ) -> list[PartitionResult]:
         """Run one query for all channels."""
-        return in_our_words(lambda: run_frame(self._source.frame(works), works, settings, token))
+        return translated(lambda: run_frame(self._source.frame(works), works, settings, token))
 
     def unfinished(self, works: Sequence[FrameWork], results: Sequence[PartitionResult]) -> list[FrameWork]:
         """The works of the next round, which need not read again what this one has committed."""
@@ -184,9 +184,9 @@ def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]
     here = Versions.here()
     if is_connect(spark):
         apart = partial(_work_in_same_version, replace(here, pyspark=None), work)
-        return in_our_words(lambda: one_connect_task_each(spark, apart, items))
+        return translated(lambda: one_connect_task_each(spark, apart, items))
     checked = partial(_work_in_same_version, here, work)
-    return in_our_words(lambda: spark.parallelize(items, len(items)).map(checked).collect())
+    return translated(lambda: spark.parallelize(items, len(items)).map(checked).collect())
 
 
 def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
@@ -194,7 +194,7 @@ def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) 
     return work(item)
 
 
-def in_our_words(work: Callable[[], _R]) -> _R:
+def translated(work: Callable[[], _R]) -> _R:
     """Do something with Spark; an error of ours that a task met is raised as it was there.
 
     :param work: what to do

@@ -74,7 +74,7 @@ class JobSession:
             session.stop()
 
 
-def leave(plan: Submitted, name: str, text: str) -> None:
+def write_beside_report(plan: Submitted, name: str, text: str) -> None:
     """Write a file where the report goes, if it goes anywhere.
 
     :param plan: what the job is to do
@@ -101,7 +101,7 @@ def clear_report(plan: Submitted) -> None:
     path.unlink(missing_ok=True)
 
 
-def complain(error: SnowpipeError) -> int:
+def report_error(error: SnowpipeError) -> int:
     """Say what went wrong in one line on standard error, in the words by which the task finds it.
 
     :param error: the error
@@ -139,7 +139,7 @@ def _has_session() -> bool:
 
 
 def _announce_ui(plan: Submitted, addresses: UiAddresses) -> None:
-    leave(plan, UI_FILE, addresses.to_json())
+    write_beside_report(plan, UI_FILE, addresses.to_json())
     print(f"snowpipe ui {addresses.running or 'is switched off'}", flush=True)
 
 

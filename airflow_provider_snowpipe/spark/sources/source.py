@@ -90,7 +90,7 @@ class SourceSpec(TypedArgument, ABC):
         :raises ConfigurationError: naming what it lacks
         """
 
-    def check_letter_topic(self, topic: str) -> None:
+    def check_dead_letter_topic(self, topic: str) -> None:
         """Refuse a topic for rows that do not fit the table, where the source cannot write to it.
 
         :param topic: the topic
@@ -169,7 +169,7 @@ class Partition(ABC):
         :param committed: the committed offset token as the service tells it
         """
 
-    def open_letters(
+    def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
     ) -> DeadLetterPlace:
         """Open the place for rows that do not fit the table; called in the task.

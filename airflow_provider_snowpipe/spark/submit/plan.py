@@ -12,7 +12,7 @@ from typing import Any, Self
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
-from airflow_provider_snowpipe.spark.submit.row_rules import OnError, RowRules, letter_topic
+from airflow_provider_snowpipe.spark.submit.row_rules import OnError, RowRules, dead_letter_topic
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -104,9 +104,9 @@ class JobPlan:
         self.channel("0")
         self._check_source()
         self.row_rules()
-        topic = letter_topic(self.dead_letter_path)
+        topic = dead_letter_topic(self.dead_letter_path)
         if topic is not None:
-            self.source.check_letter_topic(topic)
+            self.source.check_dead_letter_topic(topic)
         for channel, count in checked_counts(self.rejected_before).items():
             if count < 0:
                 raise ConfigurationError(f"plan rejected_before of {channel!r} is {count}: give 0 or more")

@@ -116,7 +116,7 @@ def check_dead_letter_path(path: str | None) -> None:
             "on_error is 'dead_letter', but dead_letter_path is not given: name a directory or a URL that "
             "all executors reach"
         )
-    topic = letter_topic(path)
+    topic = dead_letter_topic(path)
     if topic is not None:
         if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
             raise ConfigurationError(
@@ -138,7 +138,7 @@ def check_dead_letter_path(path: str | None) -> None:
         )
 
 
-def letter_topic(path: str | None) -> str | None:
+def dead_letter_topic(path: str | None) -> str | None:
     """The Kafka topic that a place for dead letters names, None if it is another place.
 
     :param path: the plan's ``dead_letter_path``

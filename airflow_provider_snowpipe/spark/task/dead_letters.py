@@ -69,12 +69,12 @@ class DeadLetterPlace(ABC):
     """Where one channel's bad rows go during one attempt at them."""
 
     @abstractmethod
-    def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
+    def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Put the bad rows of one part aside; they are safe when this returns.
 
         :param start: position of the part's first row
         :param end: position of its last row
-        :param letters: the rows, at least one
+        :param dead_letters: the rows, at least one
         :param application: the run's name
         :raises DeadLetterError: if they cannot be written
         """
@@ -115,26 +115,26 @@ class DeadLetterFolder(DeadLetterPlace):
             self._folder = f"{root}/{quote(channel, safe='')}"
         self._left = self._listed()
 
-    def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
+    def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Put the bad rows of one part into a file.
 
         :raises DeadLetterError: if it cannot be written
         """
         table = pa.table(
             {
-                "channel": [self._channel] * len(letters),
-                "position": [None if one.position is None else str(one.position) for one in letters],
-                "first_position": [str(start)] * len(letters),
-                "last_position": [str(end)] * len(letters),
-                "row": [one.row for one in letters],
-                "column": [one.column for one in letters],
-                "reason": [one.reason for one in letters],
-                "payload": [one.payload for one in letters],
-                "application": [application] * len(letters),
-                "at": [_now()] * len(letters),
-                "key": [one.key for one in letters],
+                "channel": [self._channel] * len(dead_letters),
+                "position": [None if one.position is None else str(one.position) for one in dead_letters],
+                "first_position": [str(start)] * len(dead_letters),
+                "last_position": [str(end)] * len(dead_letters),
+                "row": [one.row for one in dead_letters],
+                "column": [one.column for one in dead_letters],
+                "reason": [one.reason for one in dead_letters],
+                "payload": [one.payload for one in dead_letters],
+                "application": [application] * len(dead_letters),
+                "at": [_now()] * len(dead_letters),
+                "key": [one.key for one in dead_letters],
                 "headers": [
-                    [{"key": name, "value": value} for name, value in one.headers] for one in letters
+                    [{"key": name, "value": value} for name, value in one.headers] for one in dead_letters
                 ],
             },
             schema=SCHEMA,

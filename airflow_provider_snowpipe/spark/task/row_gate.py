@@ -30,7 +30,7 @@ class RowGate:
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
-    :param open_letters: opens the dead letters' place
+    :param open_dead_letters: opens the dead letters' place
     :raises DeadLetterError: if that place cannot be read
     """
 
@@ -40,14 +40,14 @@ class RowGate:
         channel: str,
         offset_class: type[Offset],
         committed: Offset | None,
-        open_letters: OpenLetters = DeadLetterFolder,
+        open_dead_letters: OpenLetters = DeadLetterFolder,
     ) -> None:
         self._rules, self._channel = rules, channel
         self._check = RowCheck(rules.columns)
-        self._letters = (
+        self._dead_letters = (
             None
             if rules.dead_letter_path is None
-            else open_letters(rules.dead_letter_path, channel, offset_class, committed)
+            else open_dead_letters(rules.dead_letter_path, channel, offset_class, committed)
         )
         self.dead_lettered = 0
 
@@ -65,8 +65,8 @@ class RowGate:
             found = _with_strangers(found, strangers)
         if found.faults or part.undecoded:
             self._put_aside(part, found)
-        if self._letters is not None:
-            self._letters.pass_by(part.start, part.end)
+        if self._dead_letters is not None:
+            self._dead_letters.pass_by(part.start, part.end)
         rows = found.lines.rows - len(found.faults)
         if not rows:
             return None
@@ -76,14 +76,14 @@ class RowGate:
 
     def settle(self, committed: Offset | None) -> None:
         """Clear away what a shut-out attempt left among the rows that are committed now."""
-        if self._letters is not None and committed is not None:
-            self._letters.settle(committed)
+        if self._dead_letters is not None and committed is not None:
+            self._dead_letters.settle(committed)
 
     def _put_aside(self, part: Part, found: CheckedBlock) -> None:
         positions = list(row_positions(part, found.lines, found.faults))
-        if part.undecoded and self._letters is None:
+        if part.undecoded and self._dead_letters is None:
             raise undecoded_error(self._channel, part.undecoded)
-        if self._letters is None:
+        if self._dead_letters is None:
             first, position = found.faults[0], positions[0]
             where = (
                 f"row {first.row + 1} of {part.start} to {part.end}"
@@ -93,22 +93,22 @@ class RowGate:
             raise UnfitRowsError(
                 f"channel {self._channel!r}: {where} does not fit the table: {first.fault} "
                 f"({len(found.faults)} such row(s) from {part.start} to {part.end}). Neither it nor a row "
-                "after it was sent; mend the source or the table and run again, or put such rows aside with "
+                "after it was sent; fix the source or the table and run again, or put such rows aside with "
                 "on_error (option onError) 'dead_letter'"
             )
-        letters = [
+        dead_letters = [
             DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))
             for position, one in zip(positions, found.faults, strict=True)
         ] + [
             DeadLetter(one.position, row, None, one.reason, one.payload, one.key, one.headers)
             for row, one in enumerate(part.undecoded, found.lines.rows)
         ]
-        self._letters.write(part.start, part.end, letters, self._rules.application)
-        self.dead_lettered += len(letters)
+        self._dead_letters.write(part.start, part.end, dead_letters, self._rules.application)
+        self.dead_lettered += len(dead_letters)
 
 
 class Admission:
-    """What every part of one channel passes before it is sent: its keys, then its values, as far as wanted.
+    """What every part of one channel passes before it is sent: its keys, then its values, as far as required.
 
     :param rules: how values are checked, None if they are not
     :param columns: the table's columns, which keys are held against; none where they are not
@@ -116,7 +116,7 @@ class Admission:
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
-    :param open_letters: opens the dead letters' place
+    :param open_dead_letters: opens the dead letters' place
     :raises DeadLetterError: if that place cannot be read
     """
 
@@ -128,11 +128,13 @@ class Admission:
         channel: str,
         offset_class: type[Offset],
         committed: Offset | None,
-        open_letters: OpenLetters = DeadLetterFolder,
+        open_dead_letters: OpenLetters = DeadLetterFolder,
     ) -> None:
         looks = bool(columns) and unknown_columns != "ignore"
         self._keys = UnknownKeys(columns, unknown_columns, channel) if looks else None
-        self._gate = None if rules is None else RowGate(rules, channel, offset_class, committed, open_letters)
+        self._gate = (
+            None if rules is None else RowGate(rules, channel, offset_class, committed, open_dead_letters)
+        )
         self._puts_aside = rules is not None and rules.dead_letter_path is not None
 
     @property

@@ -122,7 +122,7 @@ class PartitionResult:
     :param unknown_columns: rows sent by this attempt that have a key which matches no column, by key
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
-    :param error_type: class name of an error that no further attempt can mend, None for success
+    :param error_type: class name of an error that no further attempt can fix, None for success
     :param error: its text
     """
 
@@ -152,7 +152,7 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
     :param token: the driver's scoped token
     :param work: the partition
     :return: the result; an error that another attempt would meet again is part of it
-    :raises SnowpipeError: for everything that another attempt may mend, such as a fenced channel
+    :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
     partition = work.partition
 
@@ -167,7 +167,7 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
         rows_after,
         offset_class=partition.offset_class,
         gaps_legal=partition.gaps_legal,
-        open_letters=partition.open_letters,
+        open_dead_letters=partition.open_dead_letters,
     )
 
 
@@ -179,7 +179,7 @@ def load_channel(
     *,
     offset_class: type[Offset],
     gaps_legal: bool = False,
-    open_letters: OpenLetters = DeadLetterFolder,
+    open_dead_letters: OpenLetters = DeadLetterFolder,
 ) -> PartitionResult:
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 
@@ -189,12 +189,12 @@ def load_channel(
     :param rows_after: the rows that come after a committed position, None for NULL
     :param offset_class: the format of the channel's offset tokens
     :param gaps_legal: True when the source may skip positions
-    :param open_letters: opens the place for rows that do not fit the table, where they are put aside
+    :param open_dead_letters: opens the place for rows that do not fit the table, where they are put aside
     :return: the result; an error that another attempt would meet again is part of it
-    :raises SnowpipeError: for everything that another attempt may mend, such as a fenced channel
+    :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
     try:
-        sink = _Sink(settings, token, channel, rows_after, open_letters)
+        sink = _Sink(settings, token, channel, rows_after, open_dead_letters)
         return sink.load(offset_class, gaps_legal=gaps_legal)
     except SnowpipeError as error:
         if error.spark_may_retry:
@@ -223,9 +223,9 @@ class _Sink:
         token: ScopedToken,
         channel: str,
         rows_after: Callable[[Offset | None], Iterator[Part]],
-        open_letters: OpenLetters,
+        open_dead_letters: OpenLetters,
     ) -> None:
-        self._open_letters = open_letters
+        self._open_dead_letters = open_dead_letters
         self._settings = settings
         self._token = token
         self._name = channel
@@ -257,7 +257,7 @@ class _Sink:
                 name,
                 offset_class,
                 committed,
-                self._open_letters,
+                self._open_dead_letters,
             )
             began = time.monotonic()
             self._send(channel, committed)

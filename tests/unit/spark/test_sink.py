@@ -665,7 +665,7 @@ class TestDeadLetters:
         opened = []
 
         class Elsewhere(MemoryPartition):
-            def open_letters(self, *asked):
+            def open_dead_letters(self, *asked):
                 opened.append(asked)
                 raise DeadLetterError("no such place")
 

@@ -159,7 +159,7 @@ class DeltaSource(FrameSource):
         return ordered
 
     def _numbered(self, works: Sequence[FrameWork]) -> DataFrame:
-        """The changes from each channel's first wanted version on, with channel, version and key."""
+        """The changes from each channel's first required version on, with channel, version and key."""
         from pyspark.sql import functions as sf
 
         firsts = [_first_version(work, self._spec) for work in works]

@@ -82,13 +82,13 @@ def _slices(rows: pa.Table) -> Iterator[tuple[int, int]]:
         yield begin, min(step, rows.num_rows - begin)
 
 
-def refuse_missing_columns(file: SourceFile, wanted: Iterable[str] | None, have: Iterable[str]) -> None:
+def refuse_missing_columns(file: SourceFile, required: Iterable[str] | None, have: Iterable[str]) -> None:
     """Make sure that a file has the columns that the source names.
 
     :raises ConfigurationError: if it lacks one
     """
     known = list(have)
-    missing = [name for name in wanted or () if name not in known]
+    missing = [name for name in required or () if name not in known]
     if missing:
         raise ConfigurationError(
             f"file {file.path!r} has no column {missing[0]!r}, which the source's columns name; it has "
@@ -134,7 +134,7 @@ class NumberedRowsReader(FileReader):
         """Read the rows after a given one, in pieces that fit the memory.
 
         :param file: the file
-        :param after_row: number of the last row that is not wanted, 0 for none
+        :param after_row: number of the last row passed over, 0 for none
         :raises ConfigurationError: if a column is not there
         """
 
@@ -224,18 +224,18 @@ def batches_after(
     """Read the rows after a given one, in pieces that fit the memory; row groups before it are not read.
 
     :param parquet: the open file
-    :param after_row: number of the last row that is not wanted, 0 for none
+    :param after_row: number of the last row passed over, 0 for none
     :param columns: the columns to read, None for all
-    :return: batches, each with the number of its first rows that are not wanted
+    :return: batches, each with the number of its first rows passed over
     """
-    wanted = None if columns is None else list(columns)
+    required = None if columns is None else list(columns)
     skip = after_row
     for index in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(index)
         if skip >= group.num_rows:
             skip -= group.num_rows
             continue
-        for batch in parquet.iter_batches(_rows_at_once(group), [index], columns=wanted, use_threads=False):
+        for batch in parquet.iter_batches(_rows_at_once(group), [index], columns=required, use_threads=False):
             if skip < batch.num_rows:
                 yield batch, skip
             skip = max(skip - batch.num_rows, 0)

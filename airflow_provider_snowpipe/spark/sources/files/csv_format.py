@@ -239,12 +239,12 @@ class CsvReader(FileReader):
 
     def place_after(self, file: SourceFile, line: int) -> Place:
         """Count the records up to the committed one."""
-        wanted = line + self.header
+        required = line + self.header
         seen = 0
         chunks = self._records(file, 0, keep_tail=True)
         for records in chunks:
-            if seen + len(records.ends) >= wanted:
-                end = int(records.ends[wanted - seen - 1])
+            if seen + len(records.ends) >= required:
+                end = int(records.ends[required - seen - 1])
                 done = end == len(records.text) and next(chunks, None) is None
                 return Place(records.position + end, done)
             seen += len(records.ends)

@@ -84,7 +84,7 @@ class FileReader(ABC):
         """Read the rows after a given one, as NDJSON.
 
         :param file: the file
-        :param after_line: number of the last row that is not wanted, 0 for none
+        :param after_line: number of the last row passed over, 0 for none
         :param offset: the place after it, from :meth:`place_after`; 0 where there is none
         :param keep_tail: False leaves an unterminated last row to a later run
         :param limits: what a batch takes

@@ -188,5 +188,5 @@ def _message(passed: PassedFiles, before: ListedBefore, late: list[str]) -> str:
 
 
 def _text_of_time(nanoseconds: int) -> str:
-    moment = dt.datetime.fromtimestamp(nanoseconds // 1_000_000_000, dt.UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    timestamp = dt.datetime.fromtimestamp(nanoseconds // 1_000_000_000, dt.UTC)
+    return f"{timestamp:%Y-%m-%d %H:%M:%S} UTC"

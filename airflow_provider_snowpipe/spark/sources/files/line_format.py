@@ -197,7 +197,7 @@ def row_blocks(
     """Read the rows that come after a given line, as blocks of whole lines.
 
     :param file: the file; nothing behind its frozen size is read
-    :param after_line: number of the last line that is not wanted
+    :param after_line: number of the last line passed over
     :param offset: where the lines after it begin, from :func:`place_after_line`
     :param keep_tail: True if an unterminated last line is a row, False if it is left for a later run
     :param max_bytes: size of a block, unless a single line is longer

@@ -46,7 +46,7 @@ class Resume:
     """The place in a group of files just after what is committed.
 
     :param file_index: number of the first file to read, from 0; the number of files if there is none left
-    :param after_line: last row of that file that is not wanted, 0 for none
+    :param after_line: last row of that file passed over, 0 for none
     :param offset: where its reader goes on, a ``Place`` of the format
     :param done: True if that file holds nothing behind it
     """

@@ -108,7 +108,7 @@ class History:
 
         :param committed: the position, None for NULL
         """
-        for one in self._wanted(committed):
+        for one in self._required(committed):
             before = 0
             done = committed.row if committed is not None and committed.batch == one.version else 0
             for file in one.files:
@@ -130,7 +130,7 @@ class History:
         else:
             self._check_position(committed, on_data_loss)
         changed = next(
-            (one for one in self._wanted(committed) if one.change and _is_behind(one, committed)), None
+            (one for one in self._required(committed) if one.change and _is_behind(one, committed)), None
         )
         if changed is None:
             return
@@ -143,7 +143,7 @@ class History:
             f"{remedy} on purpose. Nothing was sent"
         )
 
-    def _wanted(self, committed: BatchRowOffset | None) -> Iterator[SnapshotRows]:
+    def _required(self, committed: BatchRowOffset | None) -> Iterator[SnapshotRows]:
         """The snapshots from the committed one on; the one that the source begins with has all its rows."""
         base = self.base
         if base is not None and (committed is None or committed.batch == base.version):
@@ -204,7 +204,7 @@ class History:
             )
 
     def _check_rows(self, committed: BatchRowOffset) -> None:
-        found = next((one for one in self._wanted(committed) if one.version == committed.batch), None)
+        found = next((one for one in self._required(committed) if one.version == committed.batch), None)
         have = 0 if found is None else found.rows
         if committed.row > have:
             raise SourcePositionError(

@@ -223,7 +223,7 @@ class TableReader:
         """Read the rows after a given one, in pieces that fit the memory.
 
         :param file: the file
-        :param after_row: number of the last row that is not wanted, 0 for none
+        :param after_row: number of the last row passed over, 0 for none
         :raises SourcePositionError: if the file is gone, or is not what the snapshot says
         :raises SourceUnavailableError: if its store does not answer
         :raises EncodingError: if its columns cannot be brought into the table's form
@@ -276,15 +276,15 @@ class _Columns:
         self._errors = (ResolveError, ValueError, pa.ArrowException)
         self._reader = reader
         self._file = file
-        with self._in_our_words():
+        with self._translated():
             self._schema = pyarrow_to_schema(
                 stored,
                 reader.names,
                 downcast_ns_timestamp_to_us=self._downcast,
                 format_version=reader.format_version,
             )
-        wanted = reader.schema.field_ids
-        found = [column.name for column in self._schema.fields if _ids(column) & wanted]
+        required = reader.schema.field_ids
+        found = [column.name for column in self._schema.fields if _ids(column) & required]
         self.read = found or [self._schema.fields[0].name]
         """The columns to read; one at least, since its batches say how many rows there are."""
 
@@ -305,12 +305,12 @@ class _Columns:
             projected_missing_fields=constants,
             allow_timestamp_tz_mismatch=True,
         )
-        with self._in_our_words():
+        with self._translated():
             struct = visit_with_partner(self._reader.schema, batch, change, ArrowAccessor(self._schema))
         return pa.RecordBatch.from_struct_array(struct)
 
     @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except self._errors as error:

@@ -126,7 +126,7 @@ def refused_settings(error: Exception, settings: ClientSettings) -> Configuratio
     said = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
     if any(secret and secret in said for secret in settings.secrets.values.values()):
         said = "a value that is a secret is not usable"
-    return ConfigurationError(f"the Kafka client refuses its settings ({said}): mend the source's options")
+    return ConfigurationError(f"the Kafka client refuses its settings ({said}): fix the source's options")
 
 
 def kafka_error(error: Any, what: str, settings: ClientSettings, said: str = "") -> SnowpipeError:
@@ -144,7 +144,7 @@ def kafka_error(error: Any, what: str, settings: ClientSettings, said: str = "")
     code = error.code()
     if code in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED) or "uthentication" in said:
         return AuthenticationError(
-            f"{where}: the brokers refuse the credentials ({reason}): mend the connection"
+            f"{where}: the brokers refuse the credentials ({reason}): fix the connection"
         )
     if code in (
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -174,7 +174,7 @@ TopicAndNumber = tuple[str, int]
 _INTERNAL = "__"
 _NO_OFFSET = 0
 _LATEST, _EARLIEST = -1, -2
-"""In place of a moment (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
+"""In place of a timestamp (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
 _SAMPLED = 500
 """Records whose size stands for that of all."""
 _SAMPLE_SECONDS = 5.0
@@ -236,19 +236,19 @@ class KafkaCluster:
 
         :param partitions: topic-partitions
         """
-        wanted = list(partitions)
-        low = self._offsets(self._consumer, wanted, _EARLIEST)
-        end = self._offsets(self._consumer, wanted, _LATEST)
-        high = self._ends_of_all(wanted) if self._settings.isolation == "read_committed" else end
-        return {one: Bounds(low[one], min(end[one], high[one]), high[one]) for one in wanted}
+        required = list(partitions)
+        low = self._offsets(self._consumer, required, _EARLIEST)
+        end = self._offsets(self._consumer, required, _LATEST)
+        high = self._ends_of_all(required) if self._settings.isolation == "read_committed" else end
+        return {one: Bounds(low[one], min(end[one], high[one]), high[one]) for one in required}
 
     def offsets_at(
         self, bounds: Mapping[TopicAndNumber, Bounds], milliseconds: int
     ) -> dict[TopicAndNumber, int]:
-        """Find the first record that is not older than a moment; a partition's end where there is none.
+        """Find the first record that is not older than a timestamp; a partition's end where there is none.
 
         :param bounds: the partitions
-        :param milliseconds: the moment, since 1970-01-01 UTC
+        :param milliseconds: the timestamp, since 1970-01-01 UTC
         """
         found = self._offsets(self._consumer, bounds, milliseconds)
         return {
@@ -263,10 +263,10 @@ class KafkaCluster:
         """
         from confluent_kafka import TopicPartition
 
-        wanted = [TopicPartition(topic, number) for topic, number in partitions]
+        required = [TopicPartition(topic, number) for topic, number in partitions]
         found = self._ask(
             f"offsets of group {self._settings.group_id!r}",
-            lambda: self._consumer.committed(wanted, timeout=self._timeout),
+            lambda: self._consumer.committed(required, timeout=self._timeout),
         )
         for one in found:
             if one.error is not None:
@@ -373,7 +373,7 @@ class KafkaCluster:
 
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             return SourcePositionError(
-                f"topic {name!r} does not exist on {self._settings.bootstrap_servers}: create it or mend the "
+                f"topic {name!r} does not exist on {self._settings.bootstrap_servers}: create it or fix the "
                 "name. Nothing was read or sent"
             )
         return kafka_error(error, f"topic {name!r}", self._settings)
@@ -396,11 +396,11 @@ class KafkaCluster:
             consumer.close()
 
     def _offsets(
-        self, consumer: Any, partitions: Iterable[TopicAndNumber], moment: int
+        self, consumer: Any, partitions: Iterable[TopicAndNumber], timestamp: int
     ) -> dict[TopicAndNumber, int]:
         from confluent_kafka import TopicPartition
 
-        asked = [TopicPartition(topic, number, moment) for topic, number in partitions]
+        asked = [TopicPartition(topic, number, timestamp) for topic, number in partitions]
         if not asked:
             return {}
         found = self._ask(

@@ -56,7 +56,7 @@ class DeadLetterTopic(DeadLetterPlace):
             raise refused_settings(error, settings) from None
         self._require_topic()
 
-    def write(self, start: Offset, end: Offset, letters: Sequence[DeadLetter], application: str) -> None:
+    def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Produce the bad rows of one part, and wait until the brokers have them.
 
         :raises DeadLetterError: if they do not take one
@@ -64,8 +64,8 @@ class DeadLetterTopic(DeadLetterPlace):
         from confluent_kafka import KafkaException
 
         try:
-            for letter in letters:
-                self._produce(letter, application)
+            for dead_letter in dead_letters:
+                self._produce(dead_letter, application)
         except KafkaException as error:
             raise self._refused(error.args[0]) from None
         left = self._producer.flush(self._settings.timeout_seconds + 1)
@@ -80,26 +80,26 @@ class DeadLetterTopic(DeadLetterPlace):
     def settle(self, committed: Offset) -> None:
         """Nothing, as above."""
 
-    def _produce(self, letter: DeadLetter, application: str) -> None:
-        assert letter.position is not None  # noqa: S101  parts of topics tell the positions of their rows
+    def _produce(self, dead_letter: DeadLetter, application: str) -> None:
+        assert dead_letter.position is not None  # noqa: S101  parts of topics tell the positions of their rows
         told = {
             "snowpipe.channel": self._channel,
-            "snowpipe.position": str(letter.position),
-            "snowpipe.column": letter.column,
-            "snowpipe.reason": letter.reason,
+            "snowpipe.position": str(dead_letter.position),
+            "snowpipe.column": dead_letter.column,
+            "snowpipe.reason": dead_letter.reason,
             "snowpipe.application": application,
         }
         headers = [(name, text.encode()) for name, text in told.items() if text is not None]
-        if letter.key is not None:
-            headers.append(("snowpipe.key", letter.key))
-        key = f"{self._channel}:{letter.position}"
+        if dead_letter.key is not None:
+            headers.append(("snowpipe.key", dead_letter.key))
+        key = f"{self._channel}:{dead_letter.position}"
         while True:
             try:
                 self._producer.produce(
                     self._topic,
-                    letter.payload,
+                    dead_letter.payload,
                     key.encode(),
-                    headers=[*letter.headers, *headers],
+                    headers=[*dead_letter.headers, *headers],
                     on_delivery=self._delivered,
                 )
             except BufferError:

@@ -39,7 +39,7 @@ from airflow_provider_snowpipe.spark.sources.source import (
     SourcePartition,
     SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.submit.row_rules import letter_topic
+from airflow_provider_snowpipe.spark.submit.row_rules import dead_letter_topic
 from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder, DeadLetterPlace
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -182,23 +182,23 @@ class KafkaPartition(SourcePartition[int]):
 
     def resume(self, committed: Offset | None) -> int | None:
         """Find the offset after the committed one; asks no broker."""
-        wanted = self.first if committed is None else _integer(committed).value + 1
+        required = self.first if committed is None else _integer(committed).value + 1
         bounds = self.bounds
-        if wanted > bounds.high:
+        if required > bounds.high:
             raise SourcePositionError(
                 f"{self._position(committed)}, but partition {self.number} of topic {self.topic!r} ends "
                 f"before {bounds.high}: it is another topic of that name, or the brokers have lost records. "
                 "Nothing was sent. If the topic was made anew, load it with another channel_prefix, or "
                 "reset the channel's token and the group's offset"
             )
-        if wanted < bounds.earliest and self.on_data_loss != "skip":
+        if required < bounds.earliest and self.on_data_loss != "skip":
             raise SourcePositionError(
                 f"{self._position(committed)}, but the earliest offset that partition {self.number} of topic "
                 f"{self.topic!r} still has is {bounds.earliest}: retention has taken up to "
-                f"{bounds.earliest - wanted} records that were never loaded. Nothing was sent. "
+                f"{bounds.earliest - required} records that were never loaded. Nothing was sent. "
                 f"on_data_loss='skip' goes on at {bounds.earliest}"
             )
-        start = max(wanted, bounds.earliest)
+        start = max(required, bounds.earliest)
         return start if start < bounds.end else None
 
     def read(self, place: int, limits: BatchLimits) -> Iterator[Part]:
@@ -231,11 +231,11 @@ class KafkaPartition(SourcePartition[int]):
         left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
         return Behind(None, f"offsets_behind={left}", left)
 
-    def open_letters(
+    def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
     ) -> DeadLetterPlace:
         """Open a folder, or a topic of the cluster that the records come from."""
-        topic = letter_topic(path)
+        topic = dead_letter_topic(path)
         if topic is None:
             return DeadLetterFolder(path, channel, offset_class, after)
         return DeadLetterTopic(topic, channel, self.settings)
@@ -286,8 +286,8 @@ def read_records(
     :param topic: the topic
     :param number: the partition
     :param start: the first offset
-    :param end: the offset behind the last one that is wanted, at most the partition's end
-    :param fields: what is wanted of a record besides its value: ``timestamp``, ``key``, ``headers``
+    :param end: the offset behind the last one that is required, at most the partition's end
+    :param fields: what is required of a record besides its value: ``timestamp``, ``key``, ``headers``
     :param on_data_loss: ``skip`` allows that retention takes records while they are read
     :raises SourcePositionError: if retention has taken records that were to be read
     :raises SourceUnavailableError: if the brokers say nothing for too long
@@ -342,15 +342,15 @@ class _Reader:
                 self._refuse_silence(time.monotonic() - heard)
                 continue
             heard = time.monotonic()
-            wanted = self._wanted(messages)
-            if wanted:
-                records = _columns(wanted, fields)
+            required = self._required(messages)
+            if required:
+                records = _columns(required, fields)
                 yield records
                 mean = max(records.bytes // len(records), 1)
                 count = min(max(_BLOCK_BYTES // mean, _FEWEST_RECORDS), _MOST_RECORDS)
                 heard = time.monotonic()
 
-    def _wanted(self, messages: list[Any]) -> list[Any]:
+    def _required(self, messages: list[Any]) -> list[Any]:
         """Leave out the client's notices and what lies behind the end."""
         if any(message.error() is not None for message in messages):
             messages = [message for message in messages if not self._is_notice(message)]
@@ -389,7 +389,7 @@ class _Reader:
             raise AuthenticationError(
                 f"Kafka at {self._settings.bootstrap_servers}: {self._what}: the brokers refuse the "
                 f"credentials "
-                f"({self._said.text}): mend the connection"
+                f"({self._said.text}): fix the connection"
             )
         if seconds > self._settings.timeout_seconds:
             raise SourceUnavailableError(

@@ -67,7 +67,7 @@ class Records:
         def some(column: Any) -> Any:
             return None if column is None else column.filter(chosen)
 
-        headers = self.headers and [one for one, wanted in zip(self.headers, mask, strict=True) if wanted]
+        headers = self.headers and [one for one, required in zip(self.headers, mask, strict=True) if required]
         return Records(
             self.offsets[mask],
             some(self.values),

@@ -109,7 +109,7 @@ _OPTIONS = NdjsonOptions(explicit_nulls=False)
 def metadata_objects(
     records: Records, topic: str, number: int, spec: KafkaSourceSpec
 ) -> pa.LargeBinaryArray | None:
-    """Write the metadata of records as JSON objects, None where none is wanted.
+    """Write the metadata of records as JSON objects, None where none is required.
 
     :param records: the records, with the fields that the spec wants
     :param topic: their topic

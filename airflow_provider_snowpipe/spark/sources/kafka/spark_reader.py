@@ -254,19 +254,19 @@ class KafkaFramePartition(FramePartition):
         """Count the offsets up to the end; some may be no records."""
         return self.partition.behind(committed)
 
-    def open_letters(
+    def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
     ) -> DeadLetterPlace:
         """Open a folder or a topic, as the other reader does: executors then need librdkafka for a topic."""
-        return self.partition.open_letters(path, channel, offset_class, after)
+        return self.partition.open_dead_letters(path, channel, offset_class, after)
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
     ) -> Iterator[Part]:
         """Write the records behind a committed position as rows."""
         one = self.partition
-        wanted = one.resume(committed)
-        if wanted is not None and wanted < self.start:
+        required = one.resume(committed)
+        if required is not None and required < self.start:
             raise SourcePositionError(
                 f"the channel's token was {self.start - 1} or later when the run began and is "
                 f"{'NULL' if committed is None else repr(str(committed))} now: somebody has reset it. "

@@ -212,14 +212,14 @@ class KafkaSource(SourceSpec):
         """The start's time since 1970-01-01 UTC."""
         text = self.start_timestamp or ""
         try:
-            moment = datetime.fromisoformat(text)
+            timestamp = datetime.fromisoformat(text)
         except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
+            timestamp = None
+        if timestamp is None or timestamp.tzinfo is None:
             raise ConfigurationError(
                 f"source start_timestamp is {text!r}: give ISO 8601 with a zone, as 2026-01-31T06:00:00+00:00"
             )
-        return round(moment.timestamp() * 1000)
+        return round(timestamp.timestamp() * 1000)
 
     @property
     def offset_format(self) -> str:
@@ -236,7 +236,7 @@ class KafkaSource(SourceSpec):
         """The topics at the first broker."""
         return f"kafka://{self.bootstrap_servers.split(',')[0].strip()}/{self.default_name}"
 
-    def check_letter_topic(self, topic: str) -> None:
+    def check_dead_letter_topic(self, topic: str) -> None:
         """Refuse a topic that is read by the same source: its dead letters would come back as rows."""
         if topic in self.topics or (self.topic_pattern and re.fullmatch(self.topic_pattern, topic)):
             raise ConfigurationError(

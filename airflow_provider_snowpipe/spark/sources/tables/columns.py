@@ -45,16 +45,16 @@ class KeyColumn:
         """
         field = field_of(df, name, "offset_column")
         kind = field.dataType
-        wanted = _offset_type(kind)
-        if wanted is None:
+        required = _offset_type(kind)
+        if required is None:
             raise ConfigurationError(
                 f"source offset_column {name!r} has type {kind.simpleString()}: use a column of whole "
                 "numbers, strings with the collation UTF8_BINARY, dates or timestamps; a query can make one"
             )
-        if wanted != offset_type:
+        if required != offset_type:
             raise ConfigurationError(
                 f"source offset_column {name!r} has type {kind.simpleString()}, but offset_type is "
-                f"{offset_type!r}: set offset_type={wanted!r}"
+                f"{offset_type!r}: set offset_type={required!r}"
             )
         return cls(field.name, kind, offset_type)
 
@@ -248,7 +248,7 @@ def partition_names(rows: DataFrame, column: str, address: str) -> tuple[str, ..
 def with_facts(
     rows: DataFrame, column: str | None, facts: dict[str, dict[str, Any]], schema: pa.Schema
 ) -> DataFrame:
-    """Give each row of the wanted partitions what belongs to its partition; others are left out.
+    """Give each row of the required partitions what belongs to its partition; others are left out.
 
     The facts are sent to every task, so that no row moves.
 

@@ -44,7 +44,7 @@ def _source(cluster, topic, **changes):
 
 def _gate(partition, letters):
     rules = RowRules(COLUMNS, f"kafka:{letters}", "app")
-    return RowGate(rules, "shop_t_0", IntegerOffset, None, partition.open_letters)
+    return RowGate(rules, "shop_t_0", IntegerOffset, None, partition.open_dead_letters)
 
 
 def _values(ids):
