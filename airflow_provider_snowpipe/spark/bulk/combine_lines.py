@@ -1,4 +1,4 @@
-"""One new file of lines from slices of others; runs in a Spark task and touches no line but a header."""
+"""New files of lines from slices of others: cut on the driver, written in tasks that touch headers alone."""
 
 from __future__ import annotations
 

@@ -211,11 +211,7 @@ def _hadoop(session: Any, folder: str) -> tuple[Any, Any]:
     return path, path.getFileSystem(session._jsc.hadoopConfiguration())
 
 
-# -- The application that writes files for COPY: ``spark-submit job.py PLAN.json`` -----------------------
-#
-# It needs no credentials of Snowflake: it reads, writes a folder, and leaves a report of the files there.
-# Exit code 0 means that every file is whole; 1 that something is wrong, said in one line on standard error;
-# 2 that the command line is.
+# -- The job ---------------------------------------------------------------------------------------------
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LISTING_TASKS = "64"

@@ -112,7 +112,7 @@ def columns(name: str, value: str) -> frozenset[str]:
     return frozenset(columns)
 
 
-# -- The options of ``format("snowpipe")``: one table of names, each with its check ----------------------
+# -- The options -----------------------------------------------------------------------------------------
 
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options of ``writeStream`` that Spark hands on to the sink (observed with PySpark 4.2)."""

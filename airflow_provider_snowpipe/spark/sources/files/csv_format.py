@@ -196,10 +196,7 @@ def _unclosed(file: SourceFile, position: int) -> EncodingError:
     )
 
 
-# -- CSV files: every value is text, which the service casts to its column's type ------------------------
-#
-# Nothing is inferred, because a type inferred from one part of a file need not fit the next. The positions
-# are records, counted from 1 without the header and without blank lines.
+# -- The reader, which infers nothing: a type inferred from one part of a file need not fit the next -----
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def files_to_read(
             yield group.files[index], place, not (growing and index == last)
 
 
-# -- The file source: each group of files is a partition, its position a row of a file -------------------
+# -- The source and its partitions -----------------------------------------------------------------------
 
 _QUICK_BYTES = 256 << 20
 """Looking for a row takes about a second in so large a file, and in a compressed one of an eighth of it."""

@@ -343,7 +343,7 @@ def _of_the_store(properties: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# -- Opens an Iceberg table by its name in a catalog, or by the place of its metadata --------------------
+# -- Opening a table by its name in a catalog, or by its metadata's path ---------------------------------
 
 
 def open_table(spec: IcebergSourceSpec, secrets: SourceSecrets) -> Any:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# -- A source's settings in the words of Kafka's Java client, for Spark's own Kafka source ---------------
+# -- Settings under the names of Kafka's Java client -----------------------------------------------------
 
 _SAME = frozenset(
     {

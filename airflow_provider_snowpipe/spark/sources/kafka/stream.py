@@ -343,7 +343,7 @@ def _checked(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
     return {name: read(name, given[name]) if name in given else None for name, read in _READ.items()}, client
 
 
-# -- Where a stream of topics begins and ends its micro-batches; knows nothing of PySpark ----------------
+# -- Where a stream of topics begins and ends its micro-batches ------------------------------------------
 #
 # An offset of the stream is an object of topics, each an object of partitions, with the next offset to
 # read. Spark keeps it in its checkpoint. The bookmark is the channels' committed tokens all the same:

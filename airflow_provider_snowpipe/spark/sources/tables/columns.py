@@ -145,7 +145,7 @@ def _is_binary(kind: Any) -> bool:
     return getattr(kind, "collation", "UTF8_BINARY") == "UTF8_BINARY"
 
 
-# -- Opening what Spark is to read, with Spark's refusals in our words -----------------------------------
+# -- Opening what Spark is to read, with errors that name the source -------------------------------------
 
 _T = TypeVar("_T")
 _GONE = ("TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
