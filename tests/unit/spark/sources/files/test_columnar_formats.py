@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from tests.unit.spark.files.conftest import listed, rows_after
+from tests.unit.spark.sources.files.conftest import listed, rows_after
 
 ROWS = pa.table({"ID": list(range(50)), "S": [None if n % 7 == 0 else "x\n" * n for n in range(50)]})
 

@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     EncodingError,
     SourcePositionError,
 )
-from tests.unit.spark.files.conftest import listed, rows_after
+from tests.unit.spark.sources.files.conftest import listed, rows_after
 
 VALUE = st.text(st.sampled_from('ab ,;"\n\t\\é'), max_size=6)
 ROWS = st.lists(st.tuples(VALUE, VALUE, VALUE), min_size=1, max_size=20)

@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
 from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
-from tests.unit.spark.files.conftest import listed
+from tests.unit.spark.sources.files.conftest import listed
 
 PACKED = {
     "gz": gzip.compress,

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     EncodingError,
     SourcePositionError,
 )
-from tests.unit.spark.files.conftest import listed, rows_after
+from tests.unit.spark.sources.files.conftest import listed, rows_after
 
 fastavro = pytest.importorskip("fastavro", reason="needs the extra avro")
 
