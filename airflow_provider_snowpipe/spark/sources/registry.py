@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.sources.source import (
@@ -26,41 +27,14 @@ _NO_SECRETS = SourceSecrets()
 DEFAULT_KIND = "files"
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a source's classes are: module and name of each.
-
-    :param spec: its :class:`SourceSpec`
-    :param source: its :class:`Source`, or what makes one from the spec and ``on_data_loss``
-    :param stream: its data source for ``readStream``, None where it has none
-    """
-
-    spec: tuple[str, str]
-    source: tuple[str, str]
-    stream: tuple[str, str] | None = None
-
-
-_ROOM = "airflow_provider_snowpipe.spark.sources"
-_SOURCES: dict[str, _Place] = {
-    "files": _Place(
-        spec=(f"{_ROOM}.files.spec", "FileSourceSpec"), source=(f"{_ROOM}.files.reader", "FileSource")
-    ),
-    "kafka": _Place(
-        spec=(f"{_ROOM}.kafka.spec", "KafkaSourceSpec"),
-        source=(f"{_ROOM}.kafka.spark_reader", "kafka_source"),
-        stream=(f"{_ROOM}.kafka.stream", "KafkaDataSource"),
-    ),
-    "delta": _Place(
-        spec=(f"{_ROOM}.delta.spec", "DeltaSourceSpec"),
-        source=(f"{_ROOM}.delta.reader", "DeltaSource"),
-    ),
-    "iceberg": _Place(
-        spec=(f"{_ROOM}.iceberg.spec", "IcebergSourceSpec"),
-        source=(f"{_ROOM}.iceberg.reader", "IcebergSource"),
-    ),
-    "table": _Place(
-        spec=(f"{_ROOM}.tables.spec", "TableSourceSpec"), source=(f"{_ROOM}.tables.reader", "TableSource")
-    ),
+ENTRY_POINTS = "airflow_provider_snowpipe.sources"
+"""The group of entry points by which other packages add sources: a kind, and the class of its spec."""
+_SOURCES = {
+    "delta": "delta.spec:DeltaSource",
+    "files": "files.spec:FileSource",
+    "iceberg": "iceberg.spec:IcebergSource",
+    "kafka": "kafka.spec:KafkaSource",
+    "table": "tables.spec:TableSource",
 }
 
 
@@ -84,11 +58,14 @@ def spec_class(values: Any) -> type[SourceSpec]:
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"plan source is {values!r}: it must be an object with keys")
     kind = values.get("kind", DEFAULT_KIND)
-    place = _SOURCES.get(kind) if isinstance(kind, str) else None
-    if place is None:
-        raise ConfigurationError(f"source kind is {kind!r}: it must be one of {sorted(_SOURCES)}")
-    spec: type[SourceSpec] = _found(place.spec)
-    return spec
+    if isinstance(kind, str):
+        if kind in _SOURCES:
+            return _own_spec(kind)
+        for added in entry_points(group=ENTRY_POINTS, name=kind):
+            found: type[SourceSpec] = added.load()
+            return found
+    known = sorted({*_SOURCES, *entry_points(group=ENTRY_POINTS).names})
+    raise ConfigurationError(f"source kind is {kind!r}: it must be one of {known}")
 
 
 def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecrets = _NO_SECRETS) -> Source:
@@ -98,20 +75,22 @@ def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecre
     :param on_data_loss: what to do if a committed position is not in the source any more
     :param secrets: the source's passwords and keys, which no plan holds
     """
-    source: Source = _found(_SOURCES[spec.kind].source)(spec, on_data_loss)
+    source: Source = resolve_name(spec.reader)(spec, on_data_loss)
     source.take_secrets(secrets)
     return source
 
 
 def streams() -> Iterator[type[DataSource]]:
     """The data sources for ``readStream`` that sources have."""
-    for place in _SOURCES.values():
-        if place.stream is not None:
-            yield _found(place.stream)
+    for kind in _SOURCES:
+        stream = _own_spec(kind).stream
+        if stream is not None:
+            yield resolve_name(stream)
 
 
-def _found(place: tuple[str, str]) -> Any:
-    return getattr(importlib.import_module(place[0]), place[1])
+def _own_spec(kind: str) -> type[SourceSpec]:
+    spec: type[SourceSpec] = resolve_name(f"{__package__}.{_SOURCES[kind]}")
+    return spec
 
 
 # -- The first rows of a source, read where the plan is made ---------------------------------------------

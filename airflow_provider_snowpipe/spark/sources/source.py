@@ -1,8 +1,8 @@
 """What a source is to the job: ordered partitions with a fixed end, each read from just after a token.
 
-A new source is one folder beside this module with three classes, named in
-:mod:`~airflow_provider_snowpipe.spark.sources.registry`: its :class:`SourceSpec`, which is what the plan
-says; its :class:`Source`, which the driver asks for ``partitions()``; and its :class:`SourcePartition`,
+A new source is one folder beside this module, or in another package, with three classes: its
+:class:`SourceSpec`, which is what the plan says and which the registry or an entry point names; its
+:class:`Source`, which the driver asks for ``partitions()``; and its :class:`SourcePartition`,
 which travels to an executor and answers ``resume(token)`` and ``read()`` there.
 Channels, tokens, batches, retries and commits are the sink's, never a source's.
 """
@@ -55,6 +55,10 @@ class SourceSpec(TypedArgument, ABC):
 
     _argument = "source"
     kind: str
+    reader: ClassVar[str]
+    """``module:name`` of the :class:`Source`, or of what makes it, from the spec and ``on_data_loss``."""
+    stream: ClassVar[str | None] = None
+    """``module:name`` of the data source for ``readStream``, None where there is none."""
     takes_connection: ClassVar[bool] = False
 
     @staticmethod

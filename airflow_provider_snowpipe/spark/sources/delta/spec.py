@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
@@ -45,6 +45,7 @@ class DeltaSource(SourceSpec):
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
     kind: Literal["delta"] = "delta"
+    reader: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.delta.reader:DeltaSource"
 
     def __post_init__(self) -> None:
         if not self._check_fields():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 from airflow_provider_snowpipe.spark.submit.checked_values import is_template
@@ -101,6 +101,7 @@ class FileSource(SourceSpec):
     on_late_files: Literal["fail", "warn", "load"] = "fail"
     listing_path: str | None = None
     kind: Literal["files"] = "files"
+    reader: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
 
     def __post_init__(self) -> None:
         if not self._check_fields():

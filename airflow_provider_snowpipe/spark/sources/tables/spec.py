@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
@@ -63,6 +63,7 @@ class TableSource(SourceSpec):
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
     kind: Literal["table"] = "table"
+    reader: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.tables.reader:TableSource"
 
     def __post_init__(self) -> None:
         if not self._check_fields():
