@@ -20,7 +20,7 @@ class SqliteSource(SourceSpec):
     database: str
     table: str
     kind: Literal["sqlite"] = "sqlite"
-    reader: ClassVar[str] = "sqlite_source:SqliteReader"
+    source_class: ClassVar[str] = "sqlite_source:SqliteReader"
     offset_format: ClassVar[str] = "integer"
 
     def __post_init__(self) -> None:

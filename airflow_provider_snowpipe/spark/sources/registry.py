@@ -75,7 +75,7 @@ def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecre
     :param on_data_loss: what to do if a committed position is not in the source any more
     :param secrets: the source's passwords and keys, which no plan holds
     """
-    source: Source = resolve_name(spec.reader)(spec, on_data_loss)
+    source: Source = resolve_name(spec.source_class)(spec, on_data_loss)
     source.take_secrets(secrets)
     return source
 
@@ -83,7 +83,7 @@ def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecre
 def streams() -> Iterator[type[DataSource]]:
     """The data sources for ``readStream`` that sources have."""
     for kind in _SOURCES:
-        stream = _own_spec(kind).stream
+        stream = _own_spec(kind).stream_class
         if stream is not None:
             yield resolve_name(stream)
 

@@ -55,9 +55,9 @@ class SourceSpec(TypedArgument, ABC):
 
     _argument = "source"
     kind: str
-    reader: ClassVar[str]
+    source_class: ClassVar[str]
     """``module:name`` of the :class:`Source`, or of what makes it, from the spec and ``on_data_loss``."""
-    stream: ClassVar[str | None] = None
+    stream_class: ClassVar[str | None] = None
     """``module:name`` of the data source for ``readStream``, None where there is none."""
     takes_connection: ClassVar[bool] = False
 

@@ -45,7 +45,7 @@ class DeltaSource(SourceSpec):
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
     kind: Literal["delta"] = "delta"
-    reader: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.delta.reader:DeltaSource"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.delta.reader:DeltaSource"
 
     def __post_init__(self) -> None:
         if not self._check_fields():

@@ -101,7 +101,7 @@ class FileSource(SourceSpec):
     on_late_files: Literal["fail", "warn", "load"] = "fail"
     listing_path: str | None = None
     kind: Literal["files"] = "files"
-    reader: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
 
     def __post_init__(self) -> None:
         if not self._check_fields():

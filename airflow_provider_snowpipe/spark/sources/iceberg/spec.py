@@ -54,7 +54,7 @@ class IcebergSource(SourceSpec):
     explicit_nulls: bool = True
     conn_id: str | None = None
     kind: Literal["iceberg"] = "iceberg"
-    reader: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.iceberg.reader:IcebergSource"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.iceberg.reader:IcebergSource"
     takes_connection: ClassVar[bool] = True
 
     @staticmethod

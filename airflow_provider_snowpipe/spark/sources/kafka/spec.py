@@ -90,8 +90,10 @@ class KafkaSource(SourceSpec):
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     conn_id: str | None = None
     kind: Literal["kafka"] = "kafka"
-    reader: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.kafka.spark_reader:kafka_source"
-    stream: ClassVar[str | None] = "airflow_provider_snowpipe.spark.sources.kafka.stream:KafkaDataSource"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.kafka.spark_reader:kafka_source"
+    stream_class: ClassVar[str | None] = (
+        "airflow_provider_snowpipe.spark.sources.kafka.stream:KafkaDataSource"
+    )
     takes_connection: ClassVar[bool] = True
 
     @staticmethod

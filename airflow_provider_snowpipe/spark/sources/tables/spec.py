@@ -63,7 +63,7 @@ class TableSource(SourceSpec):
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
     kind: Literal["table"] = "table"
-    reader: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.tables.reader:TableSource"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.tables.reader:TableSource"
 
     def __post_init__(self) -> None:
         if not self._check_fields():
