@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from airflow_provider_snowpipe.spark.submit.checked_values import TypedArgument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -28,20 +28,6 @@ if TYPE_CHECKING:
 
 OnDataLoss = Literal["fail", "skip"]
 PlaceT = TypeVar("PlaceT")
-
-
-class SourceConnection(Protocol):
-    """As much of an Airflow connection as a source takes."""
-
-    host: str | None
-    port: int | None
-    login: str | None
-    password: str | None
-    schema: str | None
-
-    @property
-    def extra_dejson(self) -> dict[str, Any]:
-        """The further fields."""
 
 
 class SourceSpec(TypedArgument, ABC):
@@ -62,13 +48,12 @@ class SourceSpec(TypedArgument, ABC):
     takes_connection: ClassVar[bool] = False
 
     @staticmethod
-    def with_connection(
-        values: Mapping[str, Any], connection: SourceConnection
-    ) -> tuple[dict[str, Any], SourceSecrets]:
+    def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
         """Complete a source's values from a connection; for those with ``takes_connection``.
 
         :param values: the source as the author gives it, whose keys win over the connection's
-        :param connection: the connection
+        :param connection: an Airflow connection, of which this package needs host, port, schema, login,
+            password and ``extra_dejson``
         :returns: the values without a secret, and the secrets
         """
         raise NotImplementedError

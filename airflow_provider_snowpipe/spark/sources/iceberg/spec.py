@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import SourceConnection, SourceSecrets, SourceSpec
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_options, looks_secret
 from airflow_provider_snowpipe.spark.submit.checked_values import is_template
 from airflow_provider_snowpipe.streaming.choice import BinaryFormat, NonFinite
@@ -58,9 +58,7 @@ class IcebergSource(SourceSpec):
     takes_connection: ClassVar[bool] = True
 
     @staticmethod
-    def with_connection(
-        values: Mapping[str, Any], connection: SourceConnection
-    ) -> tuple[dict[str, Any], SourceSecrets]:
+    def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
         """Complete the source from a connection to its catalog.
 
         Its type may be ``iceberg``, of the Apache Iceberg provider: its host is the catalog's URI, login and
@@ -120,7 +118,7 @@ class IcebergSource(SourceSpec):
         return f"{self.catalog}.{self.table}" if self.table else self.path or ""
 
 
-def _uri(connection: SourceConnection) -> str:
+def _uri(connection: Any) -> str:
     if "://" in connection.host:
         return str(connection.host)
     port = f":{connection.port}" if connection.port else ""

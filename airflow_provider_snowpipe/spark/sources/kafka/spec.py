@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import SourceConnection, SourceSecrets, SourceSpec
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.submit.checked_values import is_task_output, is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import check_channel_name
@@ -97,9 +97,7 @@ class KafkaSource(SourceSpec):
     takes_connection: ClassVar[bool] = True
 
     @staticmethod
-    def with_connection(
-        values: Mapping[str, Any], connection: SourceConnection
-    ) -> tuple[dict[str, Any], SourceSecrets]:
+    def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
         """Complete the source from a connection.
 
         Its type may be ``kafka``, of the Apache Kafka provider, which keeps librdkafka's settings in the

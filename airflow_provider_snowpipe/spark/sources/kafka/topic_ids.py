@@ -17,14 +17,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError, SourceUnavailableError
 from airflow_provider_snowpipe.streaming.names import TOPIC_ID_SUFFIX, with_suffix
 from airflow_provider_snowpipe.streaming.reset import TokenChange, compare_and_set
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
     from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -34,6 +33,18 @@ log = logging.getLogger(__name__)
 
 _RENEWED_AFTER_SECONDS = 7 * 24 * 3600
 """The service drops channels after 30 days without rows ("Channels"), and this one never has any."""
+
+
+class TopicPartition(Protocol):
+    """As much of a partition as this module needs."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the topic."""
 
 
 class TopicIds:
@@ -49,7 +60,7 @@ class TopicIds:
 
     def check(
         self,
-        partitions: Mapping[str, KafkaPartition],
+        partitions: Mapping[str, TopicPartition],
         committed: Mapping[str, Offset | None],
         ids: Mapping[str, str | None],
     ) -> None:
@@ -126,7 +137,7 @@ class TopicIds:
         compare_and_set(self._client, TokenChange(name, now, before), set_token=set_token)
 
 
-def id_channel(channel: str, partition: KafkaPartition) -> str:
+def id_channel(channel: str, partition: TopicPartition) -> str:
     """Name the channel that keeps a topic's id: ``<prefix>_<topic>__topic_id``.
 
     No partition's channel is named so: their names end in a number.
