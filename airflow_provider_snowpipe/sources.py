@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_snowpipe.spark.files.spec import FileSource
-from airflow_provider_snowpipe.spark.iceberg.spec import IcebergSource
-from airflow_provider_snowpipe.spark.kafka.spec import KafkaSource
-from airflow_provider_snowpipe.spark.row_rules import RowPolicy
-from airflow_provider_snowpipe.spark.source import SourceSpec
-from airflow_provider_snowpipe.spark.tables.delta_spec import DeltaSource
-from airflow_provider_snowpipe.spark.tables.spec import TableSource
+from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSource
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSource
+from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
+from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
+from airflow_provider_snowpipe.spark.submit.row_rules import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 __all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "RowPolicy", "TableSource"]
@@ -74,7 +74,7 @@ def bulk_values(source: Any) -> Any:
             "TableSource(query=…) or TableSource(path=…, format=…)"
         )
     from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite
-    from airflow_provider_snowpipe.spark.checked_values import known_keys
+    from airflow_provider_snowpipe.spark.submit.checked_values import known_keys
 
     values = {name: value for name, value in source.as_json().items() if name != "kind"}
     return known_keys(RowsToWrite, values, "source")

@@ -38,9 +38,9 @@ from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.routing.planner import plan_load
-from airflow_provider_snowpipe.spark.files.source import FileSource
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_partition
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from benchmarks.measuring import peak_bytes
 from tests.local_service import LocalService
 from tests.spark_cluster import StandaloneCluster

@@ -480,7 +480,7 @@ def load_plan_schema() -> dict[str, Any]:
 def job_plan_schema() -> dict[str, Any]:
     """The JSON schema of the Spark job's plan, from its class and those of the sources."""
     from airflow_provider_snowpipe import sources
-    from airflow_provider_snowpipe.spark.plan import PLAN_VERSION
+    from airflow_provider_snowpipe.spark.submit.plan import PLAN_VERSION
 
     found = _schema(_class_named("JobPlan"), only_required=True)
     found["required"] = ["plan_version", *(one for one in found["required"] if one != "source_name")]

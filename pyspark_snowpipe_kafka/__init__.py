@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_provider_snowpipe.spark.kafka.stream_source import KafkaDataSource as DefaultSource
+from airflow_provider_snowpipe.spark.sources.kafka.stream import KafkaDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

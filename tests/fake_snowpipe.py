@@ -21,7 +21,7 @@ import jwt
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark import sink
+from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.http import Answer, UnreachableError
@@ -379,7 +379,7 @@ def snowpipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSnowpipe]:
     """The service of every client that is made during the test, and a time that jumps."""
     fake = FakeSnowpipe(JumpingTime.everywhere(monkeypatch))
     monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", lambda *_: fake)
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.sink.Transports", lambda *_: fake)
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.task.sink.Transports", lambda *_: fake)
     sink.process_transports.cache_clear()
     yield fake
     sink.process_transports.cache_clear()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from airflow_provider_snowpipe.spark.jvm import ensure_java_home
+from airflow_provider_snowpipe.spark.submit.local_spark import ensure_java_home
 from tests.java_options import cache_folder
 from tests.maven_jars import maven_jars
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from airflow_provider_snowpipe.spark.jvm import ensure_java_home
+from airflow_provider_snowpipe.spark.submit.local_spark import ensure_java_home
 
 _QUICK_START = (
     "-XX:TieredStopAtLevel=1",

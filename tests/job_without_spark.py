@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
-from airflow_provider_snowpipe.spark import driver, job, sink
+from airflow_provider_snowpipe.spark.driver import job, run
+from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.streaming.http import Timeouts
 from tests.spark_deeds import deeds_of, doing, read_deeds
 from tests.spark_job import SparkJob
@@ -162,11 +163,11 @@ def main() -> int:
     deeds.note_driver(os.getpid())
     timeouts = partial(Timeouts, read=float(os.environ.get("READ_SECONDS", "30")))
     # A process is forked from one thread only: the one that prints progress would be another.
-    quiet = partial(driver.ProgressLines, interval=_NEVER)
+    quiet = partial(run.ProgressLines, interval=_NEVER)
     with (
         patch.object(job, "JobSession", ForkedSession),
         patch.object(sink, "Timeouts", timeouts),
-        patch.object(driver, "ProgressLines", quiet),
+        patch.object(run, "ProgressLines", quiet),
         doing(deeds),
     ):
         return job.main(sys.argv[1:])

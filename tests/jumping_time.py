@@ -14,7 +14,7 @@ _WAITING = (
     "streaming.auth",
     "streaming.channel",
     "streaming.http",
-    "spark.sink",
+    "spark.task.sink",
 )
 """The modules that wait, or ask how long a token lives."""
 

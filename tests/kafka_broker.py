@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from airflow_provider_snowpipe.spark.jvm import ensure_java_home
+from airflow_provider_snowpipe.spark.submit.local_spark import ensure_java_home
 from demo.ports import reserved_port
 from tests.java_options import cache_folder
 

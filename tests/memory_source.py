@@ -13,9 +13,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from airflow_provider_snowpipe.spark import sink
-from airflow_provider_snowpipe.spark.frames import CHANNEL, LINE, FramePartition, FrameSource, FrameWork
-from airflow_provider_snowpipe.spark.source import Behind, Source, SourcePartition, SourceSpec
+from airflow_provider_snowpipe.spark.driver.frames import (
+    CHANNEL,
+    LINE,
+    FramePartition,
+    FrameSource,
+    FrameWork,
+)
+from airflow_provider_snowpipe.spark.sources.source import Behind, Source, SourcePartition, SourceSpec
+from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -21,11 +21,12 @@ from unittest.mock import patch
 
 import psutil
 
-from airflow_provider_snowpipe.spark import rounds, sink
-from airflow_provider_snowpipe.spark.dead_letters import DeadLetterPlace
-from airflow_provider_snowpipe.spark.sdk_channel import SdkChannel
-from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork, SinkSettings
-from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
+from airflow_provider_snowpipe.spark.driver import rounds
+from airflow_provider_snowpipe.spark.sources.source import Behind, SourcePartition
+from airflow_provider_snowpipe.spark.task import sink
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterPlace
+from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork, SinkSettings
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
@@ -178,10 +179,10 @@ class WatchedPartition(SourcePartition[Any]):
     def behind(self, committed: str | None) -> Behind:
         return self.inner.behind(committed)
 
-    def open_letters(
+    def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
     ) -> DeadLetterPlace:
-        return self.inner.open_letters(path, channel, offset_class, after)
+        return self.inner.open_dead_letters(path, channel, offset_class, after)
 
 
 def load_with_deeds(

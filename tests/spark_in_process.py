@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.jvm import ensure_java_home
+from airflow_provider_snowpipe.spark.submit.local_spark import ensure_java_home
 from tests.maven_jars import AVRO, DELTA, S3A, S3A_NEEDS, maven_closure, maven_jars
 from tests.spark_kafka_jars import spark_kafka_jars
 

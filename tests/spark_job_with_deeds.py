@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from airflow_provider_snowpipe.spark.job import main
+from airflow_provider_snowpipe.spark.driver.job import main
 from tests.spark_deeds import doing, read_deeds
 
 if __name__ == "__main__":

@@ -469,7 +469,7 @@ class Doctor:
         return str(shutil.which(binary, path=search_path()))
 
     def _pyspark(self) -> str:
-        from airflow_provider_snowpipe.spark.jvm import check_versions
+        from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 
         check_versions()
         names = ("pyspark", "pyspark-client")
@@ -477,7 +477,7 @@ class Doctor:
 
     def _java(self) -> str:
         from airflow_provider_snowpipe.operators.submission import launch_environment
-        from airflow_provider_snowpipe.spark.jvm import java_version
+        from airflow_provider_snowpipe.spark.submit.local_spark import java_version
 
         with tempfile.TemporaryDirectory(prefix="snowpipe-doctor-") as directory:
             home = Path(launch_environment(Path(directory))["JAVA_HOME"])

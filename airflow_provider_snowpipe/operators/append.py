@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.streaming.targets import ChannelTarget
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.spark.row_gate import Admission
+    from airflow_provider_snowpipe.spark.task.row_gate import Admission
     from airflow_provider_snowpipe.streaming.append import AppendRules, NumberedRows, RowLimits, SmallLoad
 
 
@@ -232,8 +232,8 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         wishes = room.rules(self.hook, self.log.info)
         if not wishes["columns"]:
             return None
-        from airflow_provider_snowpipe.spark.row_gate import Admission
-        from airflow_provider_snowpipe.spark.row_rules import RowRules
+        from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+        from airflow_provider_snowpipe.spark.task.row_gate import Admission
 
         rules = RowRules.of(
             self.on_error,

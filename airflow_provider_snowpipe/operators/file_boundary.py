@@ -24,11 +24,15 @@ from airflow_provider_snowpipe.operators.load_choice import why_not_copy_file
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import ListedFile, listing_shape
-from airflow_provider_snowpipe.spark.files.formats import reader_of
-from airflow_provider_snowpipe.spark.files.groups import FileGroup, SourceFile, freeze, refuse_numbers_before
-from airflow_provider_snowpipe.spark.files.late_files import Listings, PassedFiles
-from airflow_provider_snowpipe.spark.files.resume import resume_after
-from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
+from airflow_provider_snowpipe.spark.sources.files.groups import (
+    FileGroup,
+    SourceFile,
+    freeze,
+    refuse_numbers_before,
+)
+from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -42,9 +46,9 @@ from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.routing.boundary import PartitionPosition
-    from airflow_provider_snowpipe.spark.files.groups import SourceFile
-    from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-    from airflow_provider_snowpipe.spark.source import OnDataLoss
+    from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+    from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.offsets import CopyIntent
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.file_boundary import CopyShare, FileBoundary
     from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-    from airflow_provider_snowpipe.spark.files.groups import SourceFile
+    from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
 
 
 @dataclass(slots=True)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
     from airflow_provider_snowpipe.operators.file_loading import FileLoading
     from airflow_provider_snowpipe.operators.load_choice import LoadChoice
-    from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-    from airflow_provider_snowpipe.spark.source import SourceSpec
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 
 
 class SnowpipeLoadOperator(SnowpipeStreamOperator):
@@ -302,8 +302,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
     def source_files(self) -> FileSourceSpec | None:
         """The source as files of this machine, None where it is something else."""
-        from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
-        from airflow_provider_snowpipe.spark.sources import DEFAULT_KIND, source_spec
+        from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+        from airflow_provider_snowpipe.spark.sources.registry import DEFAULT_KIND, source_spec
 
         if is_staged(self.source):
             return None

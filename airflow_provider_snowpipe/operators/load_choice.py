@@ -16,9 +16,9 @@ from airflow_provider_snowpipe.routing.boundary import PartitionPosition, share_
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
-from airflow_provider_snowpipe.spark.files.formats import reader_of
-from airflow_provider_snowpipe.spark.files.line_format import line_without_a_document
-from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
+from airflow_provider_snowpipe.spark.sources.files.line_format import line_without_a_document
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PartlyStreamedError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.shape_source import KafkaBacklog
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
     from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
-    from airflow_provider_snowpipe.spark.files.groups import SourceFile
-    from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+    from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 
 
 log = logging.getLogger(__name__)

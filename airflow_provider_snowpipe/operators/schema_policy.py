@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_provider_snowpipe.spark.row_rules import RowPolicy
+from airflow_provider_snowpipe.spark.submit.row_rules import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-    from airflow_provider_snowpipe.spark.row_rules import OnError
-    from airflow_provider_snowpipe.spark.source import SourceSpec
-    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
+    from airflow_provider_snowpipe.spark.submit.row_rules import OnError
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
@@ -106,7 +105,7 @@ class SchemaPolicy:
         :raises SqlError: if a statement fails
         """
         if self.changes_table:
-            from airflow_provider_snowpipe.spark.source_rows import first_rows
+            from airflow_provider_snowpipe.spark.sources.registry import first_rows
 
             rows = first_rows(source, secrets)
             if rows.lines:

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeN
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-    from airflow_provider_snowpipe.spark.kafka.source import KafkaPartition
+    from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
 
 
 _PAST = "table:"
@@ -186,8 +186,8 @@ class KafkaBacklog:
 
     def _partitions(self) -> tuple[KafkaPartition, ...]:
         from airflow_provider_snowpipe.operators.source_connection import connected_source
-        from airflow_provider_snowpipe.spark.kafka.source import KafkaSource
-        from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
+        from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaSource
+        from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
 
         spec, secrets = connected_source(self.source, self.conn_id)
         assert isinstance(spec, KafkaSourceSpec)  # noqa: S101  is_kafka() has said so
@@ -222,7 +222,7 @@ class KafkaBacklog:
     def _mean_bytes(
         self, partitions: tuple[KafkaPartition, ...], committed: Mapping[str, int]
     ) -> float | None:
-        from airflow_provider_snowpipe.spark.kafka.cluster import KafkaCluster
+        from airflow_provider_snowpipe.spark.sources.kafka.cluster import KafkaCluster
 
         starts = {one.name: max(committed[one.name], one.bounds.earliest) for one in partitions}
         longest = max(partitions, key=lambda one: one.bounds.end - starts[one.name], default=None)

@@ -37,8 +37,8 @@ from airflow_provider_snowpipe.operators.submission import (
     spark_connection,
 )
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.spark.quick_start import ClassDataArchive, QuickStart, is_local
-from airflow_provider_snowpipe.spark.ui_address import UiAddresses
+from airflow_provider_snowpipe.spark.report import UiAddresses
+from airflow_provider_snowpipe.spark.submit.local_spark import ClassDataArchive, QuickStart, is_local
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 

@@ -42,20 +42,16 @@ from airflow_provider_snowpipe.operators.submission import (
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SnowpipeError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
-    from airflow_provider_snowpipe.spark.plan import JobPlan
     from airflow_provider_snowpipe.spark.report import RunReport
-    from airflow_provider_snowpipe.spark.source import SourceSpec
-    from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
+    from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 
 
 # -- A task around one driver of the job that sends rows through channels --------------------------------
@@ -113,7 +109,7 @@ class ChannelDriverOperator(SparkDriverOperator):
 
 
 def _offset_format(place: DriverPlace) -> str:
-    from airflow_provider_snowpipe.spark.plan import read_plan
+    from airflow_provider_snowpipe.spark.submit.plan import read_plan
 
     return read_plan(place.plan_path).offset_format
 
@@ -346,7 +342,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         self, directory: Path, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
     ) -> JobPlan:
         from airflow_provider_snowpipe.spark.credentials import write_credentials
-        from airflow_provider_snowpipe.spark.plan import write_plan
+        from airflow_provider_snowpipe.spark.submit.plan import write_plan
 
         hook = self._pipe_hook()
         source, secrets = self._source()
@@ -370,7 +366,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
     def _without_driver(self, memory: DriverMemory) -> SentLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
-        from airflow_provider_snowpipe.spark.driver import Run
+        from airflow_provider_snowpipe.spark.driver.run import Run
         from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         self._is_small = False
@@ -397,8 +393,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         return self._sent(report, plan.offset_format)
 
     def _plan(self, hook: SnowpipeHook, directory: Path, more: Mapping[str, Any]) -> JobPlan:
-        from airflow_provider_snowpipe.spark.checked_values import checked_values
-        from airflow_provider_snowpipe.spark.plan import JobPlan
+        from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
+        from airflow_provider_snowpipe.spark.submit.plan import JobPlan
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
         source = self._source()[0]

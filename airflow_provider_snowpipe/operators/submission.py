@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
-from airflow_provider_snowpipe.spark.jvm import OLDEST_JAVA, ensure_java_home
+from airflow_provider_snowpipe.spark.submit.local_spark import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.commits import FailureReason
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
@@ -340,7 +340,7 @@ class SentLoad:
 
         :param now: every channel's status
         """
-        from airflow_provider_snowpipe.spark.settlement import settle
+        from airflow_provider_snowpipe.spark.driver.settlement import settle
 
         channels = settle(self.report.channels, now, offset_class(self.offset_format))
         return replace(self, report=replace(self.report, channels=channels))
@@ -356,7 +356,7 @@ def settle_load(load: SentLoad, hook: SnowpipeHook, *, on_error: str, awaited: b
     :returns: the load with what is committed
     :raises AirflowException: if a channel is behind although it was awaited, or the service skipped rows
     """
-    from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows
+    from airflow_provider_snowpipe.spark.driver.settlement import refuse_missing_commits, refuse_rejected_rows
 
     now = hook.channel_statuses(load.channels)
     settled = load.settled(now)

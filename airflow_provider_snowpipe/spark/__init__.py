@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def job_file() -> Path:
     """The application file to give to ``spark-submit``."""
-    return Path(__file__).with_name("job.py")
+    return Path(__file__).parent / "driver" / "job.py"
 
 
 def write_job_file() -> Path:
@@ -33,10 +33,10 @@ def register(spark: SparkSession) -> None:
     :param spark: the session
     """
     from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
-    from airflow_provider_snowpipe.spark.kafka.stream_source import KafkaDataSource
+    from airflow_provider_snowpipe.spark.sources.registry import streams
 
-    spark.dataSource.register(SnowpipeDataSource)
-    spark.dataSource.register(KafkaDataSource)
+    for data_source in (SnowpipeDataSource, *streams()):
+        spark.dataSource.register(data_source)
 
 
 def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:

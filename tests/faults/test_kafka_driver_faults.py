@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.kafka_broker import KafkaBroker, broker_jars
 from tests.kafka_topics import create_topic, group_offsets, numbered, produce, transaction

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.file_formats import numbered_rows, write_file
 from tests.spark_job import SparkJob, ids_in, new_table, wait_until

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.http import Transports
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
 from tests.local_service import LocalService

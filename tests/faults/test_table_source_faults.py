@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.spark_job import SparkJob, new_table, wait_until
 

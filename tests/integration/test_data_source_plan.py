@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark import write_checked
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
+from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.bulk.statement_client import describe_table
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.task import Task
-from airflow_provider_snowpipe.spark.driver import Run
-from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SqlError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -175,7 +175,7 @@ def test_driver_sets_the_token_behind_a_run_without_a_good_row(local_service, tm
 
     def load(*ids):
         source = MemorySource([MemoryPartition("p", [{"ID": one} for one in ids])])
-        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.open_source", lambda *_: source)
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run.open_source", lambda *_: source)
         with local_service.client(table) as client:
             run = Run(plan, client, object)
             run.prepare()

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from airflow_provider_snowpipe.spark.row_gate import RowGate
-from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.task.row_gate import RowGate
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import DeadLetterError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.spark.kafka.spec import connector_prefix
+from airflow_provider_snowpipe.spark.sources.kafka.spec import connector_prefix
 from tests.local_service import LocalService
 
 _PAGES = Path(__file__).parents[2] / "docs" / "how-to"

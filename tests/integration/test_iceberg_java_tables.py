@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable
 
-from airflow_provider_snowpipe.spark.iceberg.source import IcebergPartition
-from airflow_provider_snowpipe.spark.sources import open_source, source_spec
+from airflow_provider_snowpipe.spark.sources.iceberg.reader import IcebergPartition
+from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.source_rows import first_rows
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import first_rows, source_spec
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset

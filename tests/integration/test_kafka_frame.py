@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_snowpipe.spark.frames import run_frame, works_of
-from airflow_provider_snowpipe.spark.sink import SinkSettings
-from airflow_provider_snowpipe.spark.sources import open_source, source_spec
+from airflow_provider_snowpipe.spark.driver.frames import run_frame, works_of
+from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
+from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -17,8 +17,8 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from airflow_provider_snowpipe.spark.kafka import frame as frame_source
-from airflow_provider_snowpipe.spark.kafka.frame import with_channels
+from airflow_provider_snowpipe.spark.sources.kafka import spark_reader as frame_source
+from airflow_provider_snowpipe.spark.sources.kafka.spark_reader import with_channels
 from tests.kafka_topics import MockCluster, numbered, produce
 
 pytestmark = pytest.mark.spark

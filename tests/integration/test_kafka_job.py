@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.spark.kafka import frame
-from airflow_provider_snowpipe.spark.kafka.spec import connector_prefix
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.kafka import spark_reader
+from airflow_provider_snowpipe.spark.sources.kafka.spec import connector_prefix
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from tests.spark_job import SparkJob, ids_in, numbered_name
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
@@ -68,7 +68,7 @@ def _all(topic):
 
 
 def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, cluster, monkeypatch):
-    monkeypatch.setattr(frame, "missing_jars", lambda _: ["spark-sql-kafka"])
+    monkeypatch.setattr(spark_reader, "missing_jars", lambda _: ["spark-sql-kafka"])
     produce(cluster.address, topic, numbered(range(4000)), partition=lambda row: row % PARTITIONS)
 
     first = job.run(source=replace(job.source, reader="auto"))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources import open_source, source_spec
+from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 

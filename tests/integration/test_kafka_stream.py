@@ -7,9 +7,7 @@ import shutil
 
 import pytest
 
-pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
-
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.kafka_stream import TopicStream
 from tests.kafka_topics import MockCluster, group_offsets, keyed_records, numbered, produce
@@ -17,6 +15,9 @@ from tests.spark_deeds import Deed, deeds_of, doing
 from tests.spark_groups import LIMITS, load
 from tests.spark_job import SparkJob, numbered_name
 from tests.spark_session import Door
+
+pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+
 
 pytestmark = pytest.mark.spark
 PARTITIONS = 4

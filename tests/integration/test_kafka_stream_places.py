@@ -9,8 +9,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from airflow_provider_snowpipe.spark.kafka.stream_options import StreamOptions
-from airflow_provider_snowpipe.spark.kafka.stream_source import KafkaStreamReader
+from airflow_provider_snowpipe.spark.sources.kafka.stream import KafkaStreamReader, StreamOptions
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from tests.kafka_stream import TopicStream
 from tests.kafka_topics import MockCluster, group_offsets, numbered, produce

@@ -21,9 +21,9 @@ from airflow_provider_snowpipe.lineage import ChannelOffsets, dataset_name
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
-from airflow_provider_snowpipe.spark.driver import Run
-from airflow_provider_snowpipe.spark.plan import JobPlan
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import is_copy_intent
 from tests.airflow_connections import set_connection

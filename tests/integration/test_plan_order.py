@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.spark.layout import PINNED, pinned_layout, unpinned
-from airflow_provider_snowpipe.spark.plan_order import (
+from airflow_provider_snowpipe.spark.driver.layout import PINNED, pinned_layout, unpinned
+from airflow_provider_snowpipe.spark.driver.plan_order import (
     order_hazards,
     refuse_changing_rows,
     refuse_unordered_rows,

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.spark.credentials import write_credentials
-from airflow_provider_snowpipe.spark.job import main
+from airflow_provider_snowpipe.spark.driver.job import main
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from tests.local_service import LocalService
 from tests.spark_cluster import spark_home, write_bare_python

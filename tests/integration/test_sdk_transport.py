@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from tests.local_service import LocalService
 from tests.sdk_profile import write_sdk_profile
 from tests.spark_job import SUBMIT_SECONDS, SparkJob, numbered_name, wait_until

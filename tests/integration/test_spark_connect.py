@@ -65,7 +65,7 @@ def test_groups_load_once_and_what_a_task_refuses_is_said_in_one_line(job: Spark
 def test_each_item_has_a_task_of_its_own_however_many_there_are(server: ConnectServer) -> None:
     program = f"""
 from pyspark.sql import SparkSession
-from airflow_provider_snowpipe.spark.connect import add_package, one_task_each
+from airflow_provider_snowpipe.spark.driver.session import add_package, one_connect_task_each
 
 def work(item):
     from pyspark import TaskContext
@@ -73,7 +73,7 @@ def work(item):
 
 session = SparkSession.builder.remote({server.url!r}).getOrCreate()
 add_package(session)
-found = one_task_each(session, work, list(range(40)))
+found = one_connect_task_each(session, work, list(range(40)))
 print([value for value, _ in found] == [2 * item for item in range(40)], len({{task for _, task in found}}))
 session.stop()
 """

@@ -117,7 +117,7 @@ def test_days_are_backfilled_once_however_often_they_are_asked_for(stack: Stack)
     assert len(loads) == 9
 
 
-@pytest.mark.nightly  # unit/spark/files/test_source and test_resume prove growing files; two submissions
+@pytest.mark.nightly  # unit/spark/sources/files proves growing files; two submissions
 def test_each_run_loads_what_came_since_the_run_before(stack: Stack, tmp_path: Path) -> None:
     api = stack.airflow.api
     stack.unpause(CATCH_UP_ON_DEMAND)

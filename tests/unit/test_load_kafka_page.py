@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.kafka.spec import KafkaSourceSpec
-from airflow_provider_snowpipe.spark.kafka.stream_options import StreamOptions
+from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
+from airflow_provider_snowpipe.spark.sources.kafka.stream import StreamOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "load-kafka.md").read_text()
 (CONNECTION,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)

@@ -22,8 +22,8 @@ from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.submission import end_of_task, end_of_wait, job_error_of
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
-from airflow_provider_snowpipe.spark import failures
 from airflow_provider_snowpipe.spark.data_source.agreement import RefusedByAnotherError
+from airflow_provider_snowpipe.spark.driver import failures
 from airflow_provider_snowpipe.streaming import commits, errors
 from airflow_provider_snowpipe.streaming.commits import (
     CommitWatch,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from airflow_provider_snowpipe.spark.files.groups import freeze
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.groups import freeze
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.targets import ChannelTarget
 from tests.airflow_connections import statuses
 from tests.airflow_version import AIRFLOW

@@ -9,32 +9,209 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_snowpipe.spark.bulk.combine_lines import combine, header_of
-from airflow_provider_snowpipe.spark.bulk.line_cut import LineFile, LineSlice, cut_lines, sampled_ratio
-from airflow_provider_snowpipe.spark.bulk.row_columns import columns_for_copy
-from airflow_provider_snowpipe.spark.bulk.sized_write import write_sized
+from airflow_provider_snowpipe.bulk.compaction import block_bytes, is_well_cut, packed_bytes
+from airflow_provider_snowpipe.spark.bulk.combine_lines import (
+    LineFile,
+    LineSlice,
+    combine,
+    cut_lines,
+    header_of,
+    sampled_ratio,
+)
 from airflow_provider_snowpipe.spark.bulk.write_plan import (
+    Form,
     LinesToCombine,
     RowsToWrite,
     WritePlan,
     WriteReport,
     WrittenFile,
 )
-from airflow_provider_snowpipe.spark.connect import is_connect
-from airflow_provider_snowpipe.spark.driver import elapsed
-from airflow_provider_snowpipe.spark.failures import error_of_task, error_type_of
-from airflow_provider_snowpipe.spark.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.files.stored_bytes import compression_of
-from airflow_provider_snowpipe.spark.jvm import check_versions
-from airflow_provider_snowpipe.spark.submitted import JobSession, clear_report, complain, leave
-from airflow_provider_snowpipe.spark.tables.reading import asked_of_spark, in_one_line, open_rows
+from airflow_provider_snowpipe.spark.driver.failures import error_of_task, error_type_of
+from airflow_provider_snowpipe.spark.driver.run import elapsed
+from airflow_provider_snowpipe.spark.driver.session import (
+    JobSession,
+    clear_report,
+    is_connect,
+    report_error,
+    write_beside_report,
+)
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
+from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.tables.columns import asked_of_spark, in_one_line, open_rows
+from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, quoted_column, value_text
+from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+# -- The columns of rows in the form in which COPY reads every value of them back from Parquet -----------
+#
+# Plain types stay: Parquet has them with their precision. What is nested becomes JSON as text, written by
+# the same code as for a channel, since Snowflake reads Parquet's lists and maps in one form or another by
+# the scanner it takes (page "CREATE FILE FORMAT", USE_VECTORIZED_SCANNER), and Parquet has no VARIANT of
+# Spark's.
+
+_NESTED = frozenset({"struct", "array", "map", "variant"})
+_SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "MAP"})
+_MOST_NAMED = 5
+
+
+def columns_for_copy(
+    rows: DataFrame, table: Sequence[TableColumn]
+) -> tuple[DataFrame, tuple[str, ...], tuple[str, ...]]:
+    """Give the rows the table's names, and every value a form that COPY reads back.
+
+    :param rows: the rows
+    :param table: the table's columns
+    :returns: the rows, their columns, and those of them that COPY has to parse as JSON
+    :raises ConfigurationError: if a column is not in the table
+    :raises EncodingError: if a column's type has no faithful form
+    """
+    from pyspark.sql import functions as sf
+
+    check_row_types(rows.schema)
+    names = _names(rows.columns, table)
+    kinds = {column.name: column.column_type.kind for column in table}
+    selected, parsed = [], []
+    for field in rows.schema.fields:
+        name, kind = names[field.name], field.dataType.typeName()
+        column = sf.col(quoted_column(field.name))
+        if kind in _NESTED:
+            column = value_text(field.name, column, field.dataType, NdjsonOptions())
+            if kinds[name] in _SEMI_STRUCTURED:
+                parsed.append(name)
+        elif kind == "void":
+            column = column.cast("string")
+        selected.append(column.alias(name))
+    return rows.select(*selected), tuple(names[field.name] for field in rows.schema.fields), tuple(parsed)
+
+
+def _names(columns: Sequence[str], table: Sequence[TableColumn]) -> dict[str, str]:
+    """The table's name of each column: the same letters, or the same but for their case."""
+    exact = {column.name for column in table}
+    folded = {column.name.upper(): column.name for column in table}
+    found = {name: name if name in exact else folded.get(name.upper()) for name in columns}
+    missing = [name for name, known in found.items() if known is None]
+    if missing:
+        shown = ", ".join(map(repr, missing[:_MOST_NAMED])) + (" …" if len(missing) > _MOST_NAMED else "")
+        raise ConfigurationError(
+            f"the table lacks {len(missing):,} of the {len(columns):,} columns that the rows have: {shown}. "
+            "Nothing was written, since COPY would pass their values over: add them to the table, or select "
+            "the others by a query"
+        )
+    return {name: known for name, known in found.items() if known is not None}
+
+
+# -- Rows written as files of about one size, without an estimate and without a row on the driver --------
+#
+# The rows are computed once and written as they come, one file for each task. What these files weigh is
+# then known, and where they are too many or too large Spark reads them back in packs of the right weight:
+# it packs and splits files by their bytes when it plans a scan, so that each task of the second pass makes
+# one file. That takes no shuffle, and no memory but a row group's.
+
+_SESSION: Mapping[str, str] = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+"""Timestamps with their microseconds and their logical type, days before 1582 as they are."""
+_PACKS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
+_PACKS_AT_LEAST = "spark.sql.files.minPartitionNum"
+_BLOCKS = {"parquet": "parquet.block.size", "orc": "orc.stripe.size"}
+
+
+def write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[WrittenFile]:
+    """Write rows into a new folder, in files of about a size; no row makes no file.
+
+    :param rows: the rows, which are computed once
+    :param folder: URL of the folder
+    :param form: the files' format
+    :param target: bytes of a file
+    :return: the files, by their paths below the folder
+    """
+    session = rows.sparkSession
+    for name, value in _SESSION.items():
+        session.conf.set(name, value)
+    _write(rows, f"{folder}/written", form, target)
+    sizes = _sizes(session, f"{folder}/written")
+    below = "written"
+    if not is_well_cut(list(sizes.values()), target):
+        total = sum(sizes.values())
+        with _packed(session, packed_bytes(total, target)):
+            _write(session.read.format(form).load(f"{folder}/written"), f"{folder}/cut", form, target)
+        _remove(session, f"{folder}/written")
+        below, sizes = "cut", _sizes(session, f"{folder}/cut")
+    counts = _rows(session, f"{folder}/{below}", form) if sizes else {}
+    return [
+        WrittenFile(f"{below}/{name}", size, counts[name])
+        for name, size in sorted(sizes.items())
+        if counts.get(name)
+    ]
+
+
+def _write(rows: DataFrame, folder: str, form: Form, target: int) -> None:
+    writer = rows.write.format(form).mode("errorifexists").option("compression", "snappy")
+    if form in _BLOCKS:
+        writer = writer.option(_BLOCKS[form], str(block_bytes(target)))
+    writer.save(folder)
+
+
+@contextmanager
+def _packed(session: Any, full: int) -> Iterator[None]:
+    """Let each task of a scan read as many bytes of files as make one file."""
+    before = {name: session.conf.get(name, None) for name in (*_PACKS, _PACKS_AT_LEAST)}
+    session.conf.set(_PACKS[0], str(full))
+    session.conf.set(_PACKS[1], "0")
+    session.conf.set(_PACKS_AT_LEAST, "1")
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, value)
+
+
+def _rows(session: Any, folder: str, form: Form) -> dict[str, int]:
+    """Rows of each file, of which the formats that have a footer read nothing else."""
+    counted = session.read.format(form).load(folder).groupBy("_metadata.file_name").count()
+    return {str(name): int(count) for name, count in counted.collect()}
+
+
+def _sizes(session: Any, folder: str) -> dict[str, int]:
+    """Bytes of each file of a folder, by name, whatever file system it is in."""
+    path, files = _hadoop(session, folder)
+    return {
+        str(one.getPath().getName()): int(one.getLen())
+        for one in files.listStatus(path)
+        if one.isFile() and not str(one.getPath().getName()).startswith(("_", "."))
+    }
+
+
+def _remove(session: Any, folder: str) -> None:
+    path, files = _hadoop(session, folder)
+    files.delete(path, True)
+
+
+def _hadoop(session: Any, folder: str) -> tuple[Any, Any]:
+    path = session._jvm.org.apache.hadoop.fs.Path(folder)
+    return path, path.getFileSystem(session._jsc.hadoopConfiguration())
+
+
+# -- The job ---------------------------------------------------------------------------------------------
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LISTING_TASKS = "64"
@@ -54,7 +231,7 @@ def main(argv: Sequence[str]) -> int:
         plan = WritePlan.read(argv[0])
         clear_report(plan)
     except SnowpipeError as error:
-        return complain(error)
+        return report_error(error)
     began = time.monotonic()
     with JobSession(plan) as session:
         try:
@@ -69,8 +246,8 @@ def main(argv: Sequence[str]) -> int:
                 error=str(error),
                 error_type=error_type_of(error),
             )
-            leave(plan, Path(plan.report_path).name, failed.to_json())
-            return complain(error)
+            write_beside_report(plan, Path(plan.report_path).name, failed.to_json())
+            return report_error(error)
     report.write(plan.report_path)
     print(
         f"snowpipe wrote files={len(report.files)} rows={report.rows} bytes={report.bytes} "
@@ -97,7 +274,7 @@ def write(plan: WritePlan, session: Any) -> WriteReport:
         )
     began = time.monotonic()
     try:
-        report = _rows(plan, plan.rows, session) if plan.rows is not None else _lines(plan, session)
+        report = _job_rows(plan, plan.rows, session) if plan.rows is not None else _lines(plan, session)
     except (PySparkException, Py4JJavaError) as error:
         raise error_of_task(str(error)) or SnowpipeError(
             f"Spark could not write {plan.address}: {in_one_line(error)}. Nothing was staged"
@@ -111,7 +288,7 @@ def write(plan: WritePlan, session: Any) -> WriteReport:
 _Done = tuple[list[WrittenFile], tuple[str, ...], tuple[str, ...]]
 
 
-def _rows(plan: WritePlan, source: RowsToWrite, session: Any) -> _Done:
+def _job_rows(plan: WritePlan, source: RowsToWrite, session: Any) -> _Done:
     if source.paths:
         session.conf.set(_LISTING, _LISTING_TASKS)
         reader = session.read.format(source.format).options(**dict(source.options))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES, check_target
-from airflow_provider_snowpipe.spark.checked_values import checked_values
 from airflow_provider_snowpipe.spark.report import write_whole
-from airflow_provider_snowpipe.spark.tables.spec import check_one_input, check_options
+from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
+from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from airflow_provider_snowpipe.bulk.statement_client import describe_table
+from airflow_provider_snowpipe.spark.credentials import (
+    CREDENTIALS_FILE_VARIABLE,
+    CREDENTIALS_VARIABLE,
+    standing_credentials,
+)
 from airflow_provider_snowpipe.spark.data_source.agreement import forget
-from airflow_provider_snowpipe.spark.data_source.columns import checked_columns
-from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.ordered import ordered_offset_class
-from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, compares_before_sending
-from airflow_provider_snowpipe.spark.data_source.tokens import driver_token
-from airflow_provider_snowpipe.spark.failures import final_error
+from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, ordered_offset_class
+from airflow_provider_snowpipe.spark.data_source.task import (
+    BatchesSeen,
+    ChannelOutcome,
+    TaskOutcome,
+    compares_before_sending,
+)
+from airflow_provider_snowpipe.spark.driver.failures import final_error
+from airflow_provider_snowpipe.spark.driver.settlement import (
+    refuse_missing_commits,
+    refuse_rejected_rows,
+    settle,
+)
 from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -31,7 +45,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
 from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST, ChannelStatus
-from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn, table_of
 
 _FENCED_AT_ONCE = 8
 
@@ -288,3 +302,100 @@ def identity_of(
     if query_id is None:
         return BatchIdentity(batch, given_writer, partitions)
     return BatchIdentity.of_query(batch, query_id, partitions)
+
+
+# -- The scoped token that the driver gives to tasks, kept over micro-batches while it is young ----------
+#
+# Spark uses its helper processes on the driver again for the next micro-batch (observed with PySpark 4.2),
+# so that a stream need not ask for the ingest host and a token each time.
+
+_LIFE_LEFT = 0.8
+"""A token with less of its life than this is replaced: a batch may take most of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    token: ScopedToken
+    fresh_until: float
+
+
+_kept: dict[tuple[object, ...], _Kept] = {}
+
+
+def driver_token(options: WriteOptions) -> ScopedToken:
+    """A scoped token with most of its life before it.
+
+    Credentials that were replaced, in the file or the environment, are read anew.
+
+    :param options: what the write's options say
+    :raises ConfigurationError: if there are no usable credentials
+    :raises AuthenticationError: if the service refuses them
+    """
+    key = (options.account_url, options.ca_bundle, *credentials_stamp(options.credentials_file))
+    kept = _kept.get(key)
+    if kept is not None and time.time() < kept.fresh_until:
+        return kept.token
+    credentials = standing_credentials(options.credentials_file)
+    with SnowpipeClient(
+        options.account_url, credentials, options.pipe, ca_bundle=options.ca_bundle
+    ) as client:
+        token = client.scoped_token()
+    _kept.clear()
+    _kept[key] = _Kept(token, token.expires_at - _LIFE_LEFT * token.remaining_seconds())
+    return token
+
+
+def credentials_stamp(path: str | None) -> tuple[object, ...]:
+    """What changes when the credentials are replaced or become readable by others.
+
+    :param path: the option ``credentialsFile``, None for the environment's
+    """
+    found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
+    if not found:
+        text = os.environ.get(CREDENTIALS_VARIABLE, "")
+        return (hashlib.sha256(text.encode()).digest(),)
+    try:
+        facts = os.lstat(found)
+    except OSError:
+        return (found,)
+    return (found, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_mode)
+
+
+# -- The table's columns, which rows are held against before they are sent, as the driver knows them -----
+
+_KEPT_SECONDS = 60.0
+"""A column that is added while a stream runs is known a minute later."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnsKept:
+    columns: tuple[TableColumn, ...]
+    until: float
+
+
+_columns_kept: dict[tuple[object, ...], _ColumnsKept] = {}
+
+
+def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
+    """Describe the table if the options want rows or columns checked; nothing otherwise.
+
+    Kept for a minute, since each micro-batch asks twice.
+
+    :param options: what the write's options say
+    :raises SqlError: if the table cannot be described
+    :raises ConfigurationError: if there are no usable credentials, or the table has no column
+    """
+    if not options.needs_columns:
+        return ()
+    table = table_of(options.pipe)
+    key = (options.account_url, options.ca_bundle, table, *credentials_stamp(options.credentials_file))
+    kept = _columns_kept.get(key)
+    if kept is not None and time.monotonic() < kept.until:
+        return kept.columns
+    credentials = standing_credentials(options.credentials_file)
+    columns = describe_table(options.account_url, credentials, table, ca_bundle=options.ca_bundle)
+    if not columns:
+        raise ConfigurationError(f"table {table} has no column that rows could be held against")
+    _columns_kept.clear()
+    _columns_kept[key] = _ColumnsKept(columns, time.monotonic() + _KEPT_SECONDS)
+    return columns

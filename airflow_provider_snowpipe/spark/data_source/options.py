@@ -2,16 +2,122 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.spark.data_source import option_values
-from airflow_provider_snowpipe.streaming.arguments import UNKNOWN_COLUMNS, BinaryFormat, NonFinite, OnUnknown
+from airflow_provider_snowpipe.spark.submit.row_rules import check_dead_letter_path, dead_letter_topic
+from airflow_provider_snowpipe.streaming.arguments import (
+    UNKNOWN_COLUMNS,
+    BinaryFormat,
+    NonFinite,
+    OnUnknown,
+    check_one_of,
+)
+from airflow_provider_snowpipe.streaming.auth import base_url
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
+# -- How the texts of options are read: each reader takes an option's name and text, or makes such a reader --
+#
+# An error names the option, its value and the remedy.
+
+
+def text(name: str, value: str) -> str:
+    """Any text that is not blank."""
+    if not value.strip():
+        raise ConfigurationError(f"option {name} is empty: give it a value, or leave it out")
+    return value
+
+
+def url(name: str, value: str) -> str:
+    """An account's address."""
+    try:
+        return base_url(text(name, value))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"option {name}: {error}") from None
+
+
+def file(name: str, value: str) -> str:
+    """An absolute path."""
+    if not os.path.isabs(value):
+        raise ConfigurationError(
+            f"option {name} is {value!r}: give an absolute path, Spark's working directory differs"
+        )
+    return value
+
+
+def count(least: int, most: int | None = None) -> Callable[[str, str], int]:
+    """A whole number.
+
+    :param least: the smallest one
+    :param most: the largest one, None for any
+    """
+
+    def check(name: str, value: str) -> int:
+        number = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
+        if number is None or number < least or (most is not None and number > most):
+            limit = f"{least} or more" if most is None else f"from {least} to {most}"
+            raise ConfigurationError(f"option {name} is {value!r}: it must be a whole number, {limit}")
+        return number
+
+    return check
+
+
+def seconds(name: str, value: str) -> float:
+    """Seconds above 0."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigurationError(f"option {name} is {value!r}: it must be seconds above 0")
+    return seconds
+
+
+def one_of(*choices: str) -> Callable[[str, str], str]:
+    """One of some words.
+
+    :param choices: the words
+    """
+
+    def check(name: str, value: str) -> str:
+        check_one_of(f"option {name}", value, choices)
+        return value
+
+    return check
+
+
+def truth(name: str, value: str) -> bool:
+    """``true`` or ``false``, in any letters."""
+    if value.lower() not in ("true", "false"):
+        raise ConfigurationError(f"option {name} is {value!r}: it must be true or false")
+    return value.lower() == "true"
+
+
+def dead_letters(name: str, value: str) -> str:
+    """A directory or URL that all executors reach, without credentials in it."""
+    check_dead_letter_path(text(name, value))
+    if dead_letter_topic(value) is not None:
+        raise ConfigurationError(
+            f"option {name} is {value!r}: a DataFrame has no brokers, so that only the job with a source "
+            "that has some puts rows aside in a topic. Give a directory or a URL"
+        )
+    return value
+
+
+def columns(name: str, value: str) -> frozenset[str]:
+    """Columns with commas between them."""
+    columns = [column.strip() for column in value.split(",")]
+    if not all(columns):
+        raise ConfigurationError(f"option {name} is {value!r}: give columns with commas between them")
+    return frozenset(columns)
+
+
+# -- The options -----------------------------------------------------------------------------------------
 
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options of ``writeStream`` that Spark hands on to the sink (observed with PySpark 4.2)."""
@@ -141,7 +247,7 @@ class WriteOptions:
             )
         return self.batch_id
 
-    def refuse_unknown_spread(self, *, from_kafka: bool) -> None:
+    def refuse_unknown_spread(self, *, from_source: bool) -> None:
         """Refuse what only a look at the plan could allow, for whoever sees none.
 
         A token that is a row's own value has no digest of the rows before it. With a channel column, rows of
@@ -149,10 +255,10 @@ class WriteOptions:
         several partitions as channels, a row that lies in another one than before is lost where that one's
         token is past it, and sent twice where it is not. No later run can tell.
 
-        :param from_kafka: True if ``snowpipe_kafka`` gives the channels, each in a partition of its own
+        :param from_source: True if our streaming source gives the channels, each in a partition of its own
         :raises ConfigurationError: naming the remedy
         """
-        if self.offset_column is None or self.fixed_spread or from_kafka or self.partitions == 1:
+        if self.offset_column is None or self.fixed_spread or from_source or self.partitions == 1:
             return
         if self.channel_column is None:
             raise ConfigurationError(
@@ -191,31 +297,31 @@ class _Option:
 
 
 OPTIONS: dict[str, _Option] = {
-    "accountUrl": _Option(option_values.url, required=True),
-    "credentialsFile": _Option(option_values.file),
-    "caBundle": _Option(option_values.file),
-    "database": _Option(option_values.text, required=True),
-    "schema": _Option(option_values.text, required=True),
-    "table": _Option(option_values.text),
-    "pipe": _Option(option_values.text),
-    "channelPrefix": _Option(option_values.text, required=True),
-    "channelColumn": _Option(option_values.text),
-    "partitions": _Option(option_values.count(1, _MOST_PARTITIONS)),
-    "offsetColumn": _Option(option_values.text),
-    "fixedSpread": _Option(option_values.truth, False),
-    "batchId": _Option(option_values.count(0)),
-    "omitColumns": _Option(option_values.columns, frozenset()),
-    "onError": _Option(option_values.one_of("abort", "continue", "dead_letter"), "abort"),
-    "checkRows": _Option(option_values.truth, False),
-    "deadLetterPath": _Option(option_values.dead_letters),
-    "unknownColumns": _Option(option_values.one_of(*UNKNOWN_COLUMNS)),
-    "reportPath": _Option(option_values.file),
-    "commitTimeout": _Option(option_values.seconds, 600.0),
-    "batchBytes": _Option(option_values.count(1), BatchLimits().raw_bytes),
-    "compression": _Option(option_values.one_of("zstd", "gzip", "none"), BatchLimits().compression),
-    "sdkProfile": _Option(option_values.file),
-    "binaryFormat": _Option(option_values.one_of("BASE64", "HEX", "UTF-8"), NdjsonOptions().binary),
-    "nonFinite": _Option(option_values.one_of("refuse", "null"), NdjsonOptions().non_finite),
+    "accountUrl": _Option(url, required=True),
+    "credentialsFile": _Option(file),
+    "caBundle": _Option(file),
+    "database": _Option(text, required=True),
+    "schema": _Option(text, required=True),
+    "table": _Option(text),
+    "pipe": _Option(text),
+    "channelPrefix": _Option(text, required=True),
+    "channelColumn": _Option(text),
+    "partitions": _Option(count(1, _MOST_PARTITIONS)),
+    "offsetColumn": _Option(text),
+    "fixedSpread": _Option(truth, False),
+    "batchId": _Option(count(0)),
+    "omitColumns": _Option(columns, frozenset()),
+    "onError": _Option(one_of("abort", "continue", "dead_letter"), "abort"),
+    "checkRows": _Option(truth, False),
+    "deadLetterPath": _Option(dead_letters),
+    "unknownColumns": _Option(one_of(*UNKNOWN_COLUMNS)),
+    "reportPath": _Option(file),
+    "commitTimeout": _Option(seconds, 600.0),
+    "batchBytes": _Option(count(1), BatchLimits().raw_bytes),
+    "compression": _Option(one_of("zstd", "gzip", "none"), BatchLimits().compression),
+    "sdkProfile": _Option(file),
+    "binaryFormat": _Option(one_of("BASE64", "HEX", "UTF-8"), NdjsonOptions().binary),
+    "nonFinite": _Option(one_of("refuse", "null"), NdjsonOptions().non_finite),
 }
 """Every option by its documented name."""
 

@@ -1,7 +1,7 @@
 """What one Spark task does with one partition of a DataFrame; knows nothing of PySpark.
 
 A task works on its channels one after the other. Everything that another attempt would meet again goes to
-the driver as part of the message; what it may mend, such as a fenced channel, is raised.
+the driver as part of the message; what it may fix, such as a fenced channel, is raised.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError
-from airflow_provider_snowpipe.spark.data_source.digested import (
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.parts import (
+    GIVEN_WRITER,
     BatchIdentity,
     DigestedShare,
+    OrderedRows,
     SupersededError,
+    channel_shares,
+    ordered_offset_class,
     place_in_batch,
     refuse_other_writer,
 )
-from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.ordered import OrderedRows, ordered_offset_class
-from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
-from airflow_provider_snowpipe.spark.data_source.put_aside import row_rules
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
-from airflow_provider_snowpipe.spark.data_source.runs import channel_shares
-from airflow_provider_snowpipe.spark.sink import (
+from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     SinkSettings,
     load_channel,
@@ -121,7 +122,7 @@ class Task:
 
         :param batches: the partition's rows
         :return: the outcome; an error that another attempt would meet again is part of it
-        :raises SnowpipeError: for everything that another attempt may mend
+        :raises SnowpipeError: for everything that another attempt may fix
         """
         done: list[ChannelOutcome] = []
         outcome = TaskOutcome(self.partition, self.attempt)
@@ -311,3 +312,104 @@ def _loaded(found: ChannelOutcome, result: PartitionResult) -> ChannelOutcome:
         retries=result.retries,
         dead_lettered=result.dead_lettered,
     )
+
+
+# -- What a task tells the driver of its channels --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOutcome:
+    """What a task did on one channel: a hint for the driver, never evidence.
+
+    :param channel: the channel's name
+    :param from_token: the committed offset token that the task found, None for NULL
+    :param target_token: the token that proves the task's rows committed, None if it had none
+    :param rows: rows sent by this attempt
+    :param bytes: their size as NDJSON
+    :param inserted_before: rows that the service had inserted when the task looked
+    :param errors_before: rows that it had skipped before the batch
+    :param append_seconds: time until the service had received the rows
+    :param commit_seconds: time from then until they were committed
+    :param requests: appends that the service answered
+    :param request_seconds: time that their answers took together
+    :param longest_request: the longest of them, seconds
+    :param retries: requests that had to be repeated
+    :param dead_lettered: rows put aside by this attempt, not among ``rows``
+    :param superseded_by: the later batch that the channel has committed; nothing was done then
+    """
+
+    channel: str
+    from_token: str | None = None
+    target_token: str | None = None
+    rows: int = 0
+    bytes: int = 0
+    inserted_before: int = 0
+    errors_before: int = 0
+    append_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    requests: int = 0
+    request_seconds: float = 0.0
+    longest_request: float = 0.0
+    retries: int = 0
+    dead_lettered: int = 0
+    superseded_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """What a task did.
+
+    :param partition: the partition's number
+    :param attempt: the attempt's number
+    :param channels: the channels that it worked on
+    :param complete: False if the scoped token's life was too short
+    :param error_type: class name of an error that no further attempt can fix, None for success
+    :param error: its text
+    :param for_another: True if another task knows more about the error
+    """
+
+    partition: int
+    attempt: int
+    channels: tuple[ChannelOutcome, ...] = ()
+    complete: bool = True
+    error_type: str | None = None
+    error: str = ""
+    for_another: bool = False
+
+
+# -- Where a DataFrame's rows go that do not fit the table -----------------------------------------------
+
+
+def row_rules(
+    options: WriteOptions, columns: tuple[TableColumn, ...], identity: BatchIdentity | None
+) -> RowRules | None:
+    """Make the rules by which a task checks its rows.
+
+    A batch has a directory of its own, because its row numbers mean nothing outside of it: an attempt may
+    then clear away what others left without touching another batch's or another query's rows.
+
+    :param options: what the write's options say
+    :param columns: the table's columns
+    :param identity: the batch, None where an offset column tells rows apart
+    :returns: None if rows are not checked before they are sent
+    """
+    if not options.checks_rows:
+        return None
+    folders, application = batch_folders(identity), f"{options.channel_prefix} by {options.offset_column}"
+    if identity is not None:
+        application = f"{options.channel_prefix} {' '.join(folders)}"
+    path = options.dead_letter_path
+    if path is not None:
+        path = "/".join([path.rstrip("/"), *folders])
+    return RowRules.of(options.on_error, options.check_rows, path, columns, application)
+
+
+def batch_folders(identity: BatchIdentity | None) -> tuple[str, ...]:
+    """The directories below ``deadLetterPath`` that a batch's dead letters lie in.
+
+    :param identity: the batch, None where an offset column tells rows apart
+    """
+    if identity is None:
+        return ()
+    query = () if identity.writer == GIVEN_WRITER else (f"query={identity.writer}",)
+    return (*query, f"batch={identity.batch}")

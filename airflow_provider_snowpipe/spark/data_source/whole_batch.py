@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_snowpipe.bulk.statement_client import statement_rows
 from airflow_provider_snowpipe.spark.credentials import standing_credentials
-from airflow_provider_snowpipe.spark.data_source.digested import (
-    BatchIdentity,
-    DigestedShare,
-    refuse_other_writer,
-)
 from airflow_provider_snowpipe.spark.data_source.gates import driver_client, fenced
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.parts import (
+    BatchIdentity,
+    DigestedShare,
+    channel_shares,
+    refuse_other_writer,
+)
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
-from airflow_provider_snowpipe.spark.data_source.runs import channel_shares
-from airflow_provider_snowpipe.spark.failures import final_error
+from airflow_provider_snowpipe.spark.driver.failures import final_error
 from airflow_provider_snowpipe.streaming.errors import (
     ContinuityError,
     OffsetTokenError,

@@ -20,7 +20,7 @@ import pytest
 from airflow_provider_snowpipe.cli import doctor as module
 from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.cli.doctor import Doctor, Finding
-from airflow_provider_snowpipe.spark import jvm
+from airflow_provider_snowpipe.spark.submit import local_spark
 from tests.airflow_connections import PAT, SetConnection
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import connect, connect_by_form
@@ -32,13 +32,13 @@ Diagnose = Callable[..., dict[str, Finding]]
 
 
 # Java is asked once, not by each of these tests.
-asked_java_version = functools.cache(jvm.java_version)
+asked_java_version = functools.cache(local_spark.java_version)
 
 
 @pytest.fixture(autouse=True)
 def spark(set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     set_connection("spark_default", conn_type="spark", host="local[2]")
-    monkeypatch.setattr(jvm, "java_version", asked_java_version)
+    monkeypatch.setattr(local_spark, "java_version", asked_java_version)
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ class TestSpark:
 
     def test_two_versions_of_pyspark(self, set_connection, monkeypatch):
         monkeypatch.setattr(
-            "airflow_provider_snowpipe.spark.jvm._version",
+            "airflow_provider_snowpipe.spark.submit.local_spark._version",
             {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get,
         )
         found = of_spark(set_connection, "local")

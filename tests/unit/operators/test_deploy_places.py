@@ -142,8 +142,8 @@ def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path
     site = next(path for path in sys.path if path.endswith("site-packages"))
     code = (
         f"import sys; sys.path[:0] = [{str(archive)!r}]; sys.path.append({site!r})\n"
-        "import airflow_provider_snowpipe.spark.sink as sink\n"
-        "import airflow_provider_snowpipe.spark.files.csv_format\n"
+        "import airflow_provider_snowpipe.spark.task.sink as sink\n"
+        "import airflow_provider_snowpipe.spark.sources.files.csv_format\n"
         f"assert sink.__file__.startswith({str(archive)!r}), sink.__file__\n"
         "assert 'airflow' not in sys.modules and 'pyspark' not in sys.modules"
     )

@@ -26,9 +26,8 @@ from airflow_provider_snowpipe.operators.driver_place import (
     runs,
 )
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.plan import read_plan
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
-from airflow_provider_snowpipe.spark.ui_address import UiAddresses
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport, UiAddresses
+from airflow_provider_snowpipe.spark.submit.plan import read_plan
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
 

@@ -22,10 +22,10 @@ from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_choice import LoadChoice
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.spark.files.groups import LISTING_FOLDER
-from airflow_provider_snowpipe.spark.files.source import FileSource
-from airflow_provider_snowpipe.spark.plan import JobPlan
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.files.groups import LISTING_FOLDER
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming import admin
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (

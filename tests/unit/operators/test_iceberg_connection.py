@@ -1,10 +1,12 @@
 import json
 
 import pytest
+from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider_snowpipe.operators.source_connection import with_catalog
+from airflow_provider_snowpipe.operators.source_connection import connected_source
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 SOURCE = {"kind": "iceberg", "table": "sales.orders"}
@@ -14,11 +16,15 @@ def _connect(monkeypatch, **connection):
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", **connection}))
 
 
+def _completed(values, conn_id):
+    return IcebergSourceSpec.with_connection(values, BaseHook.get_connection(conn_id))
+
+
 def test_properties_of_the_connection_become_options_and_its_secrets_stay_out(monkeypatch):
     extra = {"warehouse": "prod", "s3.region": "eu", "s3.secret-access-key": "hush", "ssl.verify": True}
     _connect(monkeypatch, host="https://catalog/api", login="me", password="hush", extra=extra)
 
-    values, secrets = with_catalog({**SOURCE, "options": {"s3.region": "us"}}, "lake")
+    values, secrets = _completed({**SOURCE, "options": {"s3.region": "us"}}, "lake")
 
     assert source_spec(values).options == {
         "uri": "https://catalog/api",
@@ -42,14 +48,14 @@ def test_properties_of_the_connection_become_options_and_its_secrets_stay_out(mo
 def test_address_and_password_are_taken_apart(monkeypatch, connection, options, secrets):
     _connect(monkeypatch, **connection)
 
-    values, found = with_catalog(SOURCE, "lake")
+    values, found = _completed(SOURCE, "lake")
 
     assert (values["options"], found.values) == (options, secrets)
 
 
 def test_connection_is_for_an_iceberg_source_only():
     with pytest.raises(ConfigurationError, match="'delta'"):
-        with_catalog({"kind": "delta"}, "lake")
+        connected_source({"kind": "delta"}, iceberg_conn_id="lake")
 
 
 def test_stream_operator_takes_the_catalog_from_its_connection(monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_snowpipe.sources import stream_values
-from airflow_provider_snowpipe.spark.sources import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 
 _PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "load-tables.md"
 _BLOCKS = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)

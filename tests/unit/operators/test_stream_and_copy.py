@@ -16,9 +16,9 @@ from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.stages.definition import read_file_format
 from airflow_provider_snowpipe.operators.load_choice import copy_arguments, why_not_copy, why_not_copy_file
-from airflow_provider_snowpipe.spark.files.formats import reader_of
-from airflow_provider_snowpipe.spark.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 

@@ -14,9 +14,9 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
-from airflow_provider_snowpipe.spark.driver import Run
-from airflow_provider_snowpipe.spark.files.late_files import Listings
+from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.report import RunReport
+from airflow_provider_snowpipe.spark.sources.files.late_files import Listings
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PIPE, PIPE_MISSING, FakeSnowpipe, error
 from tests.memory_source import InProcessSpark
@@ -169,7 +169,7 @@ def test_listing_is_kept_by_the_driver_alone_where_there_are_rows(lab, monkeypat
     [("", 20, False), ("", 19, True), (".gz", 159, True), (".gz", 8 * 99, False)],
 )
 def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, expected):
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.files.source._QUICK_BYTES", limit)
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.reader._QUICK_BYTES", limit)
     shutil.rmtree(lab.source / "b")
     path = lab.write("a/2.ndjson", 2)
     assert path.stat().st_size == 20
@@ -183,7 +183,7 @@ def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending,
 
 
 def test_partitions_that_take_long_are_left_to_spark(lab, monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.driver._QUICK_SECONDS", -1.0)
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run._QUICK_SECONDS", -1.0)
 
     assert lab.starts_spark()
 
@@ -251,7 +251,7 @@ class TestLocalMaster:
         assert "spark.eventLog.enabled=false" in arguments
 
     def test_keeps_what_pays_off_for_many_rows(self, lab, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver._SMALL_BYTES", 0)
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run._SMALL_BYTES", 0)
         lab.write("a/3.ndjson", 1)
 
         arguments = self.arguments(lab)

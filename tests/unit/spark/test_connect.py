@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.connect import is_connect, one_task_each
-from airflow_provider_snowpipe.spark.files.resume import Resume
-from airflow_provider_snowpipe.spark.sink import PartitionResult
-from airflow_provider_snowpipe.spark.sources import open_source
-from airflow_provider_snowpipe.spark.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.driver.session import is_connect, one_connect_task_each
+from airflow_provider_snowpipe.spark.sources.files.reader import Resume
+from airflow_provider_snowpipe.spark.sources.registry import open_source
+from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
@@ -54,7 +54,7 @@ class Server:
     ],
 )
 def test_results_of_our_tasks_are_read(result):
-    assert one_task_each(Server(pickle.dumps(result)), str, ["item"]) == [result]
+    assert one_connect_task_each(Server(pickle.dumps(result)), str, ["item"]) == [result]
 
 
 class Call:
@@ -66,13 +66,13 @@ class Call:
 
 
 @pytest.mark.parametrize(
-    "call", [Call(os.mkdir, "made"), Call(one_task_each, None, None, []), Call(pickle.loads, b"N.")]
+    "call", [Call(os.mkdir, "made"), Call(one_connect_task_each, None, None, []), Call(pickle.loads, b"N.")]
 )
 def test_result_that_calls_something_here_is_refused_by_its_name(call, tmp_path, monkeypatch):
     """A server may be somebody else's, and this process has the private key."""
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(ConfigurationError, match=call.called[0].__name__):
-        one_task_each(Server(pickle.dumps(call)), str, ["item"])
+        one_connect_task_each(Server(pickle.dumps(call)), str, ["item"])
 
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.credentials import (
     read_driver_secrets,
     write_credentials,
 )
-from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark import driver
-from airflow_provider_snowpipe.spark.driver import Run, elapsed, start_spark
-from airflow_provider_snowpipe.spark.failures import TaskFailedError
-from airflow_provider_snowpipe.spark.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver import run as driver
+from airflow_provider_snowpipe.spark.driver.failures import TaskFailedError
+from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
+from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.report import RunReport
-from airflow_provider_snowpipe.spark.sink import PartitionResult, PartitionWork
-from airflow_provider_snowpipe.spark.source import Behind
-from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import Behind, SourceSecrets
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     CommitTimeoutError,
@@ -114,7 +114,8 @@ def make_run(snowpipe, monkeypatch):
             else MemorySource(partitions)
         )
         monkeypatch.setattr(
-            "airflow_provider_snowpipe.spark.driver.open_source", lambda spec, on_data_loss, secrets: source
+            "airflow_provider_snowpipe.spark.driver.run.open_source",
+            lambda spec, on_data_loss, secrets: source,
         )
         run = Run(replace(PLAN, **plan), snowpipe.client(), object)
         run.source = source
@@ -262,8 +263,10 @@ def test_session_gets_the_settings_of_exactly_once_and_a_remote_one_the_package(
             )
 
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
-    monkeypatch.setattr(driver, "is_connect", lambda spark: remote and spark is session)
-    monkeypatch.setattr(driver, "add_package", given.append)
+    monkeypatch.setattr(
+        "airflow_provider_snowpipe.spark.driver.session.is_connect", lambda spark: remote and spark is session
+    )
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.session.add_package", given.append)
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     if remote:
         monkeypatch.setenv("SPARK_REMOTE", "sc://host")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.frames import (
+from airflow_provider_snowpipe.spark.driver.frames import (
     CHANNEL,
     LINE,
     FrameWork,
@@ -14,8 +14,8 @@ from airflow_provider_snowpipe.spark.frames import (
     require_plans,
     works_of,
 )
-from airflow_provider_snowpipe.spark.rounds import FrameRounds
-from airflow_provider_snowpipe.spark.sink import SinkSettings
+from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds
+from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

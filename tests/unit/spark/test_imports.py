@@ -13,7 +13,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 import airflow_provider_snowpipe.spark as package
-doors = ["data_source.source", "kafka.stream_source"]  # subclass PySpark's classes
+doors = ["data_source.source", "sources.kafka.stream"]  # subclass PySpark's classes
 names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
 for door in doors:
     names.remove(f"{package.__name__}.{door}")
@@ -34,7 +34,7 @@ def test_everything_for_spark_imports_without_airflow_and_the_local_service():
     assert second == "[]"
 
 
-@pytest.mark.parametrize("module", ["plan", "report", "credentials"])
+@pytest.mark.parametrize("module", ["submit.plan", "report", "credentials"])
 def test_what_the_operator_needs_does_not_load_spark(module):
     program = f"import sys, airflow_provider_snowpipe.spark.{module}; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark import driver, job
+from airflow_provider_snowpipe.spark.driver import job
+from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.report import START_FILE, RunReport
-from airflow_provider_snowpipe.spark.source_secrets import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from tests.fake_snowpipe import PAT, FakeSnowpipe
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, rows

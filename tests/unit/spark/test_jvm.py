@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.spark.jvm import (
+from airflow_provider_snowpipe.spark.submit.local_spark import (
     SPARK_RELEASE,
     check_versions,
     ensure_java_home,

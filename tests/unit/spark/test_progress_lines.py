@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark import progress_lines
-from airflow_provider_snowpipe.spark.progress_lines import Look, ProgressLines, Totals
-from airflow_provider_snowpipe.spark.source import Behind
+from airflow_provider_snowpipe.spark.driver import progress
+from airflow_provider_snowpipe.spark.driver.progress import Look, ProgressLines, Totals
+from airflow_provider_snowpipe.spark.sources.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from tests.memory_source import MemoryPartition, rows
@@ -123,7 +123,7 @@ def test_many_channels_that_move_are_one_line_a_look(capsys: pytest.CaptureFixtu
 
 def test_more_channels_are_asked_after_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = []
-    monkeypatch.setattr(progress_lines, "Event", lambda: Waiting(waits))
+    monkeypatch.setattr(progress, "Event", lambda: Waiting(waits))
     for channels in (1, 1_000, 10_000):
         partitions = {str(number): Told("p", ()) for number in range(channels)}
         start = {name: status(name, None, 0) for name in partitions}

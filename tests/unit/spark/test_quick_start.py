@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.quick_start import ClassDataArchive, QuickStart, cache_folder, is_local
+from airflow_provider_snowpipe.spark.submit.local_spark import (
+    ClassDataArchive,
+    QuickStart,
+    cache_folder,
+    is_local,
+)
 
 JAVA = "spark.driver.defaultJavaOptions"
 HOUR = 3600

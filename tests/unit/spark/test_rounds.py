@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_snowpipe.spark import rounds as rounds_module
-from airflow_provider_snowpipe.spark.failures import TaskFailedError
-from airflow_provider_snowpipe.spark.frames import FrameWork
-from airflow_provider_snowpipe.spark.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
-from airflow_provider_snowpipe.spark.sink import PartitionResult, SinkSettings
-from airflow_provider_snowpipe.spark.versions import Versions
+from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
+from airflow_provider_snowpipe.spark.driver.failures import TaskFailedError
+from airflow_provider_snowpipe.spark.driver.frames import FrameWork
+from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
+from airflow_provider_snowpipe.spark.driver.session import Versions
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     ConfigurationError,
@@ -200,7 +200,7 @@ class TestConnect:
             assert asked is session
             return InProcessSpark().parallelize(items, len(items)).map(work).collect()
 
-        monkeypatch.setattr(rounds_module.connect, "one_task_each", one_task_each)
+        monkeypatch.setattr(rounds_module, "one_connect_task_each", one_task_each)
         return session
 
     def executors_run(self, monkeypatch, **versions):

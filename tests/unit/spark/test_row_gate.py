@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from airflow_provider_snowpipe.spark import dead_letters
-from airflow_provider_snowpipe.spark.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
-from airflow_provider_snowpipe.spark.row_gate import RowGate
-from airflow_provider_snowpipe.spark.row_rules import RowRules
+from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.task import dead_letters
+from airflow_provider_snowpipe.spark.task.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.spark.task.row_gate import RowGate
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
@@ -84,7 +84,7 @@ def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
     gate = _gate(tmp_path, committed=IntegerOffset(2))
     gate.admit(_part(3, '"x"', 4, '"x"', 6))
     zombie = _gate(tmp_path, committed=IntegerOffset(2))
-    zombie._letters._left.clear()
+    zombie._dead_letters._left.clear()
     zombie.admit(_part(5, '"x"', 6))
     zombie.admit(_part(7, '"x"', 8))
     assert sorted(_positions(tmp_path)) == ["3", "5", "5", "7"]
@@ -99,7 +99,7 @@ def test_what_an_attempt_cleared_away_lies_between_its_first_row_and_its_commit(
     for first in (2, 3, 4, 5):
         zombie.admit(_part(first, '"x"'))
     gate = _gate(tmp_path)
-    gate._letters._left.clear()
+    gate._dead_letters._left.clear()
 
     gate.admit(_part(3, 3, 4))
     gate.settle(IntegerOffset(4))

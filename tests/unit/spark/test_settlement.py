@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.driver.settlement import (
+    refuse_missing_commits,
+    refuse_rejected_rows,
+    settle,
+)
 from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.spark.settlement import refuse_missing_commits, refuse_rejected_rows, settle
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     OffsetTokenError,

@@ -7,11 +7,16 @@ from functools import partial
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark import sink
-from airflow_provider_snowpipe.spark.dead_letters import DeadLetter, DeadLetterFolder
-from airflow_provider_snowpipe.spark.plan import JobPlan
-from airflow_provider_snowpipe.spark.row_rules import RowRules
-from airflow_provider_snowpipe.spark.sink import PartitionWork, SinkSettings, load_channel, load_partition
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.task import sink
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.spark.task.sink import (
+    PartitionWork,
+    SinkSettings,
+    load_channel,
+    load_partition,
+)
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import (
@@ -659,7 +664,7 @@ class TestDeadLetters:
         opened = []
 
         class Elsewhere(MemoryPartition):
-            def open_letters(self, *asked):
+            def open_dead_letters(self, *asked):
                 opened.append(asked)
                 raise DeadLetterError("no such place")
 

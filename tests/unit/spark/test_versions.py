@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pyspark
 import pytest
 
-from airflow_provider_snowpipe.spark.versions import Versions, require_same_spark
+from airflow_provider_snowpipe.spark.driver.session import Versions, require_same_spark
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.bulk.combine_lines import combine, header_of
-from airflow_provider_snowpipe.spark.bulk.line_cut import LineFile, LineSlice, cut_lines, sampled_ratio
+from airflow_provider_snowpipe.spark.bulk.combine_lines import (
+    LineFile,
+    LineSlice,
+    combine,
+    cut_lines,
+    header_of,
+    sampled_ratio,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 # Any bytes but a line's end, and but the first one of a byte order mark, which no new file has.

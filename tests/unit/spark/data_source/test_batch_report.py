@@ -1,11 +1,11 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source.batch_report import (
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.source import (
     check_report_path,
     report_batch,
     report_failure,
 )
-from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, ContinuityError
 

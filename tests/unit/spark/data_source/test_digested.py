@@ -3,7 +3,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source.digested import (
+from airflow_provider_snowpipe.spark.data_source.parts import (
     GIVEN_WRITER,
     BatchIdentity,
     DigestedShare,

@@ -2,12 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source.batch_report import describe_abort
-from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity, SupersededError
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen
+from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, SupersededError
+from airflow_provider_snowpipe.spark.data_source.source import describe_abort
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, ChannelOutcome, TaskOutcome
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,

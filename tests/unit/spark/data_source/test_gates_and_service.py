@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_snowpipe.spark.data_source import gates
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.outcomes import ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.task import ChannelOutcome, TaskOutcome
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     OffsetTokenError,

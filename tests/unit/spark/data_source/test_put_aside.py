@@ -1,6 +1,6 @@
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.put_aside import row_rules
+from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, BatchIdentity
+from airflow_provider_snowpipe.spark.data_source.task import row_rules
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)

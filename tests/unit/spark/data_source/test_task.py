@@ -3,8 +3,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source.digested import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, Task
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 

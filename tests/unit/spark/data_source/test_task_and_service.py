@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, Task
 from airflow_provider_snowpipe.streaming.errors import ChannelFencedError, CommitTimeoutError
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset

@@ -3,9 +3,8 @@ import json
 import pytest
 
 from airflow_provider_snowpipe.spark.credentials import standing_credentials, write_credentials
-from airflow_provider_snowpipe.spark.data_source.gates import prepare
+from airflow_provider_snowpipe.spark.data_source.gates import driver_token, prepare
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.tokens import driver_token
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -56,7 +55,7 @@ def test_token_is_replaced_once_a_fifth_of_its_life_is_over(service, file, monke
     options = _options(service, file)
     first = driver_token(options)
     now = first.expires_at - 0.79 * 3600
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.data_source.tokens.time.time", lambda: now)
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.data_source.gates.time.time", lambda: now)
 
     assert driver_token(options) is not first
     assert len(service.requests("token")) == 2

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source import agreement, gates, whole_batch
-from airflow_provider_snowpipe.spark.data_source.digested import GIVEN_WRITER
 from airflow_provider_snowpipe.spark.data_source.gates import (
     forget_agreement,
     identity_of,
@@ -21,7 +20,8 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
     settle_batch,
 )
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.schema import KAFKA_PARTITION, is_kafka_partition
+from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER
+from airflow_provider_snowpipe.spark.data_source.schema import SOURCE_PARTITION, is_source_partition
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch, Finding
 from airflow_provider_snowpipe.streaming.errors import (
@@ -479,7 +479,7 @@ def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent
     ("more", "metadata", "refused"),
     [
         ({"channelColumn": "K", "offsetColumn": "ID"}, {}, True),
-        ({"channelColumn": "K", "offsetColumn": "ID"}, {KAFKA_PARTITION: True}, False),
+        ({"channelColumn": "K", "offsetColumn": "ID"}, {SOURCE_PARTITION: True}, False),
         ({"channelColumn": "K", "offsetColumn": "ID", "fixedSpread": "true"}, {}, False),
         ({"channelColumn": "K"}, {}, False),
         ({"partitions": "2", "offsetColumn": "ID"}, {}, True),
@@ -495,7 +495,7 @@ def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan(more,
     schema = {"fields": [{"name": "K", "metadata": metadata}, {"name": "ID", "metadata": metadata}]}
 
     with pytest.raises(ConfigurationError, match="write_checked") if refused else nullcontext():
-        options.refuse_unknown_spread(from_kafka=is_kafka_partition(schema, options))
+        options.refuse_unknown_spread(from_source=is_source_partition(schema, options))
 
 
 class TestFindings:

@@ -1,0 +1,378 @@
+"""Rows of a micro-batch as parts, taken apart by channel, with tokens that prove what a replay brings."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.rows import Piece, RowEncoder
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    ContinuityError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.offsets import (
+    BatchDigestOffset,
+    IntegerLayoutOffset,
+    IntegerOffset,
+    LexicographicOffset,
+    Offset,
+    TextLayoutOffset,
+)
+
+# -- Rows of a micro-batch as parts whose tokens prove, on a replay, that it brings the same rows --------
+
+QUERY_ID = "sql.streaming.queryId"
+"""The local property by which Spark tells a task and its driver the streaming query (read in Spark 4.2)."""
+
+GIVEN_WRITER = "00000000"
+"""Stands for ``df.write``, whose batch ids are the caller's."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchIdentity:
+    """Which batch a task works on.
+
+    :param batch: the batch's id
+    :param writer: eight hexadecimal digits for the query that counts the batches
+    :param partitions: number of partitions of the batch, 0 where a column names the channel
+    """
+
+    batch: int
+    writer: str
+    partitions: int
+
+    @classmethod
+    def of_query(cls, batch: int, query_id: str, partitions: int) -> BatchIdentity:
+        """A micro-batch of a streaming query; the query's id lasts as long as its checkpoint."""
+        return cls(batch, f"{zlib.crc32(query_id.encode()) or 1:08x}", partitions)
+
+
+class SupersededError(Exception):
+    """The channel has committed a later batch: this task belongs to a past that is over."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__(batch)
+        self.batch = batch
+
+
+def place_in_batch(
+    channel: str, committed: BatchDigestOffset | None, mine: BatchIdentity
+) -> BatchDigestOffset | None:
+    """Find out what of a batch is committed on a channel.
+
+    :param channel: the channel's name
+    :param committed: its committed position, None for NULL
+    :param mine: the batch
+    :return: the committed position where it lies within the batch, None where the batch is new
+    :raises SupersededError: if a later micro-batch is committed
+    :raises SourcePositionError: if the token was written by another query or over other partitions
+    :raises ConfigurationError: if the caller's batch id is behind one that is committed
+    """
+    if committed is None:
+        return None
+    refuse_other_writer(channel, committed, mine)
+    if committed.batch > mine.batch:
+        if mine.writer == GIVEN_WRITER:
+            raise ConfigurationError(
+                f"channel {channel!r} has committed batch {committed.batch}, option batchId is {mine.batch}: "
+                "batch ids grow from write to write, so give a larger one; or give writes that come in any "
+                "order a channelPrefix each"
+            )
+        raise SupersededError(committed.batch)
+    return committed if committed.batch == mine.batch else None
+
+
+def refuse_other_writer(channel: str, committed: BatchDigestOffset, mine: BatchIdentity) -> None:
+    """Refuse a token that another query wrote, or this one over another number of partitions.
+
+    :raises SourcePositionError: naming the remedy
+    """
+    if committed.writer != mine.writer:
+        raise SourcePositionError(
+            f"channel {channel!r}: the committed offset token {str(committed)!r} was written by another "
+            f"query (or df.write) than this one ({mine.writer}), whose batches mean other rows. If the "
+            "query's checkpoint was lost or changed, put it back. If the rows are new ones, take another "
+            "channelPrefix, or drop the channels after making sure where the source starts"
+        )
+    if committed.partitions != mine.partitions:
+        raise SourcePositionError(
+            f"channel {channel!r}: the committed offset token {str(committed)!r} was written over "
+            f"{_layout(committed.partitions)}, now it is {_layout(mine.partitions)}: a partition holds other "
+            "rows now. Go on as the channels were begun, or take another channelPrefix once all of the "
+            "query's rows are committed"
+        )
+
+
+def _moved(start: BatchDigestOffset, rows: int) -> BatchDigestOffset:
+    """A row behind another one; the digest stays that of the rows before the first."""
+    return replace(start, row=start.row + rows)
+
+
+def _layout(partitions: int) -> str:
+    return f"{partitions} partitions" if partitions else "a channelColumn"
+
+
+@dataclass(slots=True)
+class DigestedShare:
+    """One channel's share of a batch.
+
+    :param channel: the channel's name
+    :param identity: the batch
+    :param encoder: writes the rows
+    :param rejected_before: rows that the service had skipped on the channel before this batch
+    """
+
+    channel: str
+    identity: BatchIdentity
+    encoder: RowEncoder
+    rejected_before: int
+    _row: int = field(init=False, default=0)
+    _digest: int = field(init=False, default=0)
+
+    def parts(self, batches: Iterator[pa.RecordBatch], committed: BatchDigestOffset | None) -> Iterator[Part]:
+        """Read the share's rows, hold the committed ones against their token, and give the others.
+
+        The last part is told from the others by its token, so that a replay notices rows that were added.
+
+        :param batches: the share's rows, all of them
+        :param committed: the committed position within this batch, None for its first row
+        :raises SourcePositionError: if the rows before it are not those that were sent
+        """
+        if committed is not None:
+            self.rejected_before = committed.rejected_before
+        held: Part | None = None
+        for rows in batches:
+            for piece in self.encoder.pieces(rows):
+                rest = piece if committed is None else self._skip(piece, committed)
+                if rest is None:
+                    continue
+                if committed is not None and committed.final:
+                    raise self._differs(committed, f"has rows after row {committed.row}, its last one")
+                if held is not None:
+                    yield held
+                held = self._part(rest)
+        if held is not None:
+            end = held.end
+            if isinstance(end, BatchDigestOffset):
+                held = replace(held, end=replace(end, final=True))
+            yield held
+        elif committed is not None and (self._row < committed.row or not committed.final):
+            raise self._differs(committed, f"ends at row {self._row}")
+
+    def _skip(self, piece: Piece, committed: BatchDigestOffset) -> Piece | None:
+        """Take rows that are committed into the digest; None if the whole piece is."""
+        left = committed.row - self._row
+        if left <= 0:
+            return piece
+        known, rest = (piece, None) if left >= piece.rows else piece.split(left)
+        self._row += known.rows
+        self._digest = zlib.crc32(known.body, self._digest)
+        if self._row == committed.row and self._digest != committed.digest:
+            raise self._differs(committed, f"has other rows, or another order, up to row {committed.row}")
+        return rest
+
+    def _part(self, piece: Piece) -> Part:
+        start = self._offset(self._row + 1)
+        self._row += piece.rows
+        self._digest = zlib.crc32(piece.body, self._digest)
+        return Part(piece.body, start, self._offset(self._row), piece.rows, partial(_moved, start))
+
+    def _offset(self, row: int) -> BatchDigestOffset:
+        mine = self.identity
+        return BatchDigestOffset(
+            mine.batch, row, mine.partitions, self._digest, mine.writer, self.rejected_before
+        )
+
+    def _differs(self, committed: BatchDigestOffset, how: str) -> SourcePositionError:
+        return SourcePositionError(
+            f"channel {self.channel!r}: the replay of batch {self.identity.batch} {how}, but rows up to "
+            f"{str(committed)!r} are committed. Going on would lose or double rows. Make "
+            "the plan's order reproducible: no shuffle, or sortWithinPartitions by a unique key behind a "
+            "repartition by a stable key (in a stream, within foreachBatch), no current_timestamp, uuid or "
+            "rand, the same version of this package; or give the rows an identity with the option "
+            "offsetColumn"
+        )
+
+
+# -- Rows with a column that grows: their own values are the offset tokens -------------------------------
+
+
+def ordered_offset_class(*, integer: bool, partitions: int | None) -> type[Offset]:
+    """The format of an offset column's tokens.
+
+    :param integer: True for a column of whole numbers, False for text
+    :param partitions: number of partitions, None where a column names the channel
+    """
+    if partitions is None:
+        return IntegerOffset if integer else LexicographicOffset
+    return IntegerLayoutOffset if integer else TextLayoutOffset
+
+
+@dataclass(slots=True)
+class OrderedRows:
+    """One channel's rows with an offset column.
+
+    :param channel: the channel's name
+    :param column: the offset column
+    :param partitions: number of partitions, None where a column names the channel
+    :param encoder: writes the rows
+    """
+
+    channel: str
+    column: str
+    partitions: int | None
+    encoder: RowEncoder
+    _last: Any = field(init=False, default=None)
+
+    def parts(self, batches: Iterator[pa.RecordBatch], committed: Offset | None) -> Iterator[Part]:
+        """Check the order of all rows and give those behind the committed position.
+
+        :param batches: the rows
+        :param committed: the channel's committed position, None for NULL
+        :raises ContinuityError: if a value is missing or does not lie after the one before
+        """
+        after = None if committed is None else _value(committed)
+        for rows in batches:
+            values = self._checked(rows.column(self.column))
+            skipped = 0 if after is None else pc.sum(pc.less_equal(values, after)).as_py()
+            if skipped == rows.num_rows:
+                continue
+            for piece in self.encoder.pieces(rows.slice(skipped)):
+                own = values.slice(skipped + piece.first, piece.rows)
+                positions = partial(self._position, own)
+                yield Part(piece.body, positions(0), positions(piece.rows - 1), piece.rows, positions)
+
+    def _checked(self, values: pa.Array) -> pa.Array:
+        values = values.cast(pa.int64() if pa.types.is_integer(values.type) else pa.string())
+        if values.null_count:
+            raise self._refused(f"row {pc.index(values.is_null(), True).as_py()} of a batch holds none")
+        if pa.types.is_integer(values.type) and values[0].as_py() < 0:
+            raise self._refused(f"it holds {values[0].as_py()}, and offsets are 0 or more")
+        if not pa.types.is_integer(values.type) and not values[0].as_py():
+            raise self._refused("it holds an empty text")
+        rising = pc.greater(values[1:], values[:-1])
+        at = pc.index(rising, False).as_py()
+        if at >= 0:
+            raise self._refused(f"{values[at + 1].as_py()!r} comes after {values[at].as_py()!r}")
+        if self._last is not None and not values[0].as_py() > self._last:
+            raise self._refused(f"{values[0].as_py()!r} comes after {self._last!r}")
+        self._last = values[len(values) - 1].as_py()
+        return values
+
+    def _position(self, values: pa.Array, row: int) -> Offset:
+        value = values[row].as_py()
+        if self.partitions is None:
+            return IntegerOffset(value) if isinstance(value, int) else LexicographicOffset(value)
+        if isinstance(value, int):
+            return IntegerLayoutOffset(IntegerOffset(value), self.partitions)
+        return TextLayoutOffset(LexicographicOffset(value), self.partitions)
+
+    def _refused(self, what: str) -> ContinuityError:
+        return ContinuityError(
+            f"channel {self.channel!r}: offsetColumn {self.column!r} must have a value in each row that lies "
+            f"after the one before, but {what}. Rows from there on were not sent: add "
+            "sortWithinPartitions(channelColumn, offsetColumn) (in a stream, within foreachBatch) "
+            "and take a column without ties and nulls"
+        )
+
+
+def _value(position: Offset) -> Any:
+    inner = position.position if isinstance(position, IntegerLayoutOffset | TextLayoutOffset) else position
+    return inner.value if isinstance(inner, IntegerOffset) else str(inner)
+
+
+# -- Rows of a partition taken apart by the column that names their channel ------------------------------
+
+
+def channel_shares(
+    options: WriteOptions, partition: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[str | int, Iterator[pa.RecordBatch]]]:
+    """The channels of a partition, by what follows the prefix in their names, each with its rows.
+
+    :param options: what names the channels
+    :param partition: the partition's number
+    :param batches: its rows, none of the batches empty
+    :raises ContinuityError: as :class:`ChannelRuns` does
+    :raises ConfigurationError: if there are more partitions than the options say
+    """
+    if options.channel_column is not None:
+        yield from ChannelRuns(batches, options.channel_column)
+        return
+    partitions = options.partitions or 0
+    if partition >= partitions:
+        raise ConfigurationError(
+            f"the plan has a partition {partition}, option partitions is {partitions}: fix the "
+            f"plan's number by repartition({partitions}, column) or coalesce({partitions}), or, for "
+            "channels that hold nothing yet, give the number that the plan has"
+        )
+    yield partition, batches
+
+
+class ChannelRuns:
+    """The channels of a partition, one after the other, each with its rows.
+
+    A channel's rows must lie together, so that each channel is opened once. Like ``itertools.groupby``, it
+    reads on when the caller does, and a run is over once the next one is asked for.
+
+    :param batches: the partition's rows, none of the batches empty
+    :param column: the column that names the channel
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], column: str) -> None:
+        self._batches = batches
+        self._column = column
+        self._waiting: list[tuple[str, pa.RecordBatch]] = []
+        self._seen: set[str] = set()
+
+    def __iter__(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+        """Give each channel's value as text, with its rows.
+
+        :raises ContinuityError: if a value is missing, or comes again after another one
+        """
+        while self._fill():
+            value = self._waiting[-1][0]
+            if value in self._seen:
+                raise ContinuityError(
+                    f"channelColumn {self._column!r}: rows of {value!r} come again after those of another "
+                    "channel, so they were not sent: add sortWithinPartitions(channelColumn, a unique key), "
+                    "in a stream within foreachBatch"
+                )
+            self._seen.add(value)
+            rows = self._rows_of(value)
+            yield value, rows
+            for _ in rows:
+                """What the caller left."""
+
+    def _rows_of(self, value: str) -> Iterator[pa.RecordBatch]:
+        while self._fill() and self._waiting[-1][0] == value:
+            yield self._waiting.pop()[1]
+
+    def _fill(self) -> bool:
+        """Have at least one piece of a batch waiting, the next one last; False at the end."""
+        if not self._waiting:
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            self._waiting = self._pieces(batch)[::-1]
+        return True
+
+    def _pieces(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+        values = batch.column(self._column).cast(pa.string())
+        if values.null_count:
+            raise ContinuityError(
+                f"channelColumn {self._column!r} holds NULL: each row needs a channel; filter such rows or "
+                "give them a value with coalesce"
+            )
+        changes = pc.indices_nonzero(pc.not_equal(values[1:], values[:-1])).to_pylist()
+        cuts = [0, *(index + 1 for index in changes), batch.num_rows]
+        return [(values[low].as_py(), batch.slice(low, high - low)) for low, high in pairwise(cuts)]

@@ -1,0 +1,1 @@
+"""What runs on the Spark driver: the application, its rounds of tasks, and the gate that they pass."""

@@ -1,0 +1,132 @@
+"""The application that ``spark-submit`` runs: ``spark-submit job.py PLAN.json``, or the plan's text itself.
+
+Loads what the plan says, each row exactly once, and leaves a run report. Exit code 0 means that every
+channel has committed its target; 1 that something is wrong, said in one line on standard error; 2 that the
+command line is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_provider_snowpipe.spark.credentials import read_credentials_variable, read_driver_secrets
+from airflow_provider_snowpipe.spark.driver.failures import error_type_of
+from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
+from airflow_provider_snowpipe.spark.driver.session import (
+    JobSession,
+    clear_report,
+    report_error,
+    write_beside_report,
+)
+from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan, checked_counts, read_plan
+from airflow_provider_snowpipe.streaming.auth import Credentials
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job.
+
+    :param argv: the path of the plan or its JSON text, and nothing else
+    :return: the exit code
+    """
+    if len(argv) != 1:
+        print("usage: spark-submit job.py PLAN.json (a file, or the JSON itself)", file=sys.stderr)
+        return 2
+    try:
+        plan = read_plan(argv[0])
+        credentials, secrets = _credentials(plan)
+        plan = replace(plan, rejected_before={**_unreported(plan), **plan.rejected_before})
+        clear_report(plan)
+    except SnowpipeError as error:
+        return report_error(error)
+    return _run(plan, credentials, secrets)
+
+
+def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int:
+    began = time.monotonic()
+    with (
+        SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client,
+        JobSession(plan) as session,
+    ):
+        run = Run(plan, client, session.start, secrets)
+        try:
+            check_versions()
+            run.prepare()
+            write_beside_report(plan, START_FILE, json.dumps(run.rejected_before))
+            print(f"snowpipe start channels={len(run.rejected_before)}", flush=True)
+            run.load(session.executors())
+            session.stop()
+            run.verify()
+            run.finish()
+        except SnowpipeError as error:
+            failed = RunReport(
+                plan.application,
+                run.channels,
+                elapsed(began),
+                error=str(error),
+                error_type=error_type_of(error),
+            )
+            write_beside_report(plan, Path(plan.report_path).name, failed.to_json())
+            return report_error(error)
+    report = RunReport(plan.application, run.channels, elapsed(began))
+    write_beside_report(plan, Path(plan.report_path).name, report.to_json())
+    if plan.report_path and (plan.wait_for_commit or plan.on_error == "continue"):
+        # Rejected rows are reported by this run, or accepted: the next one counts from here.
+        Path(plan.report_path).with_name(START_FILE).unlink(missing_ok=True)
+    for channel in report.channels:
+        print(_summary(channel), flush=True)
+    print(
+        f"snowpipe done channels={len(report.channels)} rows={report.rows} bytes={report.bytes} "
+        f"seconds={report.seconds:g}",
+        flush=True,
+    )
+    return 0
+
+
+def _unreported(plan: JobPlan) -> Mapping[str, int]:
+    """Rows that were rejected before the first run of this plan that has not reported them, by channel.
+
+    A run that failed, was killed, or did not wait for the commit leaves its start file beside the report; so
+    rows that were rejected since are reported by every run of the plan, until one waits for the commit and
+    finds none, or accepts them with ``on_error="continue"``.
+
+    :raises ConfigurationError: if the file holds something else
+    """
+    path = Path(plan.report_path).with_name(START_FILE) if plan.report_path else None
+    if path is None or not path.is_file():
+        return {}
+    try:
+        return checked_counts(json.loads(path.read_text("utf-8")))
+    except (ValueError, ConfigurationError) as error:
+        raise ConfigurationError(
+            f"{str(path)!r} is not what an earlier run of the plan leaves there ({error}): remove it if that "
+            "run's rejected rows are known"
+        ) from None
+
+
+def _credentials(plan: JobPlan) -> tuple[Credentials, SourceSecrets]:
+    if plan.credentials_variable:
+        return read_credentials_variable(plan.credentials_variable)
+    return read_driver_secrets(plan.credentials_path)
+
+
+def _summary(channel: ChannelReport) -> str:
+    return (
+        f"snowpipe loaded channel={channel.channel} from={channel.from_token or 'NULL'} "
+        f"to={channel.to_token or 'NULL'} rows={channel.rows} rejected={channel.rejected} "
+        f"dead_lettered={channel.dead_lettered} undecoded={channel.undecoded} "
+        f"committed={'yes' if channel.committed else 'not awaited'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,212 @@
+"""How the tasks of a run come about: one for each partition, or one query over all of them.
+
+A round ends ahead of its scoped token; what is left then is for the next one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from airflow_provider_snowpipe.spark.driver.failures import error_of_task, final_error
+from airflow_provider_snowpipe.spark.driver.frames import FrameSource, FrameWork, run_frame, works_of
+from airflow_provider_snowpipe.spark.driver.session import Versions, is_connect, one_connect_task_each
+from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition
+from airflow_provider_snowpipe.spark.task.sink import (
+    PartitionResult,
+    PartitionWork,
+    SinkSettings,
+    load_partition,
+)
+from airflow_provider_snowpipe.streaming.auth import ScopedToken
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.offsets import Offset
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+WorkT = TypeVar("WorkT", PartitionWork, FrameWork)
+
+
+class Rounds(ABC, Generic[WorkT]):
+    """The rounds of one run.
+
+    :param spark: the context whose executors do the work
+    """
+
+    def __init__(self, spark: SparkContext) -> None:
+        self._spark = spark
+
+    @abstractmethod
+    def locate(
+        self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
+    ) -> list[WorkT]:
+        """Find where each channel goes on, before any of them is opened.
+
+        :param partitions: the source's partitions by channel
+        :param committed: the channels' committed positions
+        :return: the channels that have something to load
+        :raises SourcePositionError: if a committed position is not in the source any more
+        """
+
+    @abstractmethod
+    def run(
+        self, settings: SinkSettings, token: ScopedToken, works: Sequence[WorkT]
+    ) -> list[PartitionResult]:
+        """Load, one task a channel.
+
+        :param settings: what the tasks have in common
+        :param token: the driver's scoped token
+        :param works: the channels to load
+        :return: one result for each of them
+        :raises SnowpipeError: if a task failed for good
+        """
+
+    def unfinished(self, works: Sequence[WorkT], results: Sequence[PartitionResult]) -> list[WorkT]:
+        """The works of the next round: those that stopped ahead of the token's end."""
+        left = {result.channel for result in results if not result.complete}
+        return [work for work in works if work.channel in left]
+
+    def finished_channels(self, before: int) -> int:
+        """Count the channels whose task has ended: those of earlier rounds, and those of the running one.
+
+        Only the last stage of a job loads; the ones before prepare its rows.
+
+        Spark Connect tells nothing of the running one.
+
+        :param before: channels that ended in earlier rounds
+        """
+        if is_connect(self._spark):
+            return before
+        tracker = self._spark.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+        loading = [
+            tracker.getStageInfo(max(job.stageIds)) for job in jobs if job is not None and job.stageIds
+        ]
+        return before + sum(info.numCompletedTasks for info in loading if info is not None)
+
+
+class TaskRounds(Rounds[PartitionWork]):
+    """Rounds in which each task reads its own partition."""
+
+    def locate(
+        self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
+    ) -> list[PartitionWork]:
+        """Give each channel its place; where one is committed a task looks for it."""
+        own = {name: one for name, one in partitions.items() if isinstance(one, SourcePartition)}
+        resumed = [(name, own[name], position) for name, position in committed.items() if position]
+        places = one_task_each(self._spark, _locate_one, resumed) if resumed else []
+        found: dict[str, Any] = {}
+        for (name, _, _), place in zip(resumed, places, strict=True):
+            if isinstance(place, _NoPlace):
+                raise final_error(place.error_type, f"channel {name!r}: {place.error}")
+            found[name] = place
+        works = []
+        for name, partition in own.items():
+            place = found[name] if name in found else partition.resume(None)
+            if place is not None:
+                works.append(PartitionWork(name, partition, committed[name], place))
+        return works
+
+    def run(
+        self, settings: SinkSettings, token: ScopedToken, works: Sequence[PartitionWork]
+    ) -> list[PartitionResult]:
+        """Run one Spark task for each channel."""
+        return one_task_each(self._spark, partial(load_partition, settings, token), list(works))
+
+
+class FrameRounds(Rounds[FrameWork]):
+    """Rounds in which Spark reads the rows of all channels by one query.
+
+    :param spark: the context whose executors do the work
+    :param source: the source
+    """
+
+    def __init__(self, spark: SparkContext, source: FrameSource) -> None:
+        super().__init__(spark)
+        self._source = source
+
+    def locate(
+        self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
+    ) -> list[FrameWork]:
+        """Ask the source, which asks Spark."""
+        return translated(lambda: self._source.locate(works_of(partitions, committed)))
+
+    def run(
+        self, settings: SinkSettings, token: ScopedToken, works: Sequence[FrameWork]
+    ) -> list[PartitionResult]:
+        """Run one query for all channels."""
+        return translated(lambda: run_frame(self._source.frame(works), works, settings, token))
+
+    def unfinished(self, works: Sequence[FrameWork], results: Sequence[PartitionResult]) -> list[FrameWork]:
+        """The works of the next round, which need not read again what this one has committed."""
+        reached = {result.channel: result.position for result in results}
+        return [
+            replace(work, committed=reached[work.channel] or work.committed)
+            for work in super().unfinished(works, results)
+        ]
+
+
+def rounds_of(source: Source | None, spark: SparkContext) -> Rounds[Any]:
+    """Choose how a source's partitions become tasks.
+
+    :param source: the source
+    :param spark: the context whose executors do the work, or a session of Spark Connect
+    """
+    return FrameRounds(spark, source) if isinstance(source, FrameSource) else TaskRounds(spark)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoPlace:
+    error_type: str
+    error: str
+
+
+def _locate_one(work: tuple[str, SourcePartition[Any], Offset]) -> Any:
+    """Find a place in a task; an error comes back as a value, since another attempt would meet it again."""
+    _, partition, committed = work
+    try:
+        return partition.resume(committed)
+    except SnowpipeError as error:
+        return _NoPlace(type(error).__name__, str(error))
+
+
+def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
+    """Run one Spark task for each item, in one job.
+
+    :raises SnowpipeError: the error of the task that made Spark give up
+    """
+    here = Versions.here()
+    if is_connect(spark):
+        apart = partial(_work_in_same_version, replace(here, pyspark=None), work)
+        return translated(lambda: one_connect_task_each(spark, apart, items))
+    checked = partial(_work_in_same_version, here, work)
+    return translated(lambda: spark.parallelize(items, len(items)).map(checked).collect())
+
+
+def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
+    Versions.here().require(driver)
+    return work(item)
+
+
+def translated(work: Callable[[], _R]) -> _R:
+    """Do something with Spark; an error of ours that a task met is raised as it was there.
+
+    :param work: what to do
+    :raises SnowpipeError: the error of the task that made Spark give up
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return work()
+    except (Py4JJavaError, PySparkException) as error:
+        ours = error_of_task(str(error))
+        if ours is None:
+            raise
+        raise ours from None

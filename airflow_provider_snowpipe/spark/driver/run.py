@@ -1,0 +1,348 @@
+"""What the Spark driver does: check, resume, load, and believe nothing but the committed tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.spark.driver.failures import final_error
+from airflow_provider_snowpipe.spark.driver.progress import ProgressLines
+from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
+from airflow_provider_snowpipe.spark.driver.session import start_spark
+from airflow_provider_snowpipe.spark.driver.settlement import (
+    refuse_missing_commits,
+    refuse_rejected_rows,
+    settle,
+)
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.sources.registry import open_source
+from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition, SourceSecrets
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
+from airflow_provider_snowpipe.streaming.arguments import add_counts
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.status import ChannelStatus
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_MOST_IDLE_ROUNDS = 3
+_QUICK_SECONDS = 5.0
+"""Looking longer for a row than Spark takes to start would gain nothing."""
+_SMALL_BYTES = 64 << 20
+_SMALL_ROWS = 200_000
+"""So much is loaded within seconds whatever the JVM's compiler does."""
+
+
+class Run:
+    """One run of the job, step by step.
+
+    :meth:`prepare` opens no channel and sends nothing; whatever it raises leaves the channels as they were.
+    :attr:`channels` is filled as far as the run came, also when a step raises; :attr:`rejected_before`, the
+    rows skipped before this run and its unreported tries, by :meth:`prepare`.
+
+    :param plan: what to do
+    :param client: the driver's client, which has the credentials
+    :param session: starts the Spark session or gives the running one; called by :meth:`prepare` only where
+        Spark has to look at the source
+    :param secrets: the source's passwords and keys
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        client: SnowpipeClient,
+        session: Callable[[], Any] | None = None,
+        secrets: SourceSecrets | None = None,
+    ) -> None:
+        self._plan = plan
+        self._secrets = secrets or SourceSecrets()
+        self._settled: Mapping[str, ChannelStatus] = {}
+        self._client = client
+        self._session = session or partial(start_spark, plan.application)
+        self._offsets = offset_class(plan.offset_format)
+        self._source: Source | None = None
+        self._partitions: dict[str, Partition] = {}
+        self._start: dict[str, ChannelStatus] = {}
+        self._committed: dict[str, Offset | None] = {}
+        self._results: dict[str, PartitionResult] = {}
+        self.channels: tuple[ChannelReport, ...] = ()
+        self.rejected_before: dict[str, int] = {}
+
+    def prepare(self) -> None:
+        """Check pipe, source and committed tokens against each other.
+
+        :raises PipeNotFoundError: if pipe or table is unknown
+        :raises SourcePositionError: if the source is not there, or not where the channels have come to
+        :raises OffsetTokenError: if a committed token does not parse
+        """
+        self._client.pipe_info()
+        source = self._open_source().with_spark(self._session)
+        self._take_partitions(source)
+        self._compare(source)
+
+    def has_no_rows(self) -> bool:
+        """Prepare the run without Spark if it has no row to load; :meth:`verify` is the next step then.
+
+        :return: False where there are rows, or telling takes Spark or long; nothing is kept of that, and
+            another run has to begin
+        :raises SnowpipeError: as :meth:`prepare`
+        """
+        source = self._open_source().without_spark()
+        if source is None:
+            return False
+        self._take_partitions(source)
+        latest = time.monotonic() + _QUICK_SECONDS
+        for name, partition in self._partitions.items():
+            if not isinstance(partition, SourcePartition) or time.monotonic() > latest:
+                return False
+            if not partition.is_done(self._committed[name]):
+                return False
+        self._client.pipe_info()
+        self._compare(source)
+        self._results = self._nothing_sent()
+        return True
+
+    def without_rows(self) -> RunReport | None:
+        """Do the whole run without Spark if it has no row to load.
+
+        :return: its report; None where there are rows, or telling takes Spark or long
+        :raises SnowpipeError: as :meth:`prepare` and :meth:`verify`
+        """
+        began = time.monotonic()
+        if not self.has_no_rows():
+            return None
+        self.verify()
+        self.finish()
+        return RunReport(self._plan.application, self.channels, elapsed(began))
+
+    def is_small(self) -> bool:
+        """True where the partitions are known to hold little behind what is committed."""
+        left = [
+            partition.behind(self._start[name].committed)
+            for name, partition in self._partitions.items()
+            if name in self._start
+        ]
+        return (
+            bool(left)
+            and all(one.bytes is not None or one.rows is not None for one in left)
+            and sum(one.bytes or 0 for one in left) <= _SMALL_BYTES
+            and sum(one.rows or 0 for one in left) <= _SMALL_ROWS
+        )
+
+    def _open_source(self) -> Source:
+        return open_source(self._plan.source, self._plan.on_data_loss, self._secrets)
+
+    def _nothing_sent(self) -> dict[str, PartitionResult]:
+        return {name: PartitionResult(name, committed) for name, committed in self._committed.items()}
+
+    def _take_partitions(self, source: Source) -> None:
+        """List the partitions, and hold the committed positions against them."""
+        plan = self._plan
+        self._source = source
+        self._partitions = {plan.channel(one.name): one for one in source.partitions()}
+        self._start = self._client.channel_statuses(list(self._partitions))
+        for name, status in self._start.items():
+            committed = status.committed
+            self._committed[name] = (
+                None if committed is None else self._offsets.parse(committed, channel=name)
+            )
+        self._refuse_other_spellings()
+        since = plan.rejected_since_ms
+        self.rejected_before = {
+            name: plan.rejected_before.get(
+                name, status.rows_error_count - (0 if since is None else status.rejected_since(since))
+            )
+            for name, status in self._start.items()
+        }
+        for name, position in self._committed.items():
+            try:
+                self._partitions[name].check(position)
+            except SourcePositionError as error:
+                raise SourcePositionError(f"channel {name!r}: {error}") from None
+
+    def _compare(self, source: Source) -> None:
+        """Refuse what the committed positions do not say, and keep what the next run has to know."""
+        target = self._plan.pipe.address(self._plan.account_url)
+        source.compare_with_last_run(target, self._partitions, self._committed)
+        source.check_identity(self._client, self._partitions, self._committed)
+
+    def load(self, spark: SparkContext) -> None:
+        """Find each channel's place in the source and send what lies behind it, one task a channel.
+
+        :param spark: the context whose executors do the work, or a session of Spark Connect
+        :raises SnowpipeError: if a task failed for good
+        """
+        rounds = rounds_of(self._source, spark)
+        self._results = self._nothing_sent()
+        pending = rounds.locate(self._partitions, self._committed)
+        settings = SinkSettings.of(self._plan)
+        partitions = {work.channel: work.partition for work in pending}
+        idle_rounds, began = 0, time.monotonic()
+        while pending:
+            token = self._client.scoped_token()
+            client = partial(
+                SnowpipeClient, self._plan.account_url, token, self._plan.pipe, ca_bundle=self._plan.ca_bundle
+            )
+            finished = len(partitions) - len(pending)
+            done = partial(rounds.finished_channels, finished)
+            with ProgressLines(client, partitions, self._start, began=began, done=done):
+                results = rounds.run(settings, token, pending)
+            self._take(results)
+            pending = rounds.unfinished(pending, results)
+            moved = any(result.complete or result.rows for result in results)
+            idle_rounds = 0 if moved else idle_rounds + 1
+            if idle_rounds == _MOST_IDLE_ROUNDS:
+                raise AuthenticationError(
+                    f"the service's scoped tokens live too short: {len(pending)} channels of pipe "
+                    f"{self._plan.pipe} got nowhere in {idle_rounds} rounds; check this machine's clock"
+                )
+        self._pass_what_is_no_row()
+
+    def verify(self) -> None:
+        """Read what is committed now and hold it against what was sent; the run's only evidence.
+
+        :raises CommitTimeoutError: if a channel's committed token is behind its target
+        :raises RowsRejectedError: if the service skipped rows, unless the plan says ``continue``
+        """
+        self.channels = tuple(self._report(name) for name in self._partitions)
+        if not self._plan.wait_for_commit:
+            return
+        now = self._client.channel_statuses(list(self._partitions))
+        self.channels = settle(self.channels, now, self._offsets)
+        self._settled = now
+        refuse_missing_commits(self._plan.pipe, self.channels, now)
+        if self._plan.on_error != "continue":
+            refuse_rejected_rows(self._plan.pipe, self.channels, now)
+
+    def finish(self) -> None:
+        """Move the source's bookmark to what is committed; to be called when :meth:`verify` is content.
+
+        Where the run did not wait, that is whatever is committed by now.
+
+        :raises SnowpipeError: if the source does not take it; the rows are committed all the same
+        """
+        if self._source is None:
+            return
+        now = self._settled or self._client.channel_statuses(list(self._partitions))
+        self._source.finish(
+            {
+                self._partitions[name].name: self._offsets.parse(status.committed, channel=name)
+                for name, status in now.items()
+                if status.committed is not None
+            }
+        )
+
+    def _pass_what_is_no_row(self) -> None:
+        """Set the tokens of channels behind records of which none is a row that could carry them.
+
+        Opening a channel with a token sets it, which the run may do with the credentials that it has. It is
+        done by compare-and-set when the tasks have ended and what they put aside is safe.
+
+        :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
+        """
+
+        def set_token(channel: str, token: str) -> None:
+            self._client.open_channel(channel, offset_token=token)
+
+        for name, result in self._results.items():
+            if result.passed is None:
+                continue
+            known = self._start[name].committed
+            same = result.position == self._committed[name]
+            expected = known if same or result.position is None else str(result.position)
+            compare_and_set(
+                self._client, TokenChange(name, str(result.passed), expected), set_token=set_token
+            )
+            self._results[name] = replace(result, position=result.passed, passed=None)
+
+    def _refuse_other_spellings(self) -> None:
+        """Refuse to begin a channel anew that others have loaded under a name that differs in case.
+
+        :raises SourcePositionError: naming both channels
+        """
+        plan = self._plan
+        others = {
+            other: name
+            for name, committed in self._committed.items()
+            if committed is None
+            for other in plan.source.other_spellings(plan.channel_prefix, self._partitions[name].name)
+        }
+        if not others:
+            return
+        for other, status in self._client.channel_statuses(list(others)).items():
+            if status.committed is not None:
+                raise SourcePositionError(
+                    f"channel {others[other]!r} is new, and {other!r} has committed {status.committed!r}: "
+                    "they are the same rows under two names, and would be loaded twice. Nothing was sent. "
+                    "Take the other prefix (connector_name for the channels of a connector), or drop the "
+                    f"channel {other!r} if its rows are not in the table"
+                )
+
+    def _take(self, results: Iterable[PartitionResult]) -> None:
+        failed: list[PartitionResult] = []
+        for result in results:
+            before = self._results[result.channel]
+            if result.error_type is not None:
+                failed.append(result)
+                continue
+            self._results[result.channel] = PartitionResult(
+                channel=result.channel,
+                position=result.position or before.position,
+                passed=result.passed,
+                rows=before.rows + result.rows,
+                bytes=before.bytes + result.bytes,
+                append_seconds=before.append_seconds + result.append_seconds,
+                commit_seconds=before.commit_seconds + result.commit_seconds,
+                requests=before.requests + result.requests,
+                request_seconds=before.request_seconds + result.request_seconds,
+                longest_request=max(before.longest_request, result.longest_request),
+                retries=before.retries + result.retries,
+                dead_lettered=before.dead_lettered + result.dead_lettered,
+                undecoded=before.undecoded + result.undecoded,
+                unknown_columns=add_counts(before.unknown_columns, result.unknown_columns),
+                complete=result.complete,
+            )
+        if failed:
+            first = failed[0]
+            more = f" ({len(failed) - 1} more channels failed)" if len(failed) > 1 else ""
+            raise final_error(first.error_type or "", first.error + more)
+
+    def _report(self, name: str) -> ChannelReport:
+        """Sum up what was sent on one channel."""
+        start, result = self._start[name], self._results[name]
+        target = result.position
+        return ChannelReport(
+            channel=name,
+            partition=self._partitions[name].name,
+            from_token=start.committed,
+            to_token=None if target is None else str(target),
+            target_token=None if target is None else str(target),
+            rows=result.rows,
+            bytes=result.bytes,
+            rejected=0,
+            committed=False,
+            append_seconds=round(result.append_seconds, 3),
+            commit_seconds=round(result.commit_seconds, 3),
+            requests=result.requests,
+            request_seconds=round(result.request_seconds, 3),
+            longest_request=round(result.longest_request, 3),
+            retries=result.retries,
+            dead_lettered=result.dead_lettered,
+            undecoded=result.undecoded,
+            unknown_columns=result.unknown_columns,
+            inserted_before=start.rows_inserted,
+            errors_before=start.rows_error_count,
+            rejected_before=self.rejected_before[name],
+        )
+
+
+def elapsed(since: float) -> float:
+    """Seconds since a reading of the monotonic clock, to the millisecond."""
+    return round(time.monotonic() - since, 3)

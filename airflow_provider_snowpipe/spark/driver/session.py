@@ -1,0 +1,277 @@
+"""What every application of ours does around its work: Spark is started, and its end is said in words."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from airflow_provider_snowpipe import __version__
+from airflow_provider_snowpipe.spark.driver.failures import error_type_of
+from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, write_whole
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Submitted(Protocol):
+    """As much of a plan as this module needs."""
+
+    @property
+    def application(self) -> str:
+        """The Spark application's name."""
+
+    @property
+    def report_path(self) -> str:
+        """Where the report goes; empty for none."""
+
+
+class JobSession:
+    """The job's Spark session: started when somebody first needs it, stopped with the block at the latest.
+
+    :param plan: what the job is to do
+    """
+
+    def __init__(self, plan: Submitted) -> None:
+        self._plan = plan
+        self._session: Any = None
+        self._ours = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Any:
+        """Start Spark, or give the session that runs."""
+        if self._session is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            self._ours = not _has_session()
+            self._session = start_spark(self._plan.application)
+            if not is_connect(self._session):
+                require_same_spark(self._session)
+                _announce_ui(self._plan, UiAddresses.of_context(self._session.sparkContext))
+        return self._session
+
+    def executors(self) -> Any:
+        """What runs tasks: the session's context, or the session itself over Spark Connect."""
+        session = self.start()
+        return session if is_connect(session) else session.sparkContext
+
+    def stop(self) -> None:
+        """Stop Spark if it was started here; what was started keeps its result."""
+        session, self._session = self._session, None
+        if session is not None and self._ours:
+            session.stop()
+
+
+def write_beside_report(plan: Submitted, name: str, text: str) -> None:
+    """Write a file where the report goes, if it goes anywhere.
+
+    :param plan: what the job is to do
+    :param name: the file's name
+    :param text: what it holds
+    """
+    if plan.report_path:
+        write_whole(text, Path(plan.report_path).with_name(name))
+
+
+def clear_report(plan: Submitted) -> None:
+    """Make sure that a report found afterwards is this run's.
+
+    :param plan: what the job is to do
+    :raises ConfigurationError: if none can be written there
+    """
+    if not plan.report_path:
+        return
+    path = Path(plan.report_path)
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigurationError(
+            f"plan report_path is {plan.report_path!r}: its directory does not exist or cannot be written"
+        )
+    path.unlink(missing_ok=True)
+
+
+def report_error(error: SnowpipeError) -> int:
+    """Say what went wrong in one line on standard error, in the words by which the task finds it.
+
+    :param error: the error
+    :return: the exit code
+    """
+    print(f"snowpipe error: {error_type_of(error)}: {error}", file=sys.stderr, flush=True)
+    return 1
+
+
+def start_spark(application: str) -> Any:
+    """Start Spark with the settings that exactly-once needs; the master is the submitter's to choose.
+
+    Where ``SPARK_REMOTE`` names a Spark Connect server the session is one of that server, whose settings are
+    its own.
+
+    :param application: the application's name
+    :return: the session
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(application).config("spark.sql.session.timeZone", "UTC")
+    if "SPARK_REMOTE" not in os.environ:
+        builder = builder.config("spark.speculation", "false")
+    session = builder.getOrCreate()
+    if is_connect(session):
+        add_package(session)
+    return session
+
+
+def _has_session() -> bool:
+    """True where the platform has started Spark for us, and stops it, too."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
+
+
+def _announce_ui(plan: Submitted, addresses: UiAddresses) -> None:
+    write_beside_report(plan, UI_FILE, addresses.to_json())
+    print(f"snowpipe ui {addresses.running or 'is switched off'}", flush=True)
+
+
+# -- The job's tasks over Spark Connect, which has data frames but no ``SparkContext`` -------------------
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_SCHEMA = "id long, result binary"
+
+
+def is_connect(spark: Any) -> bool:
+    """True for a session of Spark Connect, False for another session or a context.
+
+    :param spark: the session or context
+    """
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def add_package(session: Any) -> None:
+    """Give the server's executors our code; what they have installed themselves comes after it.
+
+    :param session: a session of Spark Connect
+    """
+    with tempfile.TemporaryDirectory(prefix="snowpipe-connect-") as directory:
+        session.addArtifacts(str(write_package_archive(Path(directory))), pyfile=True)
+
+
+def one_connect_task_each(session: Any, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
+    """Run one Spark task for each item, in one job.
+
+    A range of as many partitions as rows has one row in each, and keeps them where the items are joined by a
+    broadcast, which shuffles nothing (observed with Spark 4.2).
+
+    :param session: a session of Spark Connect
+    :param work: what to do with an item; its result is pickled
+    :param items: the items
+    :return: the results, in the order of the items
+    :raises ConfigurationError: if the server answers with something else
+    :raises pyspark.errors.PySparkException: if a task failed for good
+    """
+
+    def of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for row in batch.to_pylist():
+                result = pickle.dumps(work(pickle.loads(row["item"])))  # noqa: S301  the driver's own
+                yield pa.RecordBatch.from_pylist(
+                    [{"id": row["id"], "result": result}],
+                    schema=pa.schema([("id", pa.int64()), ("result", pa.binary())]),
+                )
+
+    packed = [(number, pickle.dumps(item)) for number, item in enumerate(items)]
+    items_by_id = session.createDataFrame(packed, "id long, item binary").hint("broadcast")
+    frame = session.range(0, len(items), 1, len(items)).join(items_by_id, "id")
+    rows = sorted(frame.mapInArrow(of_partition, _SCHEMA).collect(), key=lambda row: int(row["id"]))
+    return [_Result(io.BytesIO(row["result"])).load() for row in rows]
+
+
+class _Result(pickle.Unpickler):
+    """A result of our tasks: our dataclasses and plain values, since a server may be somebody else's."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("airflow_provider_snowpipe.") and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type) and is_dataclass(found):
+                return found
+        raise ConfigurationError(
+            f"the Spark Connect server answered with {module}.{name}, which no task of this job returns: "
+            "see whose server it is, and whether what is in between changes its answers"
+        )
+
+
+# -- The versions that driver, executors and JVM must agree on, checked before a row moves ---------------
+#
+# PySpark itself refuses an executor whose Python has another minor version than the driver's;
+# :mod:`~airflow_provider_snowpipe.spark.driver.failures` puts that into words. It checks nothing else: with
+# another PySpark, or another version of this package, a task breaks somewhere in its middle.
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What a process runs.
+
+    :param pyspark: PySpark's version; None where it may differ, because a Connect server stands between
+    :param package: this package's version
+    """
+
+    pyspark: str | None
+    package: str
+
+    @classmethod
+    def here(cls) -> Self:
+        """The versions of this process."""
+        import pyspark
+
+        return cls(pyspark.__version__, __version__)
+
+    def require(self, driver: Versions) -> None:
+        """Refuse to work for a driver of other versions; called in every task before it does anything.
+
+        :param driver: the driver's versions
+        :raises ConfigurationError: if a version differs
+        """
+        if self.pyspark and driver.pyspark and release(self.pyspark) != release(driver.pyspark):
+            raise ConfigurationError(
+                f"an executor runs PySpark {self.pyspark}, the driver {driver.pyspark}: submit with the "
+                "cluster's version of Spark, and let PYSPARK_PYTHON name a Python without its own pyspark"
+            )
+        if self.package != driver.package:
+            raise ConfigurationError(
+                f"an executor has airflow-provider-snowpipe {self.package}, the driver {driver.package}: "
+                "install the driver's version there, or none and give the package's zip file to --py-files"
+            )
+
+
+def require_same_spark(session: Any) -> None:
+    """Refuse a JVM of another Spark release than the PySpark that drives it.
+
+    :param session: the driver's session
+    :raises ConfigurationError: if they differ
+    """
+    import pyspark
+
+    if release(session.version) != release(pyspark.__version__):
+        raise ConfigurationError(
+            f"the driver's PySpark is {pyspark.__version__}, its JVM is Spark {session.version}: install "
+            f"pyspark=={session.version}, or let SPARK_HOME lead to Spark {pyspark.__version__}. Nothing was "
+            "sent"
+        )
+
+
+def release(version: str) -> tuple[str, ...]:
+    """Major and minor number of a version, which vendors extend behind them."""
+    return tuple(version.split(".")[:2])

@@ -1,0 +1,1 @@
+"""The Delta source: the rows that each version of a table inserted."""

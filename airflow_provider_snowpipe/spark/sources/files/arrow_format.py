@@ -1,0 +1,260 @@
+"""Formats that Arrow reads, Parquet and ORC: tables of rows as numbered blocks of NDJSON."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import orc
+
+from airflow_provider_snowpipe.spark.sources.files.formats import (
+    FileReader,
+    Place,
+    RowBlock,
+    open_listed,
+    too_few_rows,
+    with_values,
+)
+from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
+
+ENCODE_BYTES = 4 << 20
+"""Arrow memory that is encoded at once, unless one row is larger."""
+_NEWLINE = 10
+
+
+def row_blocks_of(
+    rows: pa.Table,
+    file: SourceFile,
+    *,
+    after_line: int,
+    limits: BatchLimits,
+    ends: npt.NDArray[np.int64] | None = None,
+    options: NdjsonOptions | None = None,
+) -> Iterator[RowBlock]:
+    """Encode rows and cut them into blocks.
+
+    :param rows: the rows, each with the number that follows the one before
+    :param file: the file that they are from
+    :param after_line: number of the row before the first
+    :param limits: what a batch takes
+    :param ends: bytes of the stored text up to each row's end, None where the format has no such place
+    :param options: forms of the values that JSON has none for
+    :raises EncodingError: if a type or value has no form as JSON; names file and rows
+    """
+    most_bytes = part_bytes(limits)
+    for begin, count in _slices(rows):
+        part = with_values(rows.slice(begin, count), file)
+        try:
+            body = memoryview(encode_ndjson(part, options))
+        except EncodingError as error:
+            first = after_line + begin + 1
+            raise EncodingError(
+                f"file {file.path!r}, rows {first} to {first + count - 1} (here row 0 is {first}): {error}"
+            ) from None
+        line_ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE) + 1
+        taken = start = 0
+        while taken < count:
+            fitting = int(np.searchsorted(line_ends, start + most_bytes, side="right"))
+            last = max(min(fitting, taken + limits.rows), taken + 1)
+            end = int(line_ends[last - 1])
+            number = after_line + begin
+            place = 0 if ends is None else int(ends[begin + last - 1])
+            yield RowBlock(body[start:end], number + taken + 1, number + last, last - taken, place)
+            start, taken = end, last
+
+
+def _slices(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    """Begin and number of the rows that are encoded at once."""
+    if not rows.num_rows:
+        return
+    step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
+    for begin in range(0, rows.num_rows, step):
+        yield begin, min(step, rows.num_rows - begin)
+
+
+def refuse_missing_columns(file: SourceFile, required: Iterable[str] | None, have: Iterable[str]) -> None:
+    """Make sure that a file has the columns that the source names.
+
+    :raises ConfigurationError: if it lacks one
+    """
+    known = list(have)
+    missing = [name for name in required or () if name not in known]
+    if missing:
+        raise ConfigurationError(
+            f"file {file.path!r} has no column {missing[0]!r}, which the source's columns name; it has "
+            f"{known}: correct columns"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRowsReader(FileReader):
+    """Reads files whose rows are numbered by the file's own structure.
+
+    :param columns: the columns to read, None for all
+    """
+
+    columns: Sequence[str] | None = None
+
+    def place_after(self, file: SourceFile, line: int) -> Place:
+        """Make sure that the file has the committed row; where it is, its number says."""
+        have = self.row_count(file)
+        if line > have:
+            raise too_few_rows(file, have, line, "row")
+        return Place(done=line == have)
+
+    def blocks(
+        self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
+    ) -> Iterator[RowBlock]:
+        """Read the rows in their order."""
+        number = after_line
+        for rows in self.tables(file, after_line):
+            yield from row_blocks_of(rows, file, after_line=number, limits=limits)
+            number += rows.num_rows
+
+    @abstractmethod
+    def row_count(self, file: SourceFile) -> int:
+        """Count a file's rows, from what it says of itself.
+
+        :raises SourcePositionError: if the file is gone or has changed since it was listed
+        :raises EncodingError: if it is damaged or of another format
+        """
+
+    @abstractmethod
+    def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
+        """Read the rows after a given one, in pieces that fit the memory.
+
+        :param file: the file
+        :param after_row: number of the last row passed over, 0 for none
+        :raises ConfigurationError: if a column is not there
+        """
+
+
+def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
+    """Say that a file cannot be read as what the source says it is.
+
+    :param file: the file
+    :param kind: the format
+    :param error: what its library says
+    """
+    return EncodingError(
+        f"file {file.path!r} cannot be read as {kind} ({str(error)[:300]}): it is damaged, not finished, or "
+        "of another format. Rows before that place may have been sent; put a whole file in its place that "
+        "begins with the same rows"
+    )
+
+
+# -- ORC files, stripe by stripe; on resume, the stripes before are counted by their first column --------
+
+
+@dataclass(frozen=True, slots=True)
+class OrcReader(NumberedRowsReader):
+    """Reads ORC. A stripe is in memory as a whole while it is read."""
+
+    def row_count(self, file: SourceFile) -> int:
+        """Take the number from the footer."""
+        with _orc_file(file) as opened:
+            return int(opened.nrows)
+
+    def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
+        """Read the stripes that hold rows after a given one."""
+        columns = None if self.columns is None else list(self.columns)
+        with _orc_file(file) as opened:
+            refuse_missing_columns(file, columns, opened.schema.names)
+            skip = after_row
+            for index in range(opened.nstripes):
+                if skip:
+                    rows = _stripe(opened, index, opened.schema.names[:1]).num_rows
+                    if skip >= rows:
+                        skip -= rows
+                        continue
+                yield _stripe(opened, index, columns).slice(skip)
+                skip = 0
+
+
+def _stripe(opened: orc.ORCFile, index: int, columns: list[str] | None) -> pa.Table:
+    rows = opened.read_stripe(index, columns=columns)
+    return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+
+@contextmanager
+def _orc_file(file: SourceFile) -> Iterator[orc.ORCFile]:
+    open_listed(file, exact=True).close()
+    try:
+        yield orc.ORCFile(file.path)
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(file, "ORC", error) from None
+
+
+# -- Parquet files, row group by row group; on resume, row groups before the committed row are not read --
+
+_MOST_ROWS = 16_384
+_FEWEST_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetReader(NumberedRowsReader):
+    """Reads Parquet. Timestamps stored as INT96 are read to the microsecond, which is what Spark writes."""
+
+    def row_count(self, file: SourceFile) -> int:
+        """Take the number from the footer."""
+        with _parquet_file(file) as parquet:
+            return int(parquet.metadata.num_rows)
+
+    def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
+        """Read the row groups that hold rows after a given one."""
+        with _parquet_file(file) as parquet:
+            refuse_missing_columns(file, self.columns, parquet.schema_arrow.names)
+            for batch, skip in batches_after(parquet, after_row, self.columns):
+                yield pa.Table.from_batches([batch.slice(skip)])
+
+
+def batches_after(
+    parquet: pq.ParquetFile, after_row: int, columns: Sequence[str] | None
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Read the rows after a given one, in pieces that fit the memory; row groups before it are not read.
+
+    :param parquet: the open file
+    :param after_row: number of the last row passed over, 0 for none
+    :param columns: the columns to read, None for all
+    :return: batches, each with the number of its first rows passed over
+    """
+    required = None if columns is None else list(columns)
+    skip = after_row
+    for index in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(index)
+        if skip >= group.num_rows:
+            skip -= group.num_rows
+            continue
+        for batch in parquet.iter_batches(_rows_at_once(group), [index], columns=required, use_threads=False):
+            if skip < batch.num_rows:
+                yield batch, skip
+            skip = max(skip - batch.num_rows, 0)
+
+
+def _rows_at_once(group: pq.RowGroupMetaData) -> int:
+    """Rows that take about as much memory as is encoded at once, going by the row group's average.
+
+    :param group: what the file's footer says of the row group
+    """
+    average = max(group.total_byte_size // max(group.num_rows, 1), 1)
+    return int(min(max(ENCODE_BYTES // average, _FEWEST_ROWS), _MOST_ROWS))
+
+
+@contextmanager
+def _parquet_file(file: SourceFile) -> Iterator[pq.ParquetFile]:
+    open_listed(file, exact=True).close()
+    try:
+        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
+            yield parquet
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(file, "Parquet", error) from None

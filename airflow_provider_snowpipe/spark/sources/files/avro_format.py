@@ -1,0 +1,456 @@
+"""Avro files, block by block; on resume, blocks before the committed row are passed over unread.
+
+Rows become Python objects on their way, made and taken apart again by compiled code (fastavro and Arrow):
+no vectorised reader of Avro covers all of its types (the ones looked at lack maps, decimals or unions).
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
+    NumberedRowsReader,
+    damaged,
+    refuse_missing_columns,
+)
+from airflow_provider_snowpipe.spark.sources.files.formats import open_listed
+from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
+
+_DECODE_BYTES = 1 << 20
+"""Bytes of rows that are decoded at once, unless one block is larger."""
+_MOST_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class AvroReader(NumberedRowsReader):
+    """Reads Avro."""
+
+    def row_count(self, file: SourceFile) -> int:
+        """Add up what the blocks say."""
+        with _opened(file) as stream:
+            header = read_header(stream)
+            return sum(block.rows for block in read_blocks(stream, header, skip_rows=1 << 62))
+
+    def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
+        """Read the blocks that hold rows after a given one."""
+        with _opened(file) as stream:
+            header = read_header(stream)
+            try:
+                rows = rows_of(header.schema)
+            except EncodingError as error:
+                raise EncodingError(f"file {file.path!r}: {error}") from None
+            refuse_missing_columns(file, self.columns, rows.arrow.names)
+            skip = after_row
+            for block in _joined(read_blocks(stream, header, skip_rows=after_row)):
+                if skip < block.rows:
+                    table = _decoded(block, rows).slice(skip)
+                    yield table if self.columns is None else table.select(list(self.columns))
+                skip = max(skip - block.rows, 0)
+
+
+def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
+    """Put small blocks together, since decoding has a price for each call."""
+    count, data = 0, bytearray()
+    for block in blocks:
+        if block.passed_over:
+            yield block
+            continue
+        count += block.rows
+        data += block.data
+        if len(data) >= _DECODE_BYTES or count >= _MOST_ROWS:
+            yield Block(count, bytes(data))
+            count, data = 0, bytearray()
+    if count:
+        yield Block(count, bytes(data))
+
+
+def _decoded(block: Block, rows: AvroRows) -> pa.Table:
+    reader = _fastavro_reader()
+    records = list(reader(io.BytesIO(container_of(rows.read_schema, block.rows, block.data))))
+    if len(records) != block.rows:
+        raise ContainerError(f"a block says {block.rows} rows and holds {len(records)}")
+    array = pa.array(records, pa.struct(list(rows.arrow)))
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(array)])
+
+
+def _fastavro_reader() -> Any:
+    try:
+        from fastavro import reader
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "format is 'avro', and this Python has no module 'fastavro': install "
+            "airflow-provider-snowpipe[avro], or fastavro, in the environment that PYSPARK_PYTHON names on "
+            "every host"
+        ) from None
+    return reader
+
+
+@contextmanager
+def _opened(file: SourceFile) -> Iterator[BinaryIO]:
+    with open_listed(file, exact=True) as raw, io.BufferedReader(raw) as stream:  # type: ignore[type-var]
+        try:
+            yield stream
+        except (ContainerError, pa.ArrowException, ValueError, LookupError, TypeError, EOFError) as error:
+            if isinstance(error, (EncodingError, ConfigurationError)):
+                raise
+            raise damaged(file, "Avro", error) from None
+
+
+# -- The container of Avro files: a header, then blocks of rows that can be passed over without reading them -
+#
+# The layout is that of "Object Container Files" in the Apache Avro specification. Blocks are framed and
+# decompressed here; what is in them is fastavro's.
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_MOST_BLOCK_BYTES = 1 << 30
+
+
+class ContainerError(Exception):
+    """The file does not have the layout of an Avro container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an Avro file says of itself.
+
+    :param schema: the rows' schema
+    :param codec: how blocks are compressed
+    :param sync: the bytes behind each block
+    """
+
+    schema: Any
+    codec: str
+    sync: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of rows.
+
+    :param rows: how many
+    :param data: the rows in Avro's binary form
+    :param passed_over: True if the block was not read, only the rows counted
+    """
+
+    rows: int
+    data: bytes = field(repr=False)
+    passed_over: bool = False
+
+
+def read_header(stream: BinaryIO) -> Header:
+    """Read the header, up to the first block.
+
+    :raises ContainerError: if there is none
+    """
+    if stream.read(len(_MAGIC)) != _MAGIC:
+        raise ContainerError("it does not begin as an Avro file does")
+    values: dict[str, bytes] = {}
+    while count := _number(stream):
+        if count < 0:
+            _number(stream)
+        for _ in range(abs(count)):
+            key = _bytes(stream).decode()
+            values[key] = _bytes(stream)
+    try:
+        schema = json.loads(values["avro.schema"])
+    except (KeyError, ValueError):
+        raise ContainerError("its header holds no schema") from None
+    codec = values.get("avro.codec", b"null").decode()
+    if codec not in _CODECS:
+        raise ContainerError(f"its codec {codec!r} is none of {sorted(_CODECS)}")
+    return Header(schema, codec, _exactly(stream, _SYNC_BYTES))
+
+
+def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iterator[Block]:
+    """Read the blocks behind the header.
+
+    :param stream: the file, just behind its header
+    :param header: the header
+    :param skip_rows: blocks that end at or before this row are passed over, and handed out without their data
+    :raises ContainerError: if a block is cut off, or not followed by its mark
+    """
+    size = os.fstat(stream.fileno()).st_size
+    while stream.tell() < size:
+        rows, length = _number(stream), _number(stream)
+        if rows < 0 or not 0 <= length <= _MOST_BLOCK_BYTES:
+            raise ContainerError(f"the block before byte {stream.tell()} says {rows} rows, {length} bytes")
+        passed_over = rows <= skip_rows
+        if passed_over:
+            skip_rows -= rows
+            stream.seek(length, os.SEEK_CUR)
+            data = b""
+        else:
+            skip_rows = 0
+            data = _decompressed(_exactly(stream, length), header.codec)
+        if _exactly(stream, _SYNC_BYTES) != header.sync:
+            raise ContainerError(f"the block before byte {stream.tell()} is not followed by the file's mark")
+        yield Block(rows, data, passed_over)
+
+
+def container_of(schema: Any, rows: int, data: bytes) -> bytes:
+    """Write one block of rows as a container of its own, not compressed.
+
+    :param schema: the schema to read the rows by
+    :param rows: how many they are
+    :param data: the rows in Avro's binary form
+    """
+    sync = bytes(_SYNC_BYTES)
+    entries = {"avro.schema": json.dumps(schema).encode(), "avro.codec": b"null"}
+    pairs = [_written(key.encode()) + _written(value) for key, value in entries.items()]
+    header = _MAGIC + _written_number(len(pairs)) + b"".join(pairs) + _written_number(0) + sync
+    return header + _written_number(rows) + _written(data) + sync
+
+
+def _decompressed(data: bytes, codec: str) -> bytes:
+    try:
+        return _CODECS[codec](data)
+    except (OSError, ValueError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+        raise ContainerError(f"a block cannot be decompressed as {codec} ({error})") from None
+
+
+def _snappy(data: bytes) -> bytes:
+    """Four bytes of checksum follow the compressed ones."""
+    packed, checksum = data[:-4], int.from_bytes(data[-4:], "big")
+    size = shift = 0
+    for byte in packed:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    text: bytes = pa.Codec("snappy").decompress(packed, decompressed_size=size, asbytes=True)
+    if zlib.crc32(text) != checksum:
+        raise ValueError("the checksum differs")
+    return text
+
+
+def _zstandard(data: bytes) -> bytes:
+    text: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+    return text
+
+
+_CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
+    "deflate": lambda data: zlib.decompress(data, -zlib.MAX_WBITS),
+    "snappy": _snappy,
+    "zstandard": _zstandard,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+}
+
+
+def _exactly(stream: BinaryIO, length: int) -> bytes:
+    data = stream.read(length)
+    if len(data) != length:
+        raise ContainerError(f"it ends at byte {stream.tell()}, in the middle of a block or of its header")
+    return data
+
+
+def _bytes(stream: BinaryIO) -> bytes:
+    length = _number(stream)
+    if not 0 <= length <= _MOST_BLOCK_BYTES:
+        raise ContainerError("its header is damaged")
+    return _exactly(stream, length)
+
+
+def _number(stream: BinaryIO) -> int:
+    """Read a variable-length number: seven bits a byte, the sign in the lowest bit."""
+    value = shift = 0
+    while True:
+        byte = _exactly(stream, 1)[0]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1)
+        if shift > 63:
+            raise ContainerError(f"a number before byte {stream.tell()} is too long")
+
+
+def _written_number(value: int) -> bytes:
+    bits = value << 1
+    out = bytearray()
+    while bits > 0x7F:
+        out.append(bits & 0x7F | 0x80)
+        bits >>= 7
+    out.append(bits)
+    return bytes(out)
+
+
+def _written(data: bytes) -> bytes:
+    return _written_number(len(data)) + data
+
+
+# -- Avro schemas as Arrow types, and as the schemas by which rows are read ------------------------------
+#
+# A date or a timestamp is read as the number that it is and becomes an Arrow value as a whole column, so
+# that nanoseconds stay and years beyond 9999 do not stop the load. Decimals are the exception: their bytes
+# become numbers one by one, in compiled code.
+
+_PRIMITIVE: dict[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.large_binary(),
+    "string": pa.large_string(),
+}
+_LOGICAL: dict[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+}
+_WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+_DECIMAL128_DIGITS = 38
+
+
+@dataclass(frozen=True, slots=True)
+class AvroRows:
+    """How an Avro file's rows are read.
+
+    :param read_schema: the schema with only those logical types that are decoded row by row
+    :param arrow: the columns
+    """
+
+    read_schema: Any
+    arrow: pa.Schema
+
+
+def rows_of(schema: Any) -> AvroRows:
+    """Translate a file's schema.
+
+    :param schema: the schema as its header says it
+    :raises EncodingError: for rows that are no records, or a type without an Arrow form; names the column
+    """
+    if not isinstance(schema, Mapping) or schema.get("type") != "record":
+        raise EncodingError(f"its rows are {_kind(schema)!r}, not records: they have no columns")
+    read, arrow = _Translation().translate(schema, "", "")
+    return AvroRows(read, pa.schema(list(arrow)))
+
+
+def _kind(schema: Any) -> str:
+    if isinstance(schema, list):
+        return "union"
+    kind = schema["type"] if isinstance(schema, Mapping) else schema
+    return kind if isinstance(kind, str) else _kind(kind)
+
+
+@dataclass(slots=True)
+class _Translation:
+    """Walks a schema; named types are known from where they are defined to the schema's end."""
+
+    named: dict[str, pa.DataType | None] = field(default_factory=dict)
+
+    def translate(self, schema: Any, path: str, space: str) -> tuple[Any, pa.DataType]:
+        """Return the schema to read by and the Arrow type.
+
+        :param path: the column, for errors
+        :param space: the namespace that names without one belong to
+        """
+        if isinstance(schema, list):
+            return self._union(schema, path, space)
+        if isinstance(schema, str):
+            return schema, _PRIMITIVE[schema] if schema in _PRIMITIVE else self._by_name(schema, path, space)
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self.translate(kind, path, space)
+        match kind:
+            case "record":
+                return self._record(schema, path, space)
+            case "array":
+                read, item = self.translate(schema["items"], f"{path}.[]", space)
+                return {"type": "array", "items": read}, pa.large_list(item)
+            case "map":
+                read, value = self.translate(schema["values"], f"{path}.{{}}", space)
+                return {"type": "map", "values": read}, pa.map_(pa.string(), value)
+            case "enum" | "fixed":
+                return self._named_value(schema, kind, space)
+            case _ if kind in _PRIMITIVE:
+                return self._primitive(schema, kind)
+        return schema, self._by_name(kind, path, space)
+
+    def _record(self, schema: Mapping[str, Any], path: str, space: str) -> tuple[Any, pa.DataType]:
+        name, space = _full_name(schema, space)
+        self.named[name] = None
+        fields, types = [], []
+        for one in schema["fields"]:
+            inner = f"{path}.{one['name']}" if path else one["name"]
+            read, kind = self.translate(one["type"], inner, space)
+            fields.append({"name": one["name"], "type": read})
+            types.append(pa.field(one["name"], kind))
+        self.named[name] = pa.struct(types)
+        return {"type": "record", "name": name, "fields": fields}, self.named[name]
+
+    def _named_value(self, schema: Mapping[str, Any], kind: str, space: str) -> tuple[Any, pa.DataType]:
+        name, _ = _full_name(schema, space)
+        read = {key: schema[key] for key in ("type", "symbols", "size") if key in schema} | {"name": name}
+        arrow = pa.large_string() if kind == "enum" else pa.binary(schema["size"])
+        if kind == "fixed" and schema.get("logicalType") == "decimal":
+            read |= {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
+            arrow = _decimal(schema)
+        self.named[name] = arrow
+        return read, arrow
+
+    def _primitive(self, schema: Mapping[str, Any], kind: str) -> tuple[Any, pa.DataType]:
+        logical = schema.get("logicalType", "")
+        if kind == "bytes" and logical == "decimal":
+            read = {
+                key: schema[key] for key in ("type", "logicalType", "precision", "scale") if key in schema
+            }
+            return read, _decimal(schema)
+        return kind, _LOGICAL.get((kind, logical), _PRIMITIVE[kind])
+
+    def _union(self, schema: list[Any], path: str, space: str) -> tuple[Any, pa.DataType]:
+        translated = [self.translate(branch, path, space) for branch in schema]
+        read = [branch for branch, _ in translated]
+        kinds = [(branch, kind) for branch, kind in translated if branch != "null"]
+        if len(kinds) < 2:
+            return read, kinds[0][1] if kinds else pa.null()
+        wider = _WIDER.get(frozenset(branch for branch, _ in kinds if isinstance(branch, str)))
+        if wider is None or len(kinds) > 2 or any(kind != _PRIMITIVE[str(one)] for one, kind in kinds):
+            raise EncodingError(
+                f"column {path!r} is a union of {[_kind(one) for one in schema]}: only unions of one type "
+                "with null, and of two numbers, make a column; write the file with one type"
+            )
+        return read, _PRIMITIVE[wider]
+
+    def _by_name(self, name: str, path: str, space: str) -> pa.DataType:
+        full = name if "." in name or not space else f"{space}.{name}"
+        found = self.named.get(full, self.named.get(name))
+        if found is None:
+            state = "holds itself" if full in self.named or name in self.named else "is not defined"
+            raise EncodingError(f"column {path!r}: the type {name!r} {state}, so that it is no column")
+        return found
+
+
+def _full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
+    """A named type's full name, and the namespace for the names within it."""
+    name = str(schema["name"])
+    if "." not in name:
+        space = schema.get("namespace", space)
+        name = f"{space}.{name}" if space else name
+    return name, name.rpartition(".")[0]
+
+
+def _decimal(schema: Mapping[str, Any]) -> pa.DataType:
+    precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
+    return (pa.decimal128 if precision <= _DECIMAL128_DIGITS else pa.decimal256)(precision, scale)

@@ -1,0 +1,192 @@
+"""Late files: what changed before the committed position, which no offset token can say.
+
+A token says the last row that is in the table. That everything before it is in, too, is true of the files as
+they were listed when those rows were sent, and of no other. So each run keeps its listing, with sizes and
+times, and the next one compares. A listing is kept for each channel, before anything is sent: whatever the
+token has come to later was sent under a listing that was kept, however the run ended.
+
+File times alone, held against the time of the last commit, would need no listing, but say less and say it
+wrongly: the service does not tell when it committed, a file that is moved keeps its time, and files of one
+delivery are written in any order.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_snowpipe.spark.sources.files.groups import LISTING_FOLDER, FileGroup, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+_MOST_NAMED = 10
+_REMEDY = (
+    "Files are read in the order of their names, so that their rows would never be read. Nothing was sent. "
+    "Move the rows that are missing to a file that sorts after the others, or bring the files back as they "
+    "were; where nothing is missing, run once with the source's on_late_files='warn', which takes the files "
+    "as they are from then on"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBefore:
+    """A channel's files as an earlier run listed them.
+
+    :param at: when, as text
+    :param files: size in bytes and time of the last change in nanoseconds, by name
+    """
+
+    at: str
+    files: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class PassedFiles:
+    """A channel's files, and the position that they are held against.
+
+    :param channel: the channel
+    :param group: its files as they are now
+    :param committed: its committed position, None for NULL
+    """
+
+    channel: str
+    group: FileGroup
+    committed: FileLineOffset | None
+
+    def late(self, before: ListedBefore) -> list[str]:
+        """Describe the files before the committed one that have changed since they were listed.
+
+        A file that was emptied has nothing to read; one that grew older was put back.
+
+        :param before: the listing of the last run
+        """
+        if self.committed is None:
+            return []
+        found = []
+        for file in self.group.files:
+            if file.name >= self.committed.file:
+                break
+            changed = _change(file, before.files.get(file.name))
+            if file.size and changed:
+                found.append(f"{file.name!r} ({changed}, written {_text_of_time(file.modified_ns)})")
+        return found
+
+
+class Listings:
+    """Where the listings of a source's channels are kept: a file for each channel.
+
+    :param spec: the source
+    :param target: the account's address and the pipe, in which the channels' names are unique
+    """
+
+    def __init__(self, spec: FileSourceSpec, target: str) -> None:
+        self._spec = spec
+        self._target = target
+        self._folder = Path(spec.listing_path or Path(spec.path) / LISTING_FOLDER)
+
+    def check(self, passed: Iterable[PassedFiles]) -> None:
+        """Refuse late files, or warn of them; then keep the present listing as the known one.
+
+        :param passed: the channels, whose committed tokens are known
+        :raises SourcePositionError: if there are late files, unless the source says ``warn``; names them
+        :raises ConfigurationError: if a listing cannot be read or kept
+        """
+        fails = self._spec.on_late_files == "fail"
+        known = [(one, self._read(one.channel)) for one in passed]
+        for one, before in known:
+            late = [] if before is None else one.late(before)
+            if before is not None and late:
+                message = _message(one, before, late)
+                if fails:
+                    raise SourcePositionError(f"{message}. {_REMEDY}")
+                log.warning("%s. They are left out, as on_late_files says, and not named again", message)
+        try:
+            for one, before in known:
+                self._keep(one, before)
+        except OSError as error:
+            reason = (
+                f"the listing of source path {self._spec.path!r} cannot be kept in {str(self._folder)!r} "
+                f"({error.strerror}), so that the next run would not notice files that change before the "
+                "committed position: name a directory that can be written in the source's listing_path"
+            )
+            # A source that may only be read has always been one; who names a directory relies on it.
+            if fails and self._spec.listing_path:
+                raise ConfigurationError(f"{reason}, or do without by on_late_files='warn'") from None
+            log.warning("%s", reason)
+
+    def _path(self, channel: str) -> Path:
+        name = blake2b(f"{self._target}\n{channel}".encode(), digest_size=16).hexdigest()
+        return self._folder / f"{name}.json"
+
+    def _read(self, channel: str) -> ListedBefore | None:
+        path = self._path(channel)
+        try:
+            content: Any = json.loads(path.read_bytes())
+            if content["version"] != _VERSION:
+                raise ValueError(f"version {content['version']!r}")
+            files = {str(name): (int(size), int(time)) for name, (size, time) in content["files"].items()}
+            return ListedBefore(str(content["listed_at"]), files)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"channel {channel!r}: the listing of an earlier run in {str(path)!r} cannot be read "
+                f"({error}). Remove that file if nothing has changed before the committed position since "
+                "the last run. Nothing was sent"
+            ) from None
+
+    def _keep(self, passed: PassedFiles, before: ListedBefore | None) -> None:
+        files = {file.name: (file.size, file.modified_ns) for file in passed.group.files}
+        if before is not None and before.files == files:
+            return
+        content = {
+            "version": _VERSION,
+            "target": self._target,
+            "channel": passed.channel,
+            "listed_at": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M:%S} UTC",
+            "files": files,
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(passed.channel)
+        written = path.with_suffix(f".{os.getpid()}.part")
+        with written.open("w", encoding="utf-8") as out:
+            json.dump(content, out)
+            out.flush()
+            os.fsync(out.fileno())
+        written.replace(path)
+
+
+def _change(file: SourceFile, before: tuple[int, int] | None) -> str | None:
+    if before is None:
+        return f"new, {file.size} bytes"
+    size, modified_ns = before
+    if file.size > size:
+        return f"grew from {size} to {file.size} bytes"
+    if file.modified_ns > modified_ns:
+        return f"changed, {size} bytes before and {file.size} now"
+    return None
+
+
+def _message(passed: PassedFiles, before: ListedBefore, late: list[str]) -> str:
+    more = f" and {len(late) - _MOST_NAMED} more" if len(late) > _MOST_NAMED else ""
+    return (
+        f"channel {passed.channel!r}: {str(passed.committed)!r} is committed, and {len(late)} file(s) of "
+        f"partition {passed.group.partition!r} before that one have changed since they were listed at "
+        f"{before.at}: {', '.join(late[:_MOST_NAMED])}{more}"
+    )
+
+
+def _text_of_time(nanoseconds: int) -> str:
+    timestamp = dt.datetime.fromtimestamp(nanoseconds // 1_000_000_000, dt.UTC)
+    return f"{timestamp:%Y-%m-%d %H:%M:%S} UTC"

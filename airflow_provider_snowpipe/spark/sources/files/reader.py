@@ -1,0 +1,385 @@
+"""The file source: each group of files is a partition, its position a row of a file."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import NumberedRowsReader
+from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, RowBlock, open_listed
+from airflow_provider_snowpipe.spark.sources.files.groups import (
+    FileGroup,
+    SourceFile,
+    freeze,
+    refuse_numbers_before,
+)
+from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.source import (
+    Behind,
+    OnDataLoss,
+    Partition,
+    Source,
+    SourcePartition,
+)
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.errors import SourcePositionError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset, VerifiedFileLineOffset
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.sources.files.formats import FileReader
+
+
+# -- Where a partition goes on: its committed offset token held against the files that are there ---------
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The place in a group of files just after what is committed.
+
+    :param file_index: number of the first file to read, from 0; the number of files if there is none left
+    :param after_line: last row of that file passed over, 0 for none
+    :param offset: where its reader goes on, a ``Place`` of the format
+    :param done: True if that file holds nothing behind it
+    """
+
+    file_index: int
+    after_line: int
+    offset: int
+    done: bool = False
+
+
+def file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> int:
+    """Find the file that the committed position lies in, or the one to go on with where that is gone.
+
+    Looks at names only; whether the file still has the committed line is for :func:`resume_after` to say.
+
+    :param group: the partition's files
+    :param committed: the committed position, None for NULL
+    :param on_data_loss: ``skip`` allows that the committed file is gone
+    :raises SourcePositionError: if the committed file is not in the source any more
+    """
+    if committed is None:
+        return 0
+    names = [file.name for file in group.files]
+    after = bisect_right(names, committed.file)
+    if after and names[after - 1] == committed.file:
+        return after - 1
+    if on_data_loss == "skip":
+        return after
+    have = f"{names[0]!r} to {names[-1]!r}" if len(names) > 1 else repr(names[0])
+    if after == len(names):
+        reason = f"but all files of partition {group.partition!r} ({have}) sort before that file"
+        remedy = "the source is older than the table, or is another one"
+    else:
+        reason = f"but that file is not among those of partition {group.partition!r} any more ({have})"
+        remedy = "rows between the two may be missing; on_data_loss='skip' goes on with the next file"
+    raise SourcePositionError(f"{str(committed)!r} is committed, {reason}: {remedy}. Nothing was sent")
+
+
+def resume_after(
+    group: FileGroup, reader: FileReader, committed: FileLineOffset | None, on_data_loss: OnDataLoss
+) -> Resume:
+    """Find the place just after the committed position, reading the committed file up to there.
+
+    :param group: the partition's files
+    :param reader: reads them
+    :param committed: the committed position, None for NULL
+    :param on_data_loss: ``skip`` allows that the committed file is gone
+    :raises SourcePositionError: if the committed file or the committed line is gone
+    """
+    index = file_after(group, committed, on_data_loss)
+    if committed is None or index == len(group.files) or group.files[index].name != committed.file:
+        return Resume(index, 0, 0)
+    if committed.line == 0:
+        return Resume(index, 0, 0)
+    place = reader.place_after(group.files[index], committed.line)
+    return Resume(index, committed.line, place.offset, place.done)
+
+
+def files_to_read(
+    group: FileGroup, resume: Resume, *, growing: bool
+) -> Iterator[tuple[SourceFile, Resume, bool]]:
+    """The files that may hold rows after a place, each with where to begin and what its last line is.
+
+    :param group: the partition's files
+    :param resume: the place
+    :param growing: True if the last file's unterminated line belongs to a later run
+    :return: file, place in it, True if its unterminated last line is a row
+    """
+    last = len(group.files) - 1
+    for index in range(resume.file_index, len(group.files)):
+        place = resume if index == resume.file_index else Resume(index, 0, 0)
+        if group.files[index].size and not place.done:
+            yield group.files[index], place, not (growing and index == last)
+
+
+# -- The source and its partitions -----------------------------------------------------------------------
+
+_QUICK_BYTES = 256 << 20
+"""Looking for a row takes about a second in so large a file, and in a compressed one of an eighth of it."""
+
+
+class FileSource(Source):
+    """Ordered groups of files.
+
+    :param spec: the source
+    :param on_data_loss: what to do if a committed file is gone
+    """
+
+    def __init__(self, spec: FileSourceSpec, on_data_loss: OnDataLoss) -> None:
+        self._spec = spec
+        self._on_data_loss = on_data_loss
+
+    def partitions(self) -> tuple[FilePartition, ...]:
+        """List the groups and their files, with the sizes that they have now."""
+        kind: type[FilePartition] = FilePartition
+        if self._spec.verify == "digest":
+            kind = VerifiedFilePartition
+        return tuple(
+            kind(group.partition, group, self._spec, self._on_data_loss) for group in freeze(self._spec)
+        )
+
+    def compare_with_last_run(
+        self, target: str, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
+    ) -> None:
+        """Refuse late files, and keep the present listing for the next run."""
+        Listings(self._spec, target).check(
+            PassedFiles(channel, partition.group, _file_line(committed[channel]))
+            for channel, partition in partitions.items()
+            if isinstance(partition, FilePartition)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FilePartition(SourcePartition[Resume]):
+    """One group of files.
+
+    :param name: the group's name
+    :param group: its files
+    :param spec: how they are read
+    :param on_data_loss: what to do if the committed file is gone
+    """
+
+    name: str
+    group: FileGroup
+    spec: FileSourceSpec
+    on_data_loss: OnDataLoss
+    offset_class: ClassVar[type[Offset]] = FileLineOffset
+
+    def check(self, committed: Offset | None) -> None:
+        """Make sure that the committed file is there; whether it has the line is for :meth:`resume`."""
+        position = _file_line(committed)
+        if self.spec.numbering == "checked":
+            refuse_numbers_before(self.group, position)
+        file_after(self.group, position, self.on_data_loss)
+
+    def resume(self, committed: Offset | None) -> Resume | None:
+        """Find the place just after a row, reading the committed file up to there."""
+        reader = reader_of(self.spec)
+        resume = resume_after(self.group, reader, _file_line(committed), self.on_data_loss)
+        rest = files_to_read(self.group, resume, growing=self.spec.growing)
+        return None if next(rest, None) is None else resume
+
+    def is_done(self, committed: Offset | None) -> bool:
+        """Look for a file behind the committed one, and then for a row in that one unless it is large."""
+        position = _file_line(committed)
+        committed_file = "" if position is None else position.file
+        rest = [file for file in self.group.files if file.name >= committed_file]
+        if any(file.size for file in rest if file.name > committed_file):
+            return False
+        reader = reader_of(self.spec)
+        for file in rest:
+            plain = isinstance(reader, NumberedRowsReader) or reader.may_grow(file)
+            if file.size > (_QUICK_BYTES if plain else _QUICK_BYTES // 8):
+                return False
+        return self.resume(committed) is None
+
+    def read(self, place: Resume, limits: BatchLimits) -> Iterator[Part]:
+        """Read the rows as blocks of NDJSON, file after file."""
+        for file, block in self.blocks(place, limits):
+            yield Part(
+                block.body,
+                FileLineOffset(file.name, block.first_line),
+                FileLineOffset(file.name, block.last_line),
+                block.rows,
+            )
+
+    def blocks(self, place: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:
+        """Read the rows from a place to the partition's end.
+
+        :param place: from :meth:`resume`
+        :param limits: what a batch takes
+        :return: blocks, each with the file that it is from
+        """
+        reader = reader_of(self.spec)
+        for file, start, keep_tail in files_to_read(self.group, place, growing=self.spec.growing):
+            for block in reader.blocks(
+                file,
+                after_line=start.after_line,
+                offset=start.offset,
+                keep_tail=keep_tail or not reader.may_grow(file),
+                limits=limits,
+            ):
+                yield file, block
+
+    def behind(self, committed: str | None) -> Behind:
+        """Count the files that are not committed; the one that the position is in counts with its size."""
+        committed_file = "" if committed is None else getattr(self.offset_class.parse(committed), "file", "")
+        size = sum(file.size for file in self.group.files if file.name >= committed_file)
+        files = sum(file.name > committed_file for file in self.group.files)
+        return Behind(size, f"files_behind={files}")
+
+
+def _file_line(position: Offset | None) -> FileLineOffset | None:
+    if position is None or isinstance(position, FileLineOffset):
+        return position
+    if isinstance(position, VerifiedFileLineOffset):
+        return position.place
+    raise SourcePositionError(f"{position!r} is no file:line position, which a file source needs")
+
+
+# -- The file formats, each imported when it is used -----------------------------------------------------
+
+
+def reader_of(spec: FileSourceSpec) -> FileReader:
+    """Make the reader of a source's files.
+
+    :param spec: the source
+    :raises ConfigurationError: if the format's library is missing here
+    """
+    match spec.format:
+        case "ndjson" | "text":
+            from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
+
+            return LineReader(spec.text_column if spec.format == "text" else None, spec.compression)
+        case "csv":
+            from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader
+
+            return CsvReader.of(spec)
+        case "parquet":
+            from airflow_provider_snowpipe.spark.sources.files.arrow_format import ParquetReader
+
+            return ParquetReader(spec.columns)
+        case "orc":
+            from airflow_provider_snowpipe.spark.sources.files.arrow_format import OrcReader
+
+            return OrcReader(spec.columns)
+        case "avro":
+            from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroReader
+
+            return AvroReader(spec.columns)
+
+
+# -- Partitions whose offset tokens tell what the file held, so that a changed file is an error ----------
+#
+# The service keeps nothing but the token, so that the evidence has to be in it. The digest is that of the
+# bytes as they are stored: up to the end of the committed row where the file may grow, of the whole file
+# otherwise.
+
+_READ_BYTES = 1 << 20
+
+
+class PrefixDigest:
+    """The digest of a file's first bytes, taken further as reading goes on.
+
+    A newline at the end is left out: the last row of a file may be sent before it is terminated.
+
+    :param file: the file
+    :raises SourcePositionError: if it is gone or shrank
+    """
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
+        self._stream = open_listed(file)
+        self._hash = blake2b(digest_size=8)
+        self._last = b""
+        self._at = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    def up_to(self, end: int) -> str:
+        """Digest of the first bytes.
+
+        :param end: how many, never fewer than the time before
+        :return: 16 hexadecimal digits
+        :raises SourcePositionError: if the file has become shorter
+        """
+        while self._at < end:
+            data = self._stream.read(min(end - self._at, _READ_BYTES))
+            if not data:
+                size = os.path.getsize(self._file.path)
+                raise SourcePositionError(
+                    f"file {self._file.path!r} shrank from {self._file.size} to {size} bytes while it was "
+                    "read. Files may only be appended to"
+                )
+            self._at += len(data)
+            self._hash.update(self._last + data[:-1])
+            self._last = data[-1:]
+        whole = self._hash.copy()
+        whole.update(self._last.removesuffix(b"\n"))
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedFilePartition(FilePartition):
+    """One group of files with tokens of the format ``file:line/digest``."""
+
+    offset_class: ClassVar[type[Offset]] = VerifiedFileLineOffset
+
+    def resume(self, committed: Offset | None) -> Resume | None:
+        """Find the place just after a row, and hold the file up to there against the token's digest.
+
+        :raises SourcePositionError: if the file is another one, or not there
+        """
+        place = FilePartition.resume(self, committed)
+        if isinstance(committed, VerifiedFileLineOffset) and committed.digest and committed.line:
+            self._verify(committed)
+        return place
+
+    def read(self, place: Resume, limits: BatchLimits) -> Iterator[Part]:
+        """Read the rows as blocks of NDJSON, each with the digest of its file up to its end."""
+        reader = reader_of(self.spec)
+        with ExitStack() as opened:
+            current: SourceFile | None = None
+            for file, block in self.blocks(place, limits):
+                if file is not current:
+                    opened.close()
+                    prefix, current = opened.enter_context(PrefixDigest(file)), file
+                digest = prefix.up_to(block.end if reader.may_grow(file) else file.size)
+                yield Part(
+                    block.body,
+                    VerifiedFileLineOffset(file.name, block.first_line),
+                    VerifiedFileLineOffset(file.name, block.last_line, digest),
+                    block.rows,
+                )
+
+    def _verify(self, committed: VerifiedFileLineOffset) -> None:
+        file = next((file for file in self.group.files if file.name == committed.file), None)
+        if file is None:  # allowed to be gone by on_data_loss
+            return
+        reader = reader_of(self.spec)
+        end = reader.place_after(file, committed.line).offset if reader.may_grow(file) else file.size
+        with PrefixDigest(file) as prefix:
+            found = prefix.up_to(end)
+        if found != committed.digest:
+            what = f"its first {end} bytes" if reader.may_grow(file) else f"all of its {end} bytes"
+            raise SourcePositionError(
+                f"file {file.path!r} was changed or replaced after row {committed.line} of it was committed: "
+                f"{what} have the digest {found}, the committed token {str(committed)!r} says "
+                f"{committed.digest}. Nothing was sent; bring the file back, or reset the channel's offset "
+                "token on purpose"
+            )

@@ -1,0 +1,139 @@
+"""What a plan says of an Iceberg table that is read snapshot by snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
+from airflow_provider_snowpipe.spark.sources.tables.spec import check_options, looks_secret
+from airflow_provider_snowpipe.spark.submit.checked_values import is_template
+from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class IcebergSource(SourceSpec):
+    """The rows that were appended to an Iceberg table, snapshot by snapshot.
+
+    The position of a row is the sequence number of the snapshot that appended it, and its number among that
+    snapshot's rows: file by file as the snapshot lists them, row by row as they lie in the file. Neither ever
+    changes, so that no column has to order the rows.
+
+    :param table: the table's name in a catalog, ``namespace.table``
+    :param catalog: the catalog's name in PyIceberg's configuration
+    :param path: instead, the table's directory with a ``version-hint.text``, or one of its metadata files
+    :param options: further properties of the catalog or of the file store; never a secret
+    :param partition_by: a field of the table's partitioning whose values are the partitions, each with a
+        channel; without, one channel
+    :param starting_snapshot: id of the snapshot of which all rows are loaded where nothing is committed;
+        without, the table's first one
+    :param binary: the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
+    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
+        DEFAULT applies
+    :param conn_id: the Airflow connection to the catalog, with its address and credentials, of the type
+        ``iceberg``; what the source itself says goes before it
+    :param kind: always ``iceberg``
+    """
+
+    table: str | None = None
+    catalog: str = "default"
+    path: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: str | None = None
+    starting_snapshot: int | None = None
+    binary: BinaryFormat = "BASE64"
+    non_finite: NonFinite = "refuse"
+    explicit_nulls: bool = True
+    conn_id: str | None = None
+    kind: Literal["iceberg"] = "iceberg"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.iceberg.reader:IcebergSource"
+    takes_connection: ClassVar[bool] = True
+
+    @staticmethod
+    def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
+        """Complete the source from a connection to its catalog.
+
+        Its type may be ``iceberg``, of the Apache Iceberg provider: its host is the catalog's URI, login and
+        password are client id and client secret, and the extra holds further properties of PyIceberg's
+        catalog.
+        """
+        properties = {name: _text(value) for name, value in connection.extra_dejson.items()}
+        if connection.host:
+            properties.setdefault("uri", _uri(connection))
+        if connection.password and connection.login:
+            properties.setdefault("credential", f"{connection.login}:{connection.password}")
+        elif connection.password:
+            properties.setdefault("token", connection.password)
+        given = values.get("options") or {}
+        secrets = {
+            name: value for name, value in properties.items() if name not in given and _is_secret(name, value)
+        }
+        options = {name: value for name, value in properties.items() if name not in secrets}
+        return {**values, "options": {**options, **given}}, SourceSecrets(secrets)
+
+    def __post_init__(self) -> None:
+        if not self._check_fields():
+            return
+        if bool(self.path) == bool(self.table):
+            raise ConfigurationError(
+                f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
+            )
+        if self.table and "." not in self.table and not is_template(self.table):
+            raise ConfigurationError(
+                f"source table is {self.table!r}: give namespace and name, for example 'sales.orders'"
+            )
+        check_options(self.options)
+
+    @property
+    def row_options(self) -> NdjsonOptions:
+        """Forms of the values that JSON has none for."""
+        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
+        return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
+
+    @property
+    def offset_format(self) -> str:
+        """``batch:row``: the snapshot's sequence number and the number of the row in it."""
+        return BatchRowOffset.format_name
+
+    @property
+    def default_name(self) -> str:
+        """The table's name, or the last part of the path that is not about metadata."""
+        if self.table:
+            return self.table.rpartition(".")[2]
+        path = PurePosixPath(self.path or "")
+        return path.parent.parent.name if path.name.endswith(".metadata.json") else path.name
+
+    @property
+    def address(self) -> str:
+        """The table with its catalog, or its place."""
+        return f"{self.catalog}.{self.table}" if self.table else self.path or ""
+
+
+def _uri(connection: Any) -> str:
+    if "://" in connection.host:
+        return str(connection.host)
+    port = f":{connection.port}" if connection.port else ""
+    return f"{connection.schema or 'https'}://{connection.host}{port}"
+
+
+def _text(value: Any) -> str:
+    """PyIceberg's properties are texts; JSON's ``true`` is ``true``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """True for passwords and keys, and for an address with a password in it."""
+    return looks_secret(name) or (name == "uri" and "@" in value)
+
+
+IcebergSourceSpec = IcebergSource
+"""The name of the class inside the job, where a IcebergSource reads what the spec says."""

@@ -1,0 +1,422 @@
+"""A Kafka cluster: settings of librdkafka's clients, what their errors mean, and what the driver asks for."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    SnowpipeError,
+    SourcePositionError,
+    SourceUnavailableError,
+    WriterActiveError,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
+
+
+# -- Settings of librdkafka's clients, and what their errors mean ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What a client of the cluster is made from; pickled to executors, its repr shows no secret.
+
+    :param bootstrap_servers: brokers to ask first
+    :param group_id: the consumer group, for the brokers' access rules too; None for a name of ours, under
+        which nothing is ever committed
+    :param isolation: librdkafka's ``isolation.level``
+    :param timeout_seconds: how long a broker may say nothing
+    :param options: further settings
+    :param secrets: settings that are secrets
+    """
+
+    bootstrap_servers: str
+    group_id: str | None
+    isolation: str
+    timeout_seconds: float
+    options: Mapping[str, str | int | float | bool]
+    secrets: SourceSecrets = field(default_factory=SourceSecrets)
+
+    @classmethod
+    def of(cls, spec: KafkaSourceSpec, secrets: SourceSecrets) -> ClientSettings:
+        """Take the settings from a spec and its secrets."""
+        return cls(
+            bootstrap_servers=spec.bootstrap_servers,
+            group_id=spec.group_id,
+            isolation=spec.isolation,
+            timeout_seconds=spec.timeout_seconds,
+            options=spec.options,
+            secrets=secrets,
+        )
+
+    def config(self) -> dict[str, Any]:
+        """Librdkafka's settings that all clients have in common."""
+        secret = {
+            name: value
+            for name, value in self.secrets.values.items()
+            if not name.startswith("schema.registry.")
+        }
+        return {
+            "client.id": "airflow-provider-snowpipe",
+            **self.options,
+            **secret,
+            "bootstrap.servers": self.bootstrap_servers,
+            "log_level": 2,
+        }
+
+    def consumer_config(self) -> dict[str, Any]:
+        """The settings of a consumer that commits nothing by itself."""
+        return {
+            "fetch.wait.max.ms": 100,
+            "fetch.queue.backoff.ms": 20,
+            "queued.max.messages.kbytes": 32 * 1024,
+            **self.config(),
+            "group.id": self.group_id or "airflow-provider-snowpipe",
+            "isolation.level": self.isolation,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+        }
+
+
+def require_client() -> None:
+    """Make sure that the client library is there.
+
+    :raises ConfigurationError: if it is not
+    """
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the Kafka source needs confluent-kafka ({error}): install airflow-provider-snowpipe[kafka] "
+            "where Spark runs, on the driver's and the executors' Python"
+        ) from None
+
+
+class LastError:
+    """Keeps what librdkafka last said about its connections, which no answer carries."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.refused = False
+
+    def __call__(self, error: Any) -> None:
+        """Take an error, as ``error_cb``."""
+        from confluent_kafka import KafkaError
+
+        self.text = error.str()
+        self.refused = self.refused or error.code() == KafkaError._AUTHENTICATION
+
+
+def refused_settings(error: Exception, settings: ClientSettings) -> ConfigurationError:
+    """Word the client's refusal of its settings; the value may be a secret and is not repeated.
+
+    :param error: what the client raised
+    :param settings: what it was given
+    """
+    said = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
+    if any(secret and secret in said for secret in settings.secrets.values.values()):
+        said = "a value that is a secret is not usable"
+    return ConfigurationError(f"the Kafka client refuses its settings ({said}): fix the source's options")
+
+
+def kafka_error(error: Any, what: str, settings: ClientSettings, said: str = "") -> SnowpipeError:
+    """Find our error for one of librdkafka's.
+
+    :param error: a ``KafkaError``
+    :param what: the thing that was asked for
+    :param settings: of the client
+    :param said: what the client said of its connections
+    """
+    from confluent_kafka import KafkaError
+
+    where = f"Kafka at {settings.bootstrap_servers}: {what}"
+    reason = f"{error.str()}{f'; {said}' if said else ''}"
+    code = error.code()
+    if code in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED) or "uthentication" in said:
+        return AuthenticationError(
+            f"{where}: the brokers refuse the credentials ({reason}): fix the connection"
+        )
+    if code in (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    ):
+        return AuthenticationError(f"{where}: not allowed ({reason}): grant the user READ and DESCRIBE on it")
+    if code in (
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+    ):
+        return WriterActiveError(
+            f"{where}: the group has members ({reason}), so another consumer, such as the connector, reads "
+            "for it: stop that one, or use another group_id. Rows and tokens are committed; the next run "
+            "moves the group's offsets"
+        )
+    return SourceUnavailableError(
+        f"{where}: no answer to go on with ({reason}): check that the brokers run and can be reached from "
+        "here"
+    )
+
+
+# -- What the driver asks a Kafka cluster: its partitions, how far they reach, and a group's offsets -----
+
+TopicAndNumber = tuple[str, int]
+_INTERNAL = "__"
+_NO_OFFSET = 0
+_LATEST, _EARLIEST = -1, -2
+"""In place of a timestamp (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
+_SAMPLED = 500
+"""Records whose size stands for that of all."""
+_SAMPLE_SECONDS = 5.0
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a topic-partition reached when the run began.
+
+    :param earliest: the first offset that retention has left
+    :param end: the offset behind the last record that may be read; with ``read_committed`` it stops ahead of
+        an open transaction
+    :param high: the offset behind the last record that is there
+    """
+
+    earliest: int
+    end: int
+    high: int
+
+
+class KafkaCluster:
+    """A cluster as the driver asks it; a context manager.
+
+    :param settings: of the clients
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        require_client()
+        self._settings = settings
+        self._timeout = settings.timeout_seconds
+        self._said = LastError()
+        self._consumer = self._open_consumer(settings)
+
+    def __enter__(self) -> KafkaCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def partitions(self, topics: Iterable[str], pattern: str | None) -> list[TopicAndNumber]:
+        """List topic-partitions, ordered.
+
+        :param topics: names of topics that must exist
+        :param pattern: regular expression for the names, None to go by ``topics``
+        :raises SourcePositionError: if there is no such topic
+        """
+        names = list(topics) if pattern is None else self._matching(pattern)
+        found: list[TopicAndNumber] = []
+        for name in names:
+            topic = self._ask(f"topic {name!r}", partial(self._metadata, name)).topics[name]
+            if topic.error is not None:
+                raise self._topic_error(name, topic.error)
+            found += [(name, number) for number in topic.partitions]
+        return sorted(found)
+
+    def bounds(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, Bounds]:
+        """Read how far each partition reaches.
+
+        :param partitions: topic-partitions
+        """
+        required = list(partitions)
+        low = self._offsets(self._consumer, required, _EARLIEST)
+        end = self._offsets(self._consumer, required, _LATEST)
+        high = self._ends_of_all(required) if self._settings.isolation == "read_committed" else end
+        return {one: Bounds(low[one], min(end[one], high[one]), high[one]) for one in required}
+
+    def offsets_at(
+        self, bounds: Mapping[TopicAndNumber, Bounds], milliseconds: int
+    ) -> dict[TopicAndNumber, int]:
+        """Find the first record that is not older than a timestamp; a partition's end where there is none.
+
+        :param bounds: the partitions
+        :param milliseconds: the timestamp, since 1970-01-01 UTC
+        """
+        found = self._offsets(self._consumer, bounds, milliseconds)
+        return {
+            one: bounds[one].end if offset < 0 else max(offset, bounds[one].earliest)
+            for one, offset in found.items()
+        }
+
+    def group_offsets(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, int]:
+        """Read the group's committed offsets: the next record to read, by partition; others have none.
+
+        :param partitions: topic-partitions
+        """
+        from confluent_kafka import TopicPartition
+
+        required = [TopicPartition(topic, number) for topic, number in partitions]
+        found = self._ask(
+            f"offsets of group {self._settings.group_id!r}",
+            lambda: self._consumer.committed(required, timeout=self._timeout),
+        )
+        for one in found:
+            if one.error is not None:
+                raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+        return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
+        """Read the ids of topics; None for one whose brokers tell none.
+
+        Brokers before Kafka 2.8 have no ids, and some that only speak its protocol give every topic the id 0.
+        Without a controller nobody answers (librdkafka's mock has none), which is not waited for.
+
+        :param topics: names of topics that exist
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        names = sorted(set(topics))
+        known = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout))
+        if not names or known.controller_id not in known.brokers:
+            return dict.fromkeys(names)
+        admin = AdminClient({**self._settings.config(), "error_cb": self._said})
+        answers = admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
+        found: dict[str, str | None] = {}
+        for name in names:
+            try:
+                uuid = answers[name].result(self._timeout + 1).topic_id
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:
+                    raise kafka_error(
+                        error.args[0], f"topic {name!r}", self._settings, self._said.text
+                    ) from None
+                found[name] = None
+                continue
+            bits = uuid.get_most_significant_bits() or uuid.get_least_significant_bits()
+            found[name] = str(uuid) if bits else None
+        return found
+
+    def mean_bytes(self, partition: TopicAndNumber, start: int) -> float | None:
+        """Estimate the bytes of a record's value from the first ones after an offset; None for no record.
+
+        :param partition: the topic-partition
+        :param start: the first offset
+        """
+        from confluent_kafka import TopicPartition
+
+        topic, number = partition
+        self._consumer.assign([TopicPartition(topic, number, start)])
+        sizes: list[int] = []
+        deadline = time.monotonic() + min(self._timeout, _SAMPLE_SECONDS)
+        has_more = True
+        while has_more and len(sizes) < _SAMPLED and time.monotonic() < deadline:
+            found = self._ask(
+                f"partition {number} of topic {topic!r}",
+                lambda: self._consumer.consume(_SAMPLED, _LOOK_SECONDS),
+            )
+            sizes += [len(one.value() or b"") for one in found if one.error() is None]
+            # The end of the partition comes as an error, and so does everything else that ends a look.
+            has_more = all(one.error() is None for one in found)
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def move_group(self, offsets: Mapping[TopicAndNumber, int]) -> None:
+        """Move the group's offsets forward; one that is further already stays.
+
+        :param offsets: the next record to read, by partition
+        :raises WriterActiveError: if the group has members, whose bookmark it is then
+        """
+        from confluent_kafka import TopicPartition
+
+        known = self.group_offsets(offsets)
+        ahead = [
+            TopicPartition(topic, number, offset)
+            for (topic, number), offset in sorted(offsets.items())
+            if known.get((topic, number), -1) < offset
+        ]
+        if ahead:
+            moved = self._ask(
+                f"offsets of group {self._settings.group_id!r}",
+                lambda: self._consumer.commit(offsets=ahead, asynchronous=False),
+            )
+            for one in moved or ():
+                if one.error is not None:
+                    raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+
+    def _matching(self, pattern: str) -> list[str]:
+        every = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout)).topics
+        names = [
+            name
+            for name in every
+            if not name.startswith(_INTERNAL) and re.fullmatch(pattern, name) is not None
+        ]
+        if not names:
+            raise SourcePositionError(
+                f"no topic of {self._settings.bootstrap_servers} matches {pattern!r} ({len(every)} topics "
+                "are there to see): check the pattern and the user's rights. Nothing was read or sent"
+            )
+        return sorted(names)
+
+    def _metadata(self, topic: str) -> Any:
+        return self._consumer.list_topics(topic, timeout=self._timeout)
+
+    def _topic_error(self, name: str, error: Any) -> SnowpipeError:
+        from confluent_kafka import KafkaError
+
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            return SourcePositionError(
+                f"topic {name!r} does not exist on {self._settings.bootstrap_servers}: create it or fix the "
+                "name. Nothing was read or sent"
+            )
+        return kafka_error(error, f"topic {name!r}", self._settings)
+
+    def _open_consumer(self, settings: ClientSettings) -> Any:
+        from confluent_kafka import Consumer, KafkaException
+
+        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._said}
+        try:
+            return Consumer(config)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise refused_settings(error, settings) from None
+
+    def _ends_of_all(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, int]:
+        # A consumer asks at its own isolation level, and an open transaction hides what is behind it.
+        consumer = self._open_consumer(replace(self._settings, isolation="read_uncommitted"))
+        try:
+            return self._offsets(consumer, partitions, _LATEST)
+        finally:
+            consumer.close()
+
+    def _offsets(
+        self, consumer: Any, partitions: Iterable[TopicAndNumber], timestamp: int
+    ) -> dict[TopicAndNumber, int]:
+        from confluent_kafka import TopicPartition
+
+        asked = [TopicPartition(topic, number, timestamp) for topic, number in partitions]
+        if not asked:
+            return {}
+        found = self._ask(
+            "offsets", lambda: consumer.offsets_for_times(asked, timeout=self._timeout), consumer
+        )
+        for one in found:
+            if one.error is not None:
+                what = f"partition {one.partition} of topic {one.topic!r}"
+                raise kafka_error(one.error, what, self._settings, self._said.text)
+        return {(one.topic, one.partition): one.offset for one in found}
+
+    def _ask(self, what: str, question: Callable[[], Any], consumer: Any = None) -> Any:
+        from confluent_kafka import KafkaException
+
+        try:
+            return question()
+        except KafkaException as error:
+            (consumer or self._consumer).poll(0)
+            raise kafka_error(error.args[0], what, self._settings, self._said.text) from None

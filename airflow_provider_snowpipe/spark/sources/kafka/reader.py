@@ -1,0 +1,423 @@
+"""The Kafka source: each topic-partition is a partition, its position the offset of a record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Mapping, Set
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
+    Bounds,
+    ClientSettings,
+    KafkaCluster,
+    LastError,
+    TopicAndNumber,
+    kafka_error,
+    refused_settings,
+    require_client,
+)
+from airflow_provider_snowpipe.spark.sources.kafka.dead_letters import DeadLetterTopic
+from airflow_provider_snowpipe.spark.sources.kafka.records import Records
+from airflow_provider_snowpipe.spark.sources.kafka.spec import (
+    REGISTRY_TOKEN,
+    REGISTRY_USER_INFO,
+    SECRETS,
+    KafkaSourceSpec,
+)
+from airflow_provider_snowpipe.spark.sources.kafka.topic_ids import TopicIds
+from airflow_provider_snowpipe.spark.sources.source import (
+    Behind,
+    OnDataLoss,
+    Partition,
+    Source,
+    SourcePartition,
+    SourceSecrets,
+)
+from airflow_provider_snowpipe.spark.submit.row_rules import dead_letter_topic
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder, DeadLetterPlace
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    SourcePositionError,
+    SourceUnavailableError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
+
+
+class KafkaSource(Source):
+    """Topics of a cluster, with ends that are fixed when the driver lists the partitions.
+
+    :param spec: the source
+    :param on_data_loss: what to do if retention has taken the record after the committed one
+    """
+
+    def __init__(self, spec: KafkaSourceSpec, on_data_loss: OnDataLoss) -> None:
+        self._spec = spec
+        self._on_data_loss = on_data_loss
+        self._settings = ClientSettings.of(spec, SourceSecrets())
+        self._listed: tuple[KafkaPartition, ...] = ()
+
+    def take_secrets(self, secrets: SourceSecrets) -> None:
+        """Take passwords and keys of the brokers and the registry, by librdkafka's names."""
+        unknown = sorted(set(secrets.values) - SECRETS)
+        if unknown:
+            raise ConfigurationError(
+                f"the Kafka source takes no secret {unknown[0]!r}: use {', '.join(sorted(SECRETS))}"
+            )
+        registry = {REGISTRY_USER_INFO, REGISTRY_TOKEN} & set(secrets.values)
+        if registry and not self._spec.schema_registry_url:
+            raise ConfigurationError(
+                f"the Kafka source has the secret {min(registry)!r} and no schema_registry_url: give the "
+                f"URL, "
+                "or leave the secret out"
+            )
+        self._settings = replace(self._settings, secrets=secrets)
+
+    def partitions(self) -> tuple[KafkaPartition, ...]:
+        """List the topic-partitions and how far they reach now."""
+        spec = self._spec
+        with KafkaCluster(self._settings) as cluster:
+            bounds = cluster.bounds(cluster.partitions(spec.topics, spec.topic_pattern))
+            known = cluster.group_offsets(bounds) if spec.group_id else {}
+            first = {**self._starts(cluster, bounds, known), **known}
+        self._listed = tuple(
+            KafkaPartition(
+                name=f"{topic}_{number}",
+                topic=topic,
+                number=number,
+                first=first[topic, number],
+                bounds=bounds[topic, number],
+                spec=spec,
+                settings=self._settings,
+                on_data_loss=self._on_data_loss,
+            )
+            for topic, number in bounds
+        )
+        return self._listed
+
+    def check_identity(
+        self,
+        client: SnowpipeClient,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+    ) -> None:
+        """Refuse topics that were deleted and made again since the positions were committed."""
+        own = {name: one for name, one in partitions.items() if isinstance(one, KafkaPartition)}
+        with KafkaCluster(self._settings) as cluster:
+            ids = cluster.topic_ids({one.topic for one in own.values()})
+        TopicIds(client, self._on_data_loss).check(own, committed, ids)
+
+    def finish(self, committed: Mapping[str, Offset]) -> None:
+        """Move the group's offsets behind the committed records; elsewhere keep where the source began."""
+        if not self._spec.group_id:
+            return
+        places = {one.name: one for one in self._listed}
+        offsets = {(one.topic, one.number): one.first for one in self._listed}
+        for name, position in committed.items():
+            offsets[places[name].topic, places[name].number] = _integer(position).value + 1
+        with KafkaCluster(self._settings) as cluster:
+            cluster.move_group(offsets)
+
+    def _starts(
+        self,
+        cluster: KafkaCluster,
+        bounds: Mapping[TopicAndNumber, Bounds],
+        known: Mapping[TopicAndNumber, int],
+    ) -> dict[TopicAndNumber, int]:
+        """Where partitions begin that have neither a token nor a group's offset.
+
+        With ``latest``, a partition that was added to a topic which the group knows begins with its first
+        record: all of it is newer than the start.
+        """
+        if self._spec.start == "timestamp":
+            return cluster.offsets_at(bounds, self._spec.start_milliseconds)
+        seen = {topic for topic, _ in known}
+        late = self._spec.start == "latest"
+        return {
+            one: bound.end if late and one[0] not in seen else bound.earliest for one, bound in bounds.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPartition(SourcePartition[int]):
+    """One topic-partition.
+
+    :param name: ``<topic>_<number>``
+    :param topic: the topic
+    :param number: the partition's number
+    :param first: the offset to begin at where the channel has no token
+    :param bounds: how far it reached when the run began
+    :param spec: the source
+    :param settings: of the client that reads it
+    :param on_data_loss: what to do if retention has taken the record after the committed one
+    """
+
+    name: str
+    topic: str
+    number: int
+    first: int
+    bounds: Bounds
+    spec: KafkaSourceSpec
+    settings: ClientSettings
+    on_data_loss: OnDataLoss
+    offset_class: ClassVar[type[Offset]] = IntegerOffset
+    gaps_legal: ClassVar[bool] = True
+    """Compaction takes records away, and transactions end with markers that are no records."""
+
+    def check(self, committed: Offset | None) -> None:
+        """Make sure that the next record has not been taken by retention, and that the topic is the same."""
+        self.resume(committed)
+
+    def resume(self, committed: Offset | None) -> int | None:
+        """Find the offset after the committed one; asks no broker."""
+        required = self.first if committed is None else _integer(committed).value + 1
+        bounds = self.bounds
+        if required > bounds.high:
+            raise SourcePositionError(
+                f"{self._position(committed)}, but partition {self.number} of topic {self.topic!r} ends "
+                f"before {bounds.high}: it is another topic of that name, or the brokers have lost records. "
+                "Nothing was sent. If the topic was made anew, load it with another channel_prefix, or "
+                "reset the channel's token and the group's offset"
+            )
+        if required < bounds.earliest and self.on_data_loss != "skip":
+            raise SourcePositionError(
+                f"{self._position(committed)}, but the earliest offset that partition {self.number} of topic "
+                f"{self.topic!r} still has is {bounds.earliest}: retention has taken up to "
+                f"{bounds.earliest - required} records that were never loaded. Nothing was sent. "
+                f"on_data_loss='skip' goes on at {bounds.earliest}"
+            )
+        start = max(required, bounds.earliest)
+        return start if start < bounds.end else None
+
+    def read(self, place: int, limits: BatchLimits) -> Iterator[Part]:
+        """Read the records from an offset to the end that was fixed on the driver."""
+        from airflow_provider_snowpipe.spark.sources.kafka.rows import RowWriter
+
+        writer = RowWriter(self.spec, self.topic, self.number, self.settings.secrets)
+        records = read_records(
+            self.settings,
+            self.topic,
+            self.number,
+            place,
+            self.bounds.end,
+            fields=writer.fields,
+            on_data_loss=self.on_data_loss,
+        )
+        following = place
+        with closing(records):
+            for block in records:
+                for piece in block.pieces(writer.piece_bytes(limits), limits.rows):
+                    yield writer.part(piece)
+                following = int(block.offsets[-1]) + 1
+        if following < self.bounds.end:
+            # Markers of transactions, aborted and compacted records: nothing of them is ever delivered.
+            yield Part(b"", IntegerOffset(following), IntegerOffset(self.bounds.end - 1), 0)
+
+    def behind(self, committed: str | None) -> Behind:
+        """Count the offsets up to the end; some may be no records."""
+        after = self.first if committed is None else int(committed) + 1
+        left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
+        return Behind(None, f"offsets_behind={left}", left)
+
+    def open_dead_letters(
+        self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
+    ) -> DeadLetterPlace:
+        """Open a folder, or a topic of the cluster that the records come from."""
+        topic = dead_letter_topic(path)
+        if topic is None:
+            return DeadLetterFolder(path, channel, offset_class, after)
+        return DeadLetterTopic(topic, channel, self.settings)
+
+    def _position(self, committed: Offset | None) -> str:
+        if committed is not None:
+            return f"offset {committed} is committed"
+        who = "the run" if self.spec.group_id is None else f"group {self.spec.group_id!r}"
+        return f"{who} is to go on at offset {self.first}"
+
+
+def _integer(position: Offset) -> IntegerOffset:
+    if isinstance(position, IntegerOffset):
+        return position
+    raise SourcePositionError(f"{position!r} is no Kafka offset, which a Kafka source needs")
+
+
+# -- Reads one topic-partition from an offset to a fixed end ---------------------------------------------
+#
+# A consumer is assigned its partition and joins no group, so that nothing rebalances and nothing is
+# committed. The client hands its records over one by one (a Python object and a call for each of its
+# fields); everything behind that is Arrow's.
+
+_BLOCK_BYTES = 4 << 20
+_MOST_RECORDS = 20_000
+_FEWEST_RECORDS = 8
+_LOOK_SECONDS = 0.1
+_NO_TIMESTAMP, _LOG_APPEND_TIME = 0, 2
+
+
+def read_records(
+    settings: ClientSettings,
+    topic: str,
+    number: int,
+    start: int,
+    end: int,
+    *,
+    fields: Set[str],
+    on_data_loss: OnDataLoss,
+) -> Generator[Records, None, None]:
+    """Read the records from an offset up to an end, whether or not the last offsets are records.
+
+    The end has come with the first record at or behind it, or when the broker says that nothing is left
+    ahead of an offset at or behind it: offsets of transaction markers and of compacted records are never
+    delivered. The partition may grow meanwhile; nothing behind the end is returned.
+
+    :param settings: of the client
+    :param topic: the topic
+    :param number: the partition
+    :param start: the first offset
+    :param end: the offset behind the last one that is required, at most the partition's end
+    :param fields: what is required of a record besides its value: ``timestamp``, ``key``, ``headers``
+    :param on_data_loss: ``skip`` allows that retention takes records while they are read
+    :raises SourcePositionError: if retention has taken records that were to be read
+    :raises SourceUnavailableError: if the brokers say nothing for too long
+    """
+    reader = _Reader(settings, topic, number, start, end, on_data_loss)
+    try:
+        yield from reader.blocks(fields)
+    finally:
+        reader.close()
+
+
+class _Reader:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        topic: str,
+        number: int,
+        start: int,
+        end: int,
+        on_data_loss: OnDataLoss,
+    ) -> None:
+        require_client()
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+        self._settings = settings
+        self._what = f"partition {number} of topic {topic!r}"
+        self._next = start
+        self._end = end
+        self._on_data_loss = on_data_loss
+        self._said = LastError()
+        self._found_end = False
+        config = {
+            **settings.consumer_config(),
+            "auto.offset.reset": "earliest" if on_data_loss == "skip" else "error",
+            "error_cb": self._said,
+        }
+        try:
+            self._consumer = Consumer(config)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise refused_settings(error, settings) from None
+        self._consumer.assign([TopicPartition(topic, number, start)])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def blocks(self, fields: Set[str]) -> Iterator[Records]:
+        count = _FEWEST_RECORDS
+        heard = time.monotonic()
+        while not self._found_end:
+            messages = self._consumer.consume(count, _LOOK_SECONDS)
+            if not messages:
+                self._refuse_silence(time.monotonic() - heard)
+                continue
+            heard = time.monotonic()
+            required = self._required(messages)
+            if required:
+                records = _columns(required, fields)
+                yield records
+                mean = max(records.bytes // len(records), 1)
+                count = min(max(_BLOCK_BYTES // mean, _FEWEST_RECORDS), _MOST_RECORDS)
+                heard = time.monotonic()
+
+    def _required(self, messages: list[Any]) -> list[Any]:
+        """Leave out the client's notices and what lies behind the end."""
+        if any(message.error() is not None for message in messages):
+            messages = [message for message in messages if not self._is_notice(message)]
+        if not messages:
+            return messages
+        last = messages[-1].offset()
+        self._next = last + 1
+        if last + 1 >= self._end:
+            self._found_end = True
+            while messages and messages[-1].offset() >= self._end:
+                messages.pop()
+        return messages
+
+    def _is_notice(self, message: Any) -> bool:
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        if error is None:
+            return False
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            self._found_end = self._found_end or message.offset() >= self._end
+        elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            if self._on_data_loss != "skip":
+                raise SourcePositionError(
+                    f"{self._what}: offset {self._next} was there when the run began and is not any more "
+                    f"({error.str()}): retention has taken it, or the topic was made anew. What was sent "
+                    "before it is kept; on_data_loss='skip' goes on with what is left"
+                )
+        elif not error.retriable():
+            raise kafka_error(error, self._what, self._settings, self._said.text)
+        return True
+
+    def _refuse_silence(self, seconds: float) -> None:
+        if self._said.refused:
+            raise AuthenticationError(
+                f"Kafka at {self._settings.bootstrap_servers}: {self._what}: the brokers refuse the "
+                f"credentials "
+                f"({self._said.text}): fix the connection"
+            )
+        if seconds > self._settings.timeout_seconds:
+            raise SourceUnavailableError(
+                f"Kafka at {self._settings.bootstrap_servers}: {self._what}: nothing came for "
+                f"{seconds:.0f} s at offset {self._next}, ahead of the end {self._end}"
+                f"{f' ({self._said.text})' if self._said.text else ''}: check the brokers, or raise the "
+                f"source's "
+                "timeout_seconds"
+            )
+
+
+def _columns(messages: list[Any], fields: Set[str]) -> Records:
+    offsets = np.fromiter((message.offset() for message in messages), np.int64, len(messages))
+    values = pa.array([message.value() for message in messages], pa.large_binary())
+    stamps = [message.timestamp() for message in messages] if "timestamp" in fields else None
+    return Records(
+        offsets,
+        values,
+        stamps and pa.array([None if kind == _NO_TIMESTAMP else at for kind, at in stamps], pa.int64()),
+        stamps and pa.array([kind == _LOG_APPEND_TIME for kind, _ in stamps], pa.bool_()),
+        pa.array([message.key() for message in messages], pa.large_binary()) if "key" in fields else None,
+        [message.headers() for message in messages] if "headers" in fields else None,
+        partial(_details, offsets, messages),
+    )
+
+
+def _details(
+    offsets: np.ndarray, messages: list[Any], offset: int
+) -> tuple[bytes | None, list[tuple[str, bytes | None]] | None]:
+    message = messages[int(np.searchsorted(offsets, offset))]
+    return message.key(), message.headers()

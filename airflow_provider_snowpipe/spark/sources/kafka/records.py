@@ -1,0 +1,272 @@
+"""Records of one topic-partition as Arrow columns, and JSON objects as columns of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Details = Callable[[int], tuple[bytes | None, Sequence[tuple[str, bytes | None]] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Consecutive records, as far as there are some: offsets may have gaps.
+
+    :param offsets: their offsets, rising; int64
+    :param values: their values, null for tombstones; large_binary
+    :param timestamps: milliseconds since 1970-01-01 UTC, null where the record has none; int64; None if
+        nobody asked
+    :param log_append_time: True where the broker gave the timestamp; bool; None if nobody asked
+    :param keys: their keys; large_binary; None if nobody asked
+    :param headers: for each record its headers' names and values, None if it has none; None if nobody asked
+    :param details: finds the key and the headers of a record by its offset, whether or not somebody asked
+    """
+
+    offsets: np.ndarray
+    values: pa.LargeBinaryArray
+    timestamps: pa.Array | None = None
+    log_append_time: pa.Array | None = None
+    keys: pa.Array | None = None
+    headers: list[list[tuple[str, bytes | None]] | None] | None = None
+    details: Details | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the values."""
+        ends = _value_ends(self.values)
+        return int(ends[-1] - ends[0])
+
+    def slice(self, start: int, stop: int) -> Records:
+        """Some of the records, without a copy."""
+
+        def some(column: Any) -> Any:
+            return None if column is None else column[start:stop]
+
+        return Records(
+            some(self.offsets),
+            some(self.values),
+            some(self.timestamps),
+            some(self.log_append_time),
+            some(self.keys),
+            some(self.headers),
+            self.details,
+        )
+
+    def taken(self, mask: np.ndarray) -> Records:
+        """The records where a mask is true."""
+        chosen = pa.array(mask)
+
+        def some(column: Any) -> Any:
+            return None if column is None else column.filter(chosen)
+
+        headers = self.headers and [one for one, required in zip(self.headers, mask, strict=True) if required]
+        return Records(
+            self.offsets[mask],
+            some(self.values),
+            some(self.timestamps),
+            some(self.log_append_time),
+            some(self.keys),
+            headers,
+            self.details,
+        )
+
+    def pieces(self, most_bytes: int, most_rows: int) -> Iterator[Records]:
+        """Divide the records into pieces of bounded size; one record that is larger is its own piece.
+
+        :param most_bytes: bytes of values in a piece
+        :param most_rows: records in a piece
+        """
+        ends = _value_ends(self.values)[1:]
+        start = 0
+        base = int(_value_ends(self.values)[0])
+        while start < len(self):
+            stop = int(np.searchsorted(ends, base + most_bytes, side="right"))
+            stop = min(max(stop, start + 1), start + most_rows, len(self))
+            yield self if (start, stop) == (0, len(self)) else self.slice(start, stop)
+            start, base = stop, int(ends[stop - 1])
+
+
+def _value_ends(values: Any) -> np.ndarray:
+    return np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+
+
+# -- JSON objects as Arrow columns of bytes: checked at their ends, joined and ended as lines, never parsed --
+
+EMPTY = pa.scalar(b"", pa.large_binary())
+_LINE_END = pa.scalar(b"\n", pa.large_binary())
+_NO_FIELDS = pa.scalar(b"{}", pa.large_binary())
+SCHEMA_ID_BYTES = 5
+"""A zero and the schema's number in four bytes ("Wire format", Confluent's schema registry)."""
+
+
+def text_of(values: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """The same bytes as text, for Arrow's functions that take text only; nothing is copied or checked."""
+    return values.view(pa.large_string())
+
+
+def bytes_of(text: pa.LargeStringArray) -> pa.LargeBinaryArray:
+    """The same text as bytes."""
+    return text.view(pa.large_binary())
+
+
+def body_of(values: pa.LargeBinaryArray) -> memoryview:
+    """All values one behind the other, without a copy; there must be no nulls."""
+    if not len(values) or values.buffers()[2] is None:
+        return memoryview(b"")
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    return memoryview(values.buffers()[2])[int(ends[0]) : int(ends[-1])]
+
+
+def add_line_ends(rows: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """End each row."""
+    return pc.binary_join_element_wise(rows, EMPTY, _LINE_END)
+
+
+def lines_of(ndjson: bytes) -> pa.LargeBinaryArray:
+    """The lines of NDJSON that ends with a line end, each without its own."""
+    data = pa.py_buffer(ndjson)
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    offsets = pa.py_buffer(np.concatenate(([0], ends)).astype(np.int64))
+    lines = pa.Array.from_buffers(pa.large_binary(), len(ends), [None, offsets, data])
+    return bytes_of(pc.ascii_rtrim(text_of(lines), "\n"))
+
+
+def on_one_line(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Replace line ends by blanks: JSON has them between its tokens only, where both mean nothing."""
+    data = np.frombuffer(body_of(values), np.uint8)
+    if not (data == ord("\n")).any():
+        return values
+    return bytes_of(pc.replace_substring(text_of(values), "\n", " "))
+
+
+def are_objects(values: pa.LargeBinaryArray) -> np.ndarray:
+    """True where a value begins with an opening and ends with a closing brace, blanks aside.
+
+    What stands between is for the service to read; a line that is no JSON is skipped and counted there.
+    """
+    text = text_of(values)
+    found: np.ndarray = _has_braces(text)
+    if not found.all():
+        found = _has_braces(pc.ascii_trim_whitespace(text))
+    return found
+
+
+def _has_braces(text: pa.LargeStringArray) -> np.ndarray:
+    both = pc.and_(
+        pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}")),
+        pc.greater_equal(pc.binary_length(text), 2),
+    )
+    found: np.ndarray = both.to_numpy(zero_copy_only=False)
+    return found
+
+
+def wrapped(values: pa.LargeBinaryArray, column: bytes) -> pa.LargeBinaryArray:
+    """Objects with one field.
+
+    :param values: the field's values, as JSON
+    :param column: the field's name, as JSON
+    """
+    head = pa.scalar(b"{" + column + b":", pa.large_binary())
+    return pc.binary_join_element_wise(head, values, pa.scalar(b"}", pa.large_binary()), EMPTY)
+
+
+def merged(
+    first: pa.LargeBinaryArray, second: pa.LargeBinaryArray, is_object: np.ndarray
+) -> pa.LargeBinaryArray:
+    """Join two columns of objects, row by row, into one.
+
+    The first one's fields come first. Since it is well-formed, the result is an object exactly where the
+    second one is: nothing in a record can change the columns that stand before it.
+
+    :param first: objects of ours
+    :param second: rows
+    :param is_object: where a row has braces around it; elsewhere it stays what it is
+    """
+    chosen = pa.array(is_object)
+    objects = bytes_of(pc.ascii_trim_whitespace(text_of(pc.if_else(chosen, second, _NO_FIELDS))))
+    tail = without_head(objects, 1)
+    empty = pc.or_(
+        pc.equal(bytes_of(pc.ascii_ltrim_whitespace(text_of(tail))), pa.scalar(b"}", pa.large_binary())),
+        pc.equal(first, _NO_FIELDS),
+    )
+    comma = pc.if_else(empty, EMPTY, pa.scalar(b",", pa.large_binary()))
+    joined = pc.binary_join_element_wise(_without_last(first), comma, tail, EMPTY)
+    return pc.if_else(chosen, joined, second)
+
+
+def without_head(values: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray:
+    """Each value without its first bytes, of which each has as many.
+
+    Arrow's ``binary_slice`` fails on some columns ("Negative buffer resize", observed with PyArrow 26.0.1).
+
+    :param count: how many
+    """
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    kept = np.ones(len(data), bool)
+    for byte in range(count):
+        kept[ends[:-1] + byte] = False
+    offsets = ends - count * np.arange(len(ends))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """JSON without the schema registry's head, where a value has one: a zero, which begins no JSON.
+
+    :param values: JSON values, some or all of them with a head, some of them null
+    """
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    long_enough = np.flatnonzero(np.diff(ends) >= SCHEMA_ID_BYTES)
+    headed = long_enough[data[ends[long_enough]] == 0]
+    if not len(headed):
+        return values
+    heads = np.zeros(len(values), np.int64)
+    heads[headed] = SCHEMA_ID_BYTES
+    return cut(values, heads, np.zeros(len(values), np.int64))
+
+
+def cut(values: pa.LargeBinaryArray, heads: np.ndarray, tails: np.ndarray) -> pa.LargeBinaryArray:
+    """Values without some bytes at their beginning and at their end; nulls stay.
+
+    :param values: the values
+    :param heads: how many bytes each one loses at its beginning
+    :param tails: and at its end
+    """
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    edges = np.zeros(len(data) + 1, np.int8)
+    for places, step in (
+        (ends[:-1], 1), (ends[:-1] + heads, -1), (ends[1:] - tails, 1), (ends[1:], -1),
+    ):  # fmt: skip
+        np.add.at(edges, places, step)
+    kept = np.cumsum(edges[:-1], dtype=np.int8) == 0
+    offsets = ends - np.concatenate(([0], np.cumsum(heads + tails)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
+    bare = pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+    return (
+        pc.if_else(values.is_valid(), bare, pa.scalar(None, pa.large_binary())) if values.null_count else bare
+    )
+
+
+def _without_last(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Each value without its last byte; none is empty."""
+    data = np.frombuffer(body_of(values), np.uint8)
+    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = ends - ends[0]
+    kept = np.ones(len(data), bool)
+    kept[ends[1:] - 1] = False
+    buffers = [None, pa.py_buffer(ends - np.arange(len(ends))), pa.py_buffer(data[kept])]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)

@@ -1,0 +1,320 @@
+"""What a source is to the job: ordered partitions with a fixed end, each read from just after a token.
+
+A new source is one folder beside this module, or in another package, with three classes: its
+:class:`SourceSpec`, which is what the plan says and which the registry or an entry point names; its
+:class:`Source`, which the driver asks for ``partitions()``; and its :class:`SourcePartition`,
+which travels to an executor and answers ``resume(token)`` and ``read()`` there.
+Channels, tokens, batches, retries and commits are the sink's, never a source's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+from airflow_provider_snowpipe.spark.submit.checked_values import TypedArgument
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import channel_name
+from airflow_provider_snowpipe.streaming.offsets import Offset
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterPlace
+    from airflow_provider_snowpipe.streaming.batch import Part
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+
+
+OnDataLoss = Literal["fail", "skip"]
+PlaceT = TypeVar("PlaceT")
+
+
+class SourceSpec(TypedArgument, ABC):
+    """What an author and a plan say of a source: a frozen dataclass of JSON values without a secret in it.
+
+    A subclass has a field ``kind``, by which the registry of sources finds it, and checks its values in
+    ``__post_init__``. With a field ``conn_id`` an Airflow connection completes it before it is in a plan.
+    """
+
+    __slots__ = ()
+
+    _argument = "source"
+    kind: str
+    source_class: ClassVar[str]
+    """``module:name`` of the :class:`Source`, or of what makes it, from the spec and ``on_data_loss``."""
+    stream_class: ClassVar[str | None] = None
+    """``module:name`` of the data source for ``readStream``, None where there is none."""
+    takes_connection: ClassVar[bool] = False
+
+    @staticmethod
+    def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
+        """Complete a source's values from a connection; for those with ``takes_connection``.
+
+        :param values: the source as the author gives it, whose keys win over the connection's
+        :param connection: an Airflow connection, of which this package needs host, port, schema, login,
+            password and ``extra_dejson``
+        :returns: the values without a secret, and the secrets
+        """
+        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def offset_format(self) -> str:
+        """Format of the offset tokens, a name that ``offset_class`` knows."""
+
+    @property
+    @abstractmethod
+    def default_name(self) -> str:
+        """Second part of the channels' names where the author gives none; stable over runs."""
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """Where the rows come from, for people and for lineage: a path or a URI, without credentials."""
+
+    def check_streamable(self) -> None:
+        """Refuse a source whose rows have no positions: one for a bulk load.
+
+        :raises ConfigurationError: naming what it lacks
+        """
+
+    def check_dead_letter_topic(self, topic: str) -> None:
+        """Refuse a topic for rows that do not fit the table, where the source cannot write to it.
+
+        :param topic: the topic
+        :raises ConfigurationError: if it cannot
+        """
+        raise ConfigurationError(
+            f"dead_letter_path names the topic {topic!r}, and a source of the kind {self.kind!r} knows no "
+            "brokers: give a directory or a URL that all executors reach"
+        )
+
+    @property
+    def channel_prefix(self) -> str | None:
+        """The first part of the channels' names where the source itself says it, None where it does not."""
+        return None
+
+    def other_spellings(self, prefix: str, partition: str) -> tuple[str, ...]:
+        """Names under which somebody else may have loaded a partition, to be refused when its own is new.
+
+        :param prefix: the plan's prefix
+        :param partition: the partition's name
+        """
+        return ()
+
+    def channel(self, prefix: str, source_name: str, partition: str) -> str:
+        """Name the channel of a partition.
+
+        :param prefix: the plan's prefix
+        :param source_name: the plan's source name
+        :param partition: the partition's name
+        """
+        return channel_name(prefix, source_name, partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What of a partition is not committed yet, at most.
+
+    :param bytes: bytes in the source, None where the source cannot tell
+    :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
+    :param rows: rows, or offsets that may be rows, None where the source cannot tell
+    """
+
+    bytes: int | None
+    text: str
+    rows: int | None = None
+
+
+class Partition(ABC):
+    """One ordered unit of a source, loaded through one channel by one task at a time.
+
+    Made on the driver with a fixed end, so that a run ends however the source grows meanwhile. It is pickled
+    to an executor; secrets that it needs there must not show in its ``repr``.
+    """
+
+    __slots__ = ()
+
+    offset_class: ClassVar[type[Offset]]
+    gaps_legal: ClassVar[bool] = False
+
+    name: str
+
+    @abstractmethod
+    def check(self, committed: Offset | None) -> None:
+        """Refuse a committed position that the source cannot go on from, as far as that is quickly seen.
+
+        Called on the driver for every partition before any channel is opened.
+
+        :param committed: the channel's committed position, None for NULL
+        :raises SourcePositionError: if the position is not in the source any more
+        """
+
+    @abstractmethod
+    def behind(self, committed: str | None) -> Behind:
+        """Say how much of the partition is not committed, for progress only.
+
+        :param committed: the committed offset token as the service tells it
+        """
+
+    def open_dead_letters(
+        self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
+    ) -> DeadLetterPlace:
+        """Open the place for rows that do not fit the table; called in the task.
+
+        :param path: the plan's ``dead_letter_path``
+        :param channel: the channel's name
+        :param offset_class: the format of its positions
+        :param after: the committed position, None for NULL
+        :raises DeadLetterError: if the place cannot be reached
+        """
+        from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder
+
+        return DeadLetterFolder(path, channel, offset_class, after)
+
+
+class SourcePartition(Partition, Generic[PlaceT]):
+    """A partition whose rows the task itself reads."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def resume(self, committed: Offset | None) -> PlaceT | None:
+        """Find the place just after a committed position; nothing has been sent when this is called.
+
+        Called in a task where there is a position, on the driver where it is NULL, and again in the task
+        that sends if the channel has moved on meanwhile.
+
+        :param committed: the channel's committed position, None for NULL
+        :return: the place, None if the partition holds no row behind it
+        :raises SourcePositionError: if the position is not in the source any more
+        """
+
+    def is_done(self, committed: Offset | None) -> bool:
+        """Say whether no row lies behind a committed position, where that costs little.
+
+        :param committed: the channel's committed position, None for NULL
+        :return: False also where telling would take long
+        :raises SourcePositionError: if the position is not in the source any more
+        """
+        return self.resume(committed) is None
+
+    @abstractmethod
+    def read(self, place: PlaceT, limits: BatchLimits) -> Iterator[Part]:
+        """Read the rows from a place to the partition's end, the same rows in the same order each time.
+
+        :param place: from :meth:`resume`
+        :param limits: what a batch takes; a part is no larger than :func:`part_bytes` unless one row is
+        :return: NDJSON with the positions of the first and the last row, none overlapping, in order
+        :raises SourcePositionError: if the source changed since the run began
+        :raises EncodingError: if a row has no form as JSON
+        """
+
+
+class Source(ABC):
+    """A source as the driver sees it.
+
+    Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see
+    :class:`~airflow_provider_snowpipe.spark.driver.frames.FrameSource`.
+    """
+
+    def take_secrets(self, secrets: SourceSecrets) -> None:
+        """Take the secrets that the submitter gave for this source, before anything else is asked.
+
+        :param secrets: passwords and keys by name
+        :raises ConfigurationError: if the source has no use for them
+        """
+        if secrets:
+            raise ConfigurationError(
+                f"the source takes no secrets, but was given {secrets!r}: leave them out"
+            )
+
+    def with_spark(self, session: Callable[[], Any]) -> Source:
+        """Take Spark where the source is read by it; called once, after the secrets and before all else.
+
+        :param session: starts the job's session or gives the running one
+        :return: the source that the run goes on with, for most this one, and Spark is not asked for
+        :raises ConfigurationError: if Spark lacks what the source needs
+        """
+        return self
+
+    def without_spark(self) -> Source | None:
+        """Give the source that lists the same partitions without Spark; None where only Spark lists them."""
+        return self
+
+    def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark
+        """Move the source's own bookmark, where it has one; called when the tokens are known as committed.
+
+        :param committed: the committed position of each partition that has one, by partition name
+        """
+
+    def compare_with_last_run(  # noqa: B027  most sources have tokens that say it all
+        self, target: str, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
+    ) -> None:
+        """Refuse what changed before the committed positions, and keep what the next run has to know.
+
+        Called on the driver when every position is checked and before any channel is opened. For a source
+        whose positions do not say all that lies before them.
+
+        :param target: the account and the pipe, in which the channels' names are unique
+        :param partitions: the partitions by channel
+        :param committed: the committed position of each channel, None for NULL
+        :raises SourcePositionError: if rows before a committed position would never be read
+        """
+
+    def check_identity(  # noqa: B027  most sources have no identity beside their name
+        self,
+        client: SnowpipeClient,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+    ) -> None:
+        """Refuse another source under the same name, and keep what tells it from this one in the pipe.
+
+        Called on the driver behind :meth:`compare_with_last_run`, before any channel is opened for rows.
+
+        :param client: the client of the channels' pipe
+        :param partitions: the partitions by channel
+        :param committed: the committed position of each channel, None for NULL
+        :raises SourcePositionError: if the committed positions are those of another source
+        """
+
+    @abstractmethod
+    def partitions(self) -> tuple[Partition, ...]:
+        """List the partitions with their present ends, ordered by name; none where there is nothing to load.
+
+        :raises SourcePositionError: if the source is not there
+        :raises ConfigurationError: if it is not what the spec says
+        """
+
+
+def part_bytes(limits: BatchLimits, growth: int = 1) -> int:
+    """Bytes of source data in one part; small parts fill a batch more evenly.
+
+    :param limits: what a batch takes
+    :param growth: how much a row may grow as JSON, times
+    :return: bytes, at least 1
+    """
+    return max(1, min(PART_BYTES, limits.raw_bytes, limits.wire_bytes // 2) // growth)
+
+
+PART_BYTES = 1 << 20
+
+
+# -- Secrets of a source on their way: from the credentials file to the driver, and on to its tasks ------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSecrets:
+    """Passwords and keys by name. Pickled to executors inside the partitions; the repr shows names only.
+
+    :param values: the secrets
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"SourceSecrets({', '.join(sorted(self.values))})"
+
+    def __bool__(self) -> bool:
+        return bool(self.values)

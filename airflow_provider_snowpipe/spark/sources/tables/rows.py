@@ -1,0 +1,469 @@
+"""Rows of a DataFrame as parts of NDJSON: written by whom it is quickest, cut by size, held in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder
+from airflow_provider_snowpipe.spark.driver.frames import CHANNEL, LINE
+from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructType
+
+
+# -- Arrow batches of ready rows as parts: cut by size, checked to be in order, and not copied -----------
+
+POSITION = "snowpipe_position"
+"""Column of a query's rows: the value of the key that orders them."""
+VERSION = "snowpipe_version"
+"""Column of a query's rows: the version of the table that added them."""
+_OWN = frozenset({CHANNEL, POSITION, VERSION})
+
+Indexes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The rows of one batch as text.
+
+    :param body: all of it; a view of the Arrow buffer
+    :param ends: where each row begins in it, and the end of the last one
+    """
+
+    body: memoryview
+    ends: Indexes
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Lines:
+        """Look at a batch's rows."""
+        column = batch.column(LINE)
+        if column.null_count:
+            raise ContinuityError(f"{column.null_count} rows have no text; this is an error of this package")
+        width = np.int64 if pa.types.is_large_string(column.type) else np.int32
+        offsets, data = column.buffers()[1:3]
+        ends = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
+        return cls(memoryview(data), ends.astype(np.int64, copy=False))
+
+    def cuts(self, begin: int, limits: BatchLimits) -> Iterator[tuple[int, int, memoryview]]:
+        """Cut the rows into parts: first row, row after the last, text."""
+        most, rows = part_bytes(limits), len(self.ends) - 1
+        while begin < rows:
+            fitting = int(np.searchsorted(self.ends, self.ends[begin] + most, side="right")) - 1
+            end = min(max(fitting, begin + 1), begin + limits.rows, rows)
+            yield begin, end, self.body[self.ends[begin] : self.ends[end]]
+            begin = end
+
+
+def _cuts(
+    batch: pa.RecordBatch, begin: int, limits: BatchLimits, ndjson: NdjsonOptions | None
+) -> Iterator[tuple[int, int, memoryview]]:
+    """Cut a batch's rows into parts: first row, row after the last, text."""
+    if ndjson is None:
+        yield from Lines.of(batch).cuts(begin, limits)
+    elif begin < batch.num_rows:
+        for piece in RowEncoder(ndjson, _OWN, limits).pieces(batch.slice(begin)):
+            first = begin + piece.first
+            yield first, first + piece.rows, piece.body
+
+
+def keyed_parts(
+    batches: Iterator[pa.RecordBatch],
+    committed: Offset | None,
+    limits: BatchLimits,
+    *,
+    column: str,
+    value: Callable[[Offset], Any],
+    offset: Callable[[Any], Offset],
+    ndjson: NdjsonOptions | None = None,
+) -> Iterator[Part]:
+    """Cut rows whose position is the value of a key.
+
+    A part goes out only when the row after it is known to have a larger key: of two rows with the same key
+    neither is sent, so that no repeated run takes the second one for committed.
+
+    :param batches: the rows
+    :param committed: rows up to this position are left out
+    :param limits: what a batch takes
+    :param column: the key's name, for errors
+    :param value: the key of a position
+    :param offset: the position of a key
+    :param ndjson: how values are written here, None for rows that are text already
+    :raises ContinuityError: if two rows are out of order or have the same key
+    """
+    held: Part | None = None
+    last: Any = None
+    for batch in batches:
+        keys = batch.column(POSITION)
+        _check_order(keys, last, column)
+        last = keys[-1].as_py()
+        begin = 0 if committed is None else _count_until(keys, value(committed))
+        for first, end, body in _cuts(batch, begin, limits, ndjson):
+            if held is not None:
+                yield held
+            one, other = keys[first].as_py(), keys[end - 1].as_py()
+            held = Part(body, offset(one), offset(other), end - first)
+    if held is not None:
+        yield held
+
+
+def _check_order(keys: pa.Array, last: Any, column: str) -> None:
+    if keys.null_count:
+        raise ContinuityError(
+            f"{keys.null_count} rows have NULL in {column!r}: a row's position is its value"
+        )
+    if last is not None and keys[0].as_py() <= last:
+        _refuse_order(last, keys[0].as_py(), column)
+    grows = pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))
+    if not pc.all(grows, min_count=0).as_py():
+        at = pc.index(grows, False).as_py()
+        _refuse_order(keys[at].as_py(), keys[at + 1].as_py(), column)
+
+
+def _refuse_order(one: Any, other: Any, column: str) -> None:
+    if one == other:
+        raise ContinuityError(
+            f"two rows have {column} = {other!r}: neither of them and no row after them was sent. A position "
+            f"needs one row; look at SELECT * … WHERE {column} = {other!r}, and use a unique column or make "
+            "one in a query"
+        )
+    raise ContinuityError(
+        f"a row with {column} = {other!r} comes after one with {one!r}: the rows are out of order, nothing "
+        "more was sent"
+    )
+
+
+def _count_until(keys: pa.Array, committed: Any) -> int:
+    """Number of rows up to a key; the keys are in order."""
+    count: int = pc.sum(pc.less_equal(keys, committed), min_count=0).as_py()
+    return count
+
+
+def versioned_parts(
+    batches: Iterator[pa.RecordBatch],
+    committed: BatchRowOffset | None,
+    limits: BatchLimits,
+    *,
+    column: str,
+    ndjson: NdjsonOptions | None = None,
+) -> Iterator[Part]:
+    """Cut rows whose position is a table version and their number within it.
+
+    The rows begin with the committed version's first row, which are counted and left out.
+
+    :param batches: the rows, ordered by version and key
+    :param committed: rows up to this position are left out
+    :param limits: what a batch takes
+    :param column: the key's name, for errors
+    :param ndjson: how values are written here, None for rows that are text already
+    :raises ContinuityError: if two rows are out of order or have the same key
+    :raises SourcePositionError: if the committed version has fewer rows than are committed
+    """
+    counter = _RowCounter(committed, column)
+    held: Part | None = None
+    for batch in batches:
+        versions, numbers = counter.number(batch)
+        begin = counter.committed_rows(versions, numbers)
+        for first, end, body in _cuts(batch, begin, limits, ndjson):
+            if held is not None:
+                yield held
+            one, other = (BatchRowOffset(int(versions[at]), int(numbers[at])) for at in (first, end - 1))
+            held = Part(body, one, other, end - first)
+    counter.check_end()
+    if held is not None:
+        yield held
+
+
+class _RowCounter:
+    """Numbers the rows of each version over all batches."""
+
+    def __init__(self, committed: BatchRowOffset | None, column: str) -> None:
+        self._committed = committed
+        self._column = column
+        self._version = -1
+        self._number = 0
+        self._key: Any = None
+        self._passed = committed is None or committed.row == 0
+
+    def number(self, batch: pa.RecordBatch) -> tuple[Indexes, Indexes]:
+        """Give each row of a batch its version and its number within it, counted from 1."""
+        versions: Indexes = batch.column(VERSION).to_numpy(zero_copy_only=False)
+        starts = np.flatnonzero(np.diff(versions)) + 1
+        bounds = [0, *starts.tolist(), len(versions)]
+        if self._version > versions[0] or (np.diff(versions) < 0).any():
+            raise ContinuityError("rows of an older version come after those of a newer one")
+        keys = batch.column(POSITION)
+        numbers = np.arange(1, len(versions) + 1, dtype=np.int64)
+        for low, high in pairwise(bounds):
+            same = int(versions[low]) == self._version
+            base = self._number if same else 0
+            _check_order(keys.slice(low, high - low), self._key if same else None, self._column)
+            numbers[low:high] += base - low
+            self._version, self._number = int(versions[low]), base + high - low
+            self._key = keys[high - 1].as_py()
+        return versions, numbers
+
+    def committed_rows(self, versions: Indexes, numbers: Indexes) -> int:
+        """Count the rows of a batch that are committed."""
+        if self._committed is None:
+            return 0
+        version, row = self._committed.batch, self._committed.row
+        done = (versions < version) | ((versions == version) & (numbers <= row))
+        if not self._passed:
+            self._passed = bool(((versions == version) & (numbers == row)).any())
+            if not self._passed and not done.all():
+                self.check_end()
+        return int(done.sum())
+
+    def check_end(self) -> None:
+        """Refuse a committed version that has fewer rows than are committed."""
+        if not self._passed:
+            raise SourcePositionError(
+                f"{str(self._committed)!r} is committed, but that version has fewer rows now: the table was "
+                "rewritten, or is another one. Nothing was sent; reset the channel's offset token on purpose"
+            )
+
+
+# -- Rows of a DataFrame as text, one JSON object and a newline each, by whom it is quickest -------------
+#
+# Rows without a VARIANT go to Python as they are, where Arrow writes them. Others the JVM writes with
+# ``to_json``; their Arrow buffer is the body that goes to the channel, and no value is touched by Python.
+# What ``to_json`` says differently from Snowflake's columns is changed before: timestamps get their
+# microseconds, binary the pipe's text form, NaN and the infinities the author's choice. Types that have no
+# faithful form are refused by column, before any row moves (each observed with Spark 4.2).
+
+_ZONED = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+_ZONELESS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_ERROR = f"\n{EncodingError.__module__}.{EncodingError.__name__}: "
+"""At the start of a line this is how the driver finds a task's error in Spark's text (``failures``)."""
+_PLAIN = frozenset(
+    {
+        *("boolean", "byte", "short", "integer", "long", "decimal", "date", "time"),
+        *("string", "char", "varchar", "timestamp", "timestamp_ntz", "variant", "void"),
+    }
+)
+_REMEDIES = {
+    "interval": "cast it to a string, or to a number of seconds or months",
+    "calendarinterval": "cast it to a string",
+    "udt": "select its fields",
+    "geometry": "write it as text with st_astext, or as binary with st_asbinary",
+    "geography": "write it as text with st_astext, or as binary with st_asbinary",
+}
+
+
+def check_row_types(schema: StructType) -> None:
+    """Refuse columns whose values have no faithful JSON form.
+
+    :param schema: the columns
+    :raises EncodingError: naming column, type and remedy
+    """
+    if not schema.fields:
+        raise EncodingError("the rows have no columns: there is nothing to write")
+    _refuse_same_names((field.name for field in schema.fields), "", fold=True)
+    for field in schema.fields:
+        _check(field.name, field.dataType)
+
+
+def is_written_by_jvm(schema: StructType) -> bool:
+    """True for rows that Spark's JVM writes, which are those with a VARIANT.
+
+    A VARIANT comes to Python in Spark's own binary form, to be read one value at a time. All others Arrow
+    writes as fast, and wide ones faster (``benchmarks/row_shapes.py``).
+
+    :param schema: the columns
+    """
+    return any(_holds_variant(field.dataType) for field in schema.fields)
+
+
+def _holds_variant(kind: Any) -> bool:
+    name = kind.typeName()
+    if name == "struct":
+        return any(_holds_variant(field.dataType) for field in kind.fields)
+    if name == "array":
+        return _holds_variant(kind.elementType)
+    return _holds_variant(kind.valueType) if name == "map" else bool(name == "variant")
+
+
+def written(schema: StructType, options: NdjsonOptions) -> list[Column]:
+    """What a query has of the rows: their text in one column, or their columns as they are.
+
+    :param schema: the columns, checked by :func:`check_row_types`
+    :param options: forms of the values that JSON has none for
+    """
+    from pyspark.sql import functions as sf
+
+    if is_written_by_jvm(schema):
+        return [row_text(schema, options).alias(LINE)]
+    return [sf.col(quoted_column(field.name)) for field in schema.fields]
+
+
+def row_text(
+    schema: StructType, options: NdjsonOptions, *, leave_out: frozenset[str] = frozenset()
+) -> Column:
+    """The expression that writes a row: a JSON object and a newline.
+
+    :param schema: the columns, checked by :func:`check_row_types`
+    :param options: forms of the values that JSON has none for
+    :param leave_out: columns that are not written
+    """
+    from pyspark.sql import functions as sf
+
+    writer = _Writer(options)
+    fields = [
+        writer.value(field.name, sf.col(quoted_column(field.name)), field.dataType).alias(field.name)
+        for field in schema.fields
+        if field.name not in leave_out
+    ]
+    return sf.concat(sf.to_json(sf.struct(*fields), _form(options)), sf.lit("\n"))
+
+
+def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions) -> Column:
+    """The expression that writes one nested value as JSON; null stays null.
+
+    :param name: the column's name, for errors
+    :param column: the value
+    :param kind: its type, checked by :func:`check_row_types`: a struct, an array, a map or a variant
+    :param options: forms of the values that JSON has none for
+    """
+    from pyspark.sql import functions as sf
+
+    return sf.to_json(_Writer(options).value(name, column, kind), _form(options))
+
+
+def quoted_column(name: str) -> str:
+    """A column's name as Spark's expressions take it.
+
+    :param name: the name
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _form(options: NdjsonOptions) -> dict[str, str]:
+    return {
+        "timestampFormat": _ZONED,
+        "timestampNTZFormat": _ZONELESS,
+        "ignoreNullFields": str(not options.explicit_nulls).lower(),
+    }
+
+
+def _check(path: str, kind: DataType) -> None:
+    name = kind.typeName()
+    if name == "struct":
+        fields = kind.fields  # type: ignore[attr-defined]
+        if not fields:
+            raise EncodingError(f"column {path!r} is a struct without fields: drop it")
+        _refuse_same_names((field.name for field in fields), path, fold=False)
+        for field in fields:
+            _check(f"{path}.{field.name}", field.dataType)
+    elif name == "array":
+        _check(f"{path}.[]", kind.elementType)  # type: ignore[attr-defined]
+    elif name == "map":
+        _check_map(path, kind)
+    elif name not in _PLAIN and name not in ("float", "double", "binary"):
+        remedy = _REMEDIES.get("interval" if "interval" in name else name, "cast it to a string")
+        raise EncodingError(
+            f"column {path!r} has type {kind.simpleString()}, which has no JSON form: {remedy}"
+        )
+
+
+def _check_map(path: str, kind: Any) -> None:
+    if kind.keyType.typeName() not in ("string", "char", "varchar"):
+        raise EncodingError(
+            f"column {path!r} is a map with keys of type {kind.keyType.simpleString()}, and JSON has text "
+            f"keys only: use transform_keys({path.partition('.')[0]}, (k, v) -> cast(k as string))"
+        )
+    _check(f"{path}.{{}}", kind.valueType)
+
+
+def _refuse_same_names(names: Iterable[str], path: str, *, fold: bool) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        key = name.upper() if fold else name
+        if key in seen:
+            where = f"column {path!r}: fields" if path else "columns"
+            raise EncodingError(
+                f"{where} {seen[key]!r} and {name!r} would go to the same place: rename or drop one"
+            )
+        seen[key] = name
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Changes values whose ``to_json`` is not what the table's column takes; leaves all others alone."""
+
+    options: NdjsonOptions
+
+    def value(self, path: str, column: Column, kind: DataType) -> Column:
+        if not self._changes(kind):
+            return column
+        change: Callable[[str, Column, Any], Column] = getattr(self, f"_{kind.typeName()}")
+        return change(path, column, kind)
+
+    def _changes(self, kind: Any) -> bool:
+        name = kind.typeName()
+        if name == "struct":
+            return any(self._changes(field.dataType) for field in kind.fields)
+        if name == "array":
+            return self._changes(kind.elementType)
+        if name == "map":
+            return self._changes(kind.valueType)
+        return name in ("float", "double") or (name == "binary" and self.options.binary != "BASE64")
+
+    def _double(self, path: str, column: Column, kind: Any) -> Column:
+        from pyspark.sql import functions as sf
+
+        bad = sf.isnan(column) | (sf.abs(column) == float("inf"))
+        if self.options.non_finite == "null":
+            return sf.when(~bad, column)
+        message = (
+            f"column {path!r} holds NaN or an infinity, which is no number that JSON holds: clean it, or "
+            "choose non_finite='null'. Nothing was sent"
+        )
+        return sf.when(bad, sf.raise_error(sf.lit(_ERROR + message)).cast(kind)).otherwise(column)
+
+    _float = _double
+
+    def _binary(self, path: str, column: Column, kind: Any) -> Column:
+        from pyspark.sql import functions as sf
+
+        if self.options.binary == "HEX":
+            return sf.hex(column)
+        text = column.cast("string")
+        message = (
+            f"column {path!r} holds bytes that are not UTF-8: use a pipe with BASE64 or HEX. Nothing was sent"
+        )
+        wrong = ~sf.is_valid_utf8(text)
+        return sf.when(wrong, sf.raise_error(sf.lit(_ERROR + message)).cast("string")).otherwise(text)
+
+    def _struct(self, path: str, column: Column, kind: Any) -> Column:
+        from pyspark.sql import functions as sf
+
+        fields = [
+            self.value(f"{path}.{field.name}", column.getField(field.name), field.dataType).alias(field.name)
+            for field in kind.fields
+        ]
+        return sf.when(column.isNotNull(), sf.struct(*fields))
+
+    def _array(self, path: str, column: Column, kind: Any) -> Column:
+        from pyspark.sql import functions as sf
+
+        return sf.transform(column, lambda item: self.value(f"{path}.[]", item, kind.elementType))
+
+    def _map(self, path: str, column: Column, kind: Any) -> Column:
+        from pyspark.sql import functions as sf
+
+        return sf.transform_values(column, lambda _, value: self.value(f"{path}.{{}}", value, kind.valueType))

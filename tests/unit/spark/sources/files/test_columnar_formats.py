@@ -1,0 +1,205 @@
+"""Parquet and ORC: every row can be resumed after, and every type keeps its value."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import OrcReader, ParquetReader
+from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    EncodingError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from tests.unit.spark.sources.files.conftest import listed, rows_after
+
+ROWS = pa.table({"ID": list(range(50)), "S": [None if n % 7 == 0 else "x\n" * n for n in range(50)]})
+
+
+def _parquet(path, rows=ROWS):
+    with pq.ParquetWriter(path, rows.schema) as writer:
+        for begin, count in ((0, 20), (20, 1), (21, 0), (21, 29)):
+            writer.write_table(rows.slice(begin, count))
+    return listed(path)
+
+
+def _orc(path, rows=ROWS):
+    orc.write_table(rows, path, stripe_size=200, batch_size=9)
+    return listed(path)
+
+
+FORMATS = pytest.mark.parametrize(
+    ("write", "reader"),
+    [pytest.param(_parquet, ParquetReader, id="parquet"), pytest.param(_orc, OrcReader, id="orc")],
+)
+
+
+@FORMATS
+def test_every_row_of_several_groups_can_be_resumed_after(tmp_path, check_every_resume, write, reader):
+    file = write(tmp_path / "a")
+    if write is _orc:
+        assert orc.ORCFile(file.path).nstripes > 2
+
+    assert check_every_resume(reader(), file, count=50) == ROWS.to_pylist()
+
+
+@FORMATS
+def test_only_the_columns_that_are_wanted_are_read(tmp_path, check_every_resume, write, reader):
+    rows = check_every_resume(reader(("ID",)), write(tmp_path / "a"), count=50)
+
+    assert rows == [{"ID": number} for number in range(50)]
+
+
+@FORMATS
+def test_a_column_that_is_not_there_is_refused(tmp_path, write, reader):
+    with pytest.raises(ConfigurationError, match=r"no column 'NONE'.*\['ID', 'S'\]"):
+        rows_after(reader(("NONE",)), write(tmp_path / "a"), 0)
+
+
+@FORMATS
+def test_a_file_without_rows_has_none(tmp_path, write, reader):
+    assert rows_after(reader(), write(tmp_path / "a", ROWS.slice(0, 0)), 0) == []
+
+
+@FORMATS
+def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, reader):
+    file = write(tmp_path / "a")
+
+    assert reader().place_after(file, 50).done
+    with pytest.raises(SourcePositionError, match=r"has 50 row\(s\) in \d+ bytes, but row 51 of it"):
+        reader().place_after(file, 51)
+
+
+@FORMATS
+def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path, write, reader):
+    file = write(tmp_path / "a")
+    for size, said in ((file.size + 1, "shrank"), (file.size - 1, "grew")):
+        with pytest.raises(SourcePositionError, match=said):
+            rows_after(reader(), SourceFile("a", file.path, size), 0)
+
+
+@FORMATS
+@pytest.mark.parametrize("keep", [0.5, 0.99])
+def test_an_unfinished_file_is_refused_by_name(tmp_path, write, reader, keep):
+    whole = write(tmp_path / "a")
+    (tmp_path / "b").write_bytes((tmp_path / "a").read_bytes()[: int(whole.size * keep)])
+
+    with pytest.raises(EncodingError, match=r"b' cannot be read as (Parquet|ORC) .*not finished"):
+        rows_after(reader(), listed(tmp_path / "b"), 0)
+
+
+MOMENT = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
+EXACT = pa.table(
+    {
+        "DEC": pa.array([Decimal("12345678901234567890123456.789012345678")], pa.decimal128(38, 12)),
+        "I64": pa.array([2**63 - 1]),
+        "TS_US": pa.array([MOMENT], pa.timestamp("us")),
+        "TS_NS": pa.array([1709251199123456789], pa.timestamp("ns")),
+        "TS_Z": pa.array([1709251199123456789], pa.timestamp("ns", "UTC")),
+        "DAY": pa.array([dt.date(2024, 2, 29)]),
+        "BIN": pa.array([b"\x00\xff\n"]),
+        "F32": pa.array([0.1], pa.float32()),
+        "OK": pa.array([True]),
+        "NESTED": pa.array([{"a": [1, None], "b": {"c": "x"}}]),
+        "MAP": pa.array([[("k", 1.5)]], pa.map_(pa.string(), pa.float64())),
+        "NIL": pa.array([None], pa.string()),
+    }
+)
+WRITTEN = {
+    "DEC": "12345678901234567890123456.789012345678",
+    "I64": 2**63 - 1,
+    "TS_US": "2024-02-29T23:59:59.123456",
+    "TS_NS": "2024-02-29T23:59:59.123456789",
+    "TS_Z": "2024-02-29T23:59:59.123456789Z",
+    "DAY": "2024-02-29",
+    "BIN": "AP8K",
+    "F32": "0.1",
+    "OK": True,
+    "NESTED": {"a": [1, None], "b": {"c": "x"}},
+    "MAP": {"k": "1.5"},
+    "NIL": None,
+}
+
+
+@FORMATS
+def test_values_keep_every_digit(tmp_path, write, reader):
+    file = write(tmp_path / "a", EXACT)
+    ((_, row),) = rows_after(reader(), file, 0)
+
+    if write is _orc:  # whose timestamps are nanoseconds
+        row["TS_US"] = row["TS_US"].removesuffix("000")
+    assert row == WRITTEN
+
+
+def test_types_that_only_parquet_has(tmp_path):
+    rows = pa.table(
+        {
+            "U64": pa.array([2**64 - 1], pa.uint64()),
+            "F16": pa.array([1.5], pa.float16()),
+            "T32": pa.array([dt.time(1, 2, 3, 4000)], pa.time32("ms")),
+            "T64": pa.array([3723000000001], pa.time64("ns")),
+            "DICT": pa.array(["x"]).dictionary_encode(),
+            "FIX": pa.array([b"\xff\x00"], pa.binary(2)),
+            "WIDE": pa.array([Decimal(10) ** 40], pa.decimal256(50, 2)),
+        }
+    )
+    ((_, row),) = rows_after(ParquetReader(), _parquet(tmp_path / "a", rows), 0)
+
+    assert row == {
+        "U64": 2**64 - 1,
+        "F16": "1.5",
+        "T32": "01:02:03.004",
+        "T64": "01:02:03.000000001",
+        "DICT": "x",
+        "FIX": "/wA=",
+        "WIDE": "1" + "0" * 40 + ".00",
+    }
+
+
+def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
+    far = [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1, 1, 1)]
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"TS": pa.array(far, pa.timestamp("us"))}), path, use_deprecated_int96_timestamps=True
+    )
+
+    assert [row["TS"] for _, row in rows_after(ParquetReader(), listed(path), 0)] == [
+        "9999-12-31T23:59:59.999999",
+        "0001-01-01T00:00:00",
+    ]
+
+
+def test_long_rows_make_small_blocks(tmp_path):
+    rows = pa.table({"S": ["x" * 700_000] * 6})
+    blocks = list(
+        ParquetReader().blocks(
+            _parquet(tmp_path / "a", rows), after_line=0, offset=0, keep_tail=True, limits=BatchLimits()
+        )
+    )
+    assert [(block.first_line, block.last_line, block.rows) for block in blocks] == [
+        (number, number, 1) for number in range(1, 7)
+    ]
+
+
+def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
+    rows = pa.table({"X": [1.0] * 30 + [float("nan")] + [1.0] * 19})
+
+    with pytest.raises(EncodingError, match=r"a', rows 22 to 50 \(here row 0 is 22\): column 'X'.*in row 9"):
+        rows_after(ParquetReader(), _parquet(tmp_path / "a", rows), 0)
+
+
+def test_partition_values_become_columns(tmp_path):
+    plain = _parquet(tmp_path / "a", ROWS.slice(0, 2))
+    file = SourceFile("a", plain.path, plain.size, (("day", "2024-01-01"), ("eu", None)))
+
+    rows = [row for _, row in rows_after(ParquetReader(("ID",)), file, 0)]
+    assert json.dumps(rows[1]) == '{"ID": 1, "day": "2024-01-01", "eu": null}'
+
+    with pytest.raises(EncodingError, match=r"has a column 'id'.*partition_columns=False"):
+        rows_after(ParquetReader(), SourceFile("a", plain.path, plain.size, (("id", "1"),)), 0)

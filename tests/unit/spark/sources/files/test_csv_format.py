@@ -1,0 +1,160 @@
+import csv
+import gzip
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader, Dialect, whole_records
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    EncodingError,
+    SourcePositionError,
+)
+from tests.unit.spark.sources.files.conftest import listed, rows_after
+
+VALUE = st.text(st.sampled_from('ab ,;"\n\t\\é'), max_size=6)
+ROWS = st.lists(st.tuples(VALUE, VALUE, VALUE), min_size=1, max_size=20)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("csv") / "x.csv"
+
+
+def _read(reader, path, content, line=0, **options):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return rows_after(reader, listed(path), line, **options)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=ROWS,
+    end=st.sampled_from(["\n", "\r\n"]),
+    blank=st.booleans(),
+    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+    read_bytes=st.integers(1, 60),
+)
+def test_records_are_those_of_another_csv_library_wherever_reading_begins(
+    path, rows, end, blank, quoting, read_bytes
+):
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator=end, quoting=quoting)
+    writer.writerow(["A", "B", "C"])
+    for row in rows:
+        writer.writerow(row)
+        if blank:
+            out.write(end)
+    wanted = [dict(zip("ABC", row, strict=True)) for row in rows]
+
+    reader = CsvReader(null_values=())
+    for line in range(len(rows)):
+        found = _read(reader, path, out.getvalue(), line)
+        assert found == list(enumerate(wanted, start=1))[line:]
+    chunks = list(whole_records(listed(path), 0, Dialect(), read_bytes=read_bytes))
+    assert sum(len(chunk.ends) for chunk in chunks) == len(rows) + 1
+
+
+def test_every_record_can_be_resumed_after(path, check_every_resume):
+    rows = [f'{n},"line one\nof ""{n}"", and two",{"" if n % 3 else n}' for n in range(30)]
+    path.write_text("ID,NOTE,MAYBE\n" + "\n".join(rows) + "\n")
+
+    found = check_every_resume(CsvReader(), listed(path), count=30)
+
+    assert found[4] == {"ID": "4", "NOTE": 'line one\nof "4", and two', "MAYBE": None}
+    assert found[3]["MAYBE"] == "3"
+
+
+def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_every_resume):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"ID\n" + b"".join(b'"a\n%d"\n' % n for n in range(20))))
+
+    check_every_resume(CsvReader(), listed(path), count=20)
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "wanted"),
+    [
+        ({}, 'A,B\n1,""\n,x\n', [{"A": "1", "B": ""}, {"A": None, "B": "x"}]),
+        ({"null_values": ("\\N", "")}, 'A,B\n\\N,"\\N"\n', [{"A": None, "B": None}]),
+        ({"null_values": ()}, "A,B\n,x\n", [{"A": "", "B": "x"}]),
+        ({}, "\ufeffA,B\n1,2\n", [{"A": "1", "B": "2"}]),
+        ({}, 'A,"B ""x"""\n1,2', [{"A": "1", 'B "x"': "2"}]),
+        ({}, "A,B\n007,1e400\n1.10,true\n", [{"A": "007", "B": "1e400"}, {"A": "1.10", "B": "true"}]),
+        ({"header": False, "column_names": ("X", "Y")}, "1,2\n", [{"X": "1", "Y": "2"}]),
+        ({"column_names": ("X", "Y")}, "A,B\n1,2\n", [{"X": "1", "Y": "2"}]),
+        ({"columns": ("B",)}, "A,B\n1,2\n", [{"B": "2"}]),
+        ({"dialect": Dialect("\t", "", "")}, 'A\tB\n5" pipe\t"x\n', [{"A": '5" pipe', "B": '"x'}]),
+        ({"dialect": Dialect("|", "'", "\\")}, "A|B\n'a|\n''b'|c\\|d\n", [{"A": "a|\n'b", "B": "c|d"}]),
+        ({"dialect": Dialect(",", '"', "\\")}, 'A,B\na\\\nb,"\\"x"\n', [{"A": "a\nb", "B": '"x'}]),
+        ({"dialect": Dialect(",", '"', "\\")}, 'A,B\n"\\\\","x"\n', [{"A": "\\", "B": "x"}]),
+        ({}, "A,B\r\n\r\n1,2\r\n\r\n\n3,4", [{"A": "1", "B": "2"}, {"A": "3", "B": "4"}]),
+        ({}, "A,B\n", []),
+    ],
+)
+def test_dialects_names_and_nulls(path, options, content, wanted):
+    assert _read(CsvReader(**options), path, content) == list(enumerate(wanted, start=1))
+
+
+def test_a_record_longer_than_a_read_is_one_row(path):
+    long = "x" * 5_000_000
+    assert _read(CsvReader(), path, f'A,B\n"{long}\n",1\n2,3\n') == [
+        (1, {"A": long + "\n", "B": "1"}),
+        (2, {"A": "2", "B": "3"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "rows"),
+    [
+        (b'A\n1\n"two\n', 1),
+        (b'A\n1\n"two\nlines', 1),
+        (b'A\n1\n"two\nlines"', 1),
+        (b'A\n1\n"two\nlines"\n', 2),
+        (b"A\n1\n2", 1),
+        (b"A", 0),
+        (b"", 0),
+    ],
+)
+def test_an_unfinished_record_of_a_growing_file_waits_for_the_next_run(path, written, rows):
+    assert len(_read(CsvReader(), path, written, keep_tail=False)) == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('A,B\n5" pipe,x\n', "the quote .* at byte 5 stands within a value"),
+        ('A,B\n1,2\n"3,4\n', "record at byte 8 has a quote that is never closed"),
+        ("A,B\n1,2\n3\n", r"record 2 has 1 value\(s\), the columns are 2"),
+        ("A,B\n1,2\r3,4\n", "carriage return without a newline"),
+        (b"A\n\xff\n", "records 1 to 1 are not all UTF-8"),
+        ("A,,C\n1,2,3\n", "column 2 of 3 has no name"),
+        ("A,a\n1,2\n", "'A' and 'a' would go to the same column"),
+    ],
+)
+def test_what_is_no_csv_is_refused_by_file_and_place(path, content, said):
+    with pytest.raises(EncodingError, match=r"x\.csv.*" + said):
+        _read(CsvReader(), path, content)
+
+
+def test_a_column_that_is_not_there_is_refused(path):
+    with pytest.raises(ConfigurationError, match=r"no column 'D'.*'A', 'B'"):
+        _read(CsvReader(columns=("A", "D")), path, "A,B\n1,2\n")
+
+
+def test_errors_show_no_value_of_the_file(path):
+    with pytest.raises(EncodingError) as refused:
+        _read(CsvReader(), path, "A,B\n1,2\nsecret-value\n")
+
+    assert "secret-value" not in str(refused.value)
+    assert refused.value.__context__ is None or refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize("content", ["A\n1\n2\n3\n", "A\n1\n2\n3", 'A\n"1\n\n"\n2\n\n3\n\n'])
+def test_a_committed_record_that_is_not_there_is_an_error_with_evidence(path, content):
+    path.write_text(content)
+
+    assert CsvReader().place_after(listed(path), 3).done == (not content.endswith("\n\n"))
+    with pytest.raises(SourcePositionError, match=r"has 3 record\(s\) in \d+ bytes, but record 4 of it"):
+        CsvReader().place_after(listed(path), 4)

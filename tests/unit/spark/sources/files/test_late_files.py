@@ -1,0 +1,441 @@
+"""Files that change before the committed position, which the token cannot say: each run with its driver."""
+
+import calendar
+import gzip
+import json
+import os
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.sources.files import late_files
+from airflow_provider_snowpipe.spark.sources.files.groups import LISTING_FOLDER
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from tests.fake_snowpipe import PIPE, URL, KilledError
+from tests.memory_source import InProcessSpark
+
+HOUR_NS = 3_600_000_000_000
+
+
+class Folder:
+    """A source of one partition, ``a``, and runs over it."""
+
+    def __init__(self, path, snowpipe):
+        self.path, self.snowpipe, self.written = path, snowpipe, []
+
+    def write(self, name, rows=2, partition="a"):
+        """Add rows to a file."""
+        file = self.path / partition / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as out:
+            out.write(self.lines(rows))
+        return file
+
+    def lines(self, rows):
+        begin = len(self.written) + 1
+        self.written += range(begin, begin + rows)
+        return b"".join(b'{"ID": %d}\n' % number for number in self.written[begin - 1 :])
+
+    def run(self, prefix="job", on_data_loss="fail", **options):
+        """One run of the job; the rows that are in the table after it."""
+        spec = source_spec({"path": str(self.path), **options})
+        plan = JobPlan(
+            "app", URL, PIPE, prefix, "src", spec, credentials_variable="X", on_data_loss=on_data_loss
+        )
+        run = Run(plan, self.snowpipe.client(), object)
+        run.prepare()
+        run.load(InProcessSpark())
+        run.verify()
+        run.finish()
+        return self.rows(prefix)
+
+    def rows(self, prefix="job", partition="a"):
+        return [row["ID"] for row in self.snowpipe.channels[f"{prefix}_src_{partition}"].rows]
+
+    def listing(self):
+        """The file of its only listing."""
+        (kept,) = (self.path / LISTING_FOLDER).iterdir()
+        return kept
+
+    def refused(self, *said, **options):
+        """A run that stops before it opens a channel, and what it says."""
+        before, opened = self.rows(), len(self.snowpipe.did("open"))
+        with pytest.raises(SourcePositionError) as stopped:
+            self.run(**options)
+        assert (self.rows(), len(self.snowpipe.did("open"))) == (before, opened)
+        for word in said:
+            assert word in str(stopped.value)
+
+
+@pytest.fixture
+def tokyo(monkeypatch):
+    """A host whose own time is not UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.fixture
+def folder(tmp_path, snowpipe):
+    return Folder(tmp_path / "in", snowpipe)
+
+
+class TestDefault:
+    def test_new_file_before_the_committed_one_is_refused_with_name_size_and_remedy(self, folder):
+        folder.write("2.ndjson")
+        folder.run()
+        late = folder.write("1.ndjson")
+
+        folder.refused("job_src_a", "'1.ndjson'", "new", f"{late.stat().st_size} bytes", "on_late_files")
+        folder.refused("'1.ndjson'")
+
+    def test_earlier_file_that_grew_is_refused_with_both_sizes(self, folder):
+        before = folder.write("1.ndjson").stat().st_size
+        folder.write("2.ndjson")
+        folder.run()
+        after = folder.write("1.ndjson").stat().st_size
+
+        folder.refused("'1.ndjson'", f"{before} to {after} bytes")
+
+    def test_earlier_file_that_grew_is_refused_where_tokens_hold_digests(self, folder):
+        folder.write("1.ndjson")
+        folder.write("2.ndjson")
+        folder.run(verify="digest")
+        folder.write("1.ndjson")
+
+        folder.refused("'1.ndjson'", verify="digest")
+
+    def test_earlier_file_that_was_empty_is_refused_when_it_is_filled(self, folder):
+        folder.write("1.ndjson", 0)
+        folder.write("2.ndjson")
+        folder.run()
+        folder.write("1.ndjson")
+
+        folder.refused("'1.ndjson'", "0 to")
+
+    def test_empty_archive_that_is_filled_later_is_refused(self, folder):
+        (folder.write("2.ndjson").parent / "1.ndjson.gz").touch()
+        folder.run(pattern="*.ndjson*")
+        (folder.path / "a" / "1.ndjson.gz").write_bytes(gzip.compress(folder.lines(2)))
+
+        folder.refused("'1.ndjson.gz'", "0 to", pattern="*.ndjson*")
+
+    def test_earlier_file_rewritten_in_the_same_size_is_refused_with_its_time(self, folder):
+        file = folder.write("1.ndjson")
+        os.utime(file, ns=(HOUR_NS, HOUR_NS))
+        folder.write("2.ndjson")
+        folder.run()
+        later = (1_700_000_000_999_999_999,) * 2
+        os.utime(file, ns=later)
+        listed_at = json.loads(folder.listing().read_bytes())["listed_at"]
+
+        folder.refused("'1.ndjson'", "written 2023-11-14 22:13:20 UTC", f"listed at {listed_at}:")
+
+    def test_late_file_is_noticed_after_a_run_that_was_cut_short(self, folder, snowpipe):
+        folder.write("1.ndjson")
+        folder.write("2.ndjson")
+        snowpipe.fault(after="append", error=KilledError())
+        with pytest.raises(KilledError):
+            folder.run()
+        snowpipe.commit()
+        assert folder.rows()
+        folder.write("0.ndjson")
+
+        folder.refused("'0.ndjson'")
+
+    def test_all_late_files_of_a_partition_are_counted(self, folder):
+        folder.write("99.ndjson")
+        folder.run()
+        for number in range(10):
+            folder.write(f"{number:02}.ndjson")
+        folder.refused("10 file", "'00.ndjson'", "). ")
+        folder.write("10.ndjson")
+        folder.write("11.ndjson")
+
+        folder.refused("12 file", "and 2 more. ")
+
+
+class TestNormalUse:
+    """What a source does every day is no reason to stop."""
+
+    def test_later_files_and_growth_of_the_committed_one(self, folder):
+        folder.write("1.ndjson")
+        folder.run(growing=True)
+        folder.write("1.ndjson")
+        folder.write("2.ndjson")
+        assert folder.run(growing=True) == [1, 2, 3, 4, 5, 6]
+        folder.write("3.ndjson", 1)
+        assert folder.run(growing=True) == [1, 2, 3, 4, 5, 6, 7]
+
+    def test_files_written_in_any_order_before_the_first_run(self, folder):
+        for name in ("3", "1", "2"):
+            folder.write(f"{name}.ndjson", 1)
+        assert folder.run() == [2, 3, 1]
+        assert folder.run() == [2, 3, 1]
+
+    def test_a_file_between_the_committed_one_and_one_that_is_listed(self, folder, snowpipe):
+        folder.write("1.ndjson")
+        folder.write("3.ndjson")
+        folder.run()
+        snowpipe.channels["job_src_a"].committed = "1.ndjson:2"
+        folder.write("2.ndjson")
+        assert folder.run()[-4:] == [5, 6, 3, 4]
+
+    def test_files_that_are_archived_or_emptied(self, folder):
+        first, second = folder.write("1.ndjson"), folder.write("2.ndjson")
+        folder.write("3.ndjson")
+        folder.run()
+        first.unlink()
+        second.write_bytes(b"")
+        folder.write("4.ndjson", 1)
+        assert folder.run() == [1, 2, 3, 4, 5, 6, 7]
+
+    def test_an_older_file_time(self, folder):
+        file = folder.write("1.ndjson")
+        folder.write("2.ndjson")
+        folder.run()
+        os.utime(file, ns=(HOUR_NS, HOUR_NS))
+        assert folder.run() == [1, 2, 3, 4]
+
+    def test_another_job_over_the_same_files_that_begins_later(self, folder):
+        folder.write("2.ndjson", 1)
+        folder.run()
+        folder.write("1.ndjson", 1)
+        assert folder.run("other") == [2, 1]
+        folder.refused("'1.ndjson'")
+
+    def test_a_channel_that_earlier_versions_loaded_is_taken_as_it_is(self, folder, snowpipe):
+        folder.write("1.ndjson")
+        folder.write("2.ndjson")
+        snowpipe.channel("job_src_a", committed="2.ndjson:2", rows_inserted=2)
+        assert folder.run() == []
+        folder.write("1.ndjson")
+        folder.refused("'1.ndjson'")
+
+    def test_a_token_that_was_reset(self, folder, snowpipe):
+        folder.write("2.ndjson", 1)
+        folder.run()
+        folder.write("1.ndjson", 1)
+        snowpipe.channels["job_src_a"].committed = None
+        assert folder.run()[-2:] == [2, 1]
+
+    def test_the_kept_listing_is_no_file_of_the_source(self, folder):
+        folder.write("1.json", 1)
+        for _ in range(2):
+            assert folder.run(pattern="**/*", group_by="directory") == [1]
+        assert (folder.path / LISTING_FOLDER).is_dir()
+        assert set(folder.snowpipe.channels) == {"job_src_a"}
+
+
+class TestWarn:
+    def test_it_names_the_file_once_and_goes_on(self, folder, caplog):
+        folder.write("2.ndjson", 1)
+        folder.run()
+        folder.write("1.ndjson", 1)
+        folder.write("3.ndjson", 1)
+
+        assert folder.run(on_late_files="warn") == [1, 3]
+        assert "'1.ndjson'" in caplog.text
+        caplog.clear()
+        assert folder.run(on_late_files="warn") == [1, 3]
+        assert [one for one in caplog.records if one.name.startswith("airflow_provider")] == []
+
+    def test_what_it_named_is_accepted_from_then_on(self, folder):
+        folder.write("2.ndjson", 1)
+        folder.run()
+        folder.write("1.ndjson", 1)
+        folder.run(on_late_files="warn")
+
+        assert folder.run() == [1]
+        folder.write("0.ndjson", 1)
+        folder.refused("'0.ndjson'", "1 file")
+
+
+class TestListing:
+    def test_it_is_the_file_that_runs_of_other_releases_look_for(self, folder):
+        file = folder.write("1.ndjson")
+        folder.run()
+
+        kept = folder.listing()
+        content = json.loads(kept.read_bytes())
+        # blake2b of 16 bytes over the account's address with the pipe, a line feed, and the channel
+        assert kept.name == "eaadb52f4911d0eef12185fd1f819ae0.json"
+        assert content.pop("listed_at").endswith(" UTC")
+        assert content == {
+            "version": 1, "target": PIPE.address(URL), "channel": "job_src_a",
+            "files": {"1.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]},
+        }  # fmt: skip
+
+    def test_it_stays_as_it_is_while_the_files_do(self, folder):
+        folder.write("1.ndjson")
+        folder.run()
+        folder.listing().chmod(0o400)
+
+        folder.run()
+
+        assert folder.listing().stat().st_mode & 0o777 == 0o400
+
+    def test_times_are_told_in_utc_wherever_the_driver_is(self, folder, tokyo):
+        file = folder.write("1.ndjson")
+        folder.write("2.ndjson")
+        folder.run()
+        at = time.strptime(json.loads(folder.listing().read_bytes())["listed_at"], "%Y-%m-%d %H:%M:%S UTC")
+        assert abs(calendar.timegm(at) - time.time()) < 3600
+        os.utime(file, ns=(4_000_000_000 * 10**9,) * 2)
+
+        folder.refused("written 2096-10-02 07:06:40 UTC")
+
+    def test_it_can_be_kept_elsewhere(self, folder, tmp_path):
+        folder.write("2.ndjson")
+        elsewhere = str(tmp_path / "kept" / "listings")
+        folder.run(listing_path=elsewhere)
+        folder.write("1.ndjson")
+
+        folder.refused("'1.ndjson'", listing_path=elsewhere)
+        assert not (folder.path / LISTING_FOLDER).exists()
+
+    def test_a_place_that_cannot_be_written_is_refused(self, folder, tmp_path, snowpipe):
+        folder.write("1.ndjson")
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigurationError, match="listing_path"):
+            folder.run(listing_path=str(tmp_path / "file"))
+        assert snowpipe.did("open") == []
+
+    def test_a_source_that_may_only_be_read_is_loaded_with_a_warning(self, folder, monkeypatch, caplog):
+        folder.write("1.ndjson")
+
+        def refuse(*_, **__):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(late_files.Listings, "_keep", refuse)
+
+        assert folder.run() == [1, 2]
+        assert "listing_path" in caplog.text
+
+    def test_a_place_that_cannot_be_written_is_a_warning_where_late_files_are(self, folder, tmp_path, caplog):
+        folder.write("1.ndjson")
+        (tmp_path / "file").touch()
+        assert folder.run(listing_path=str(tmp_path / "file"), on_late_files="warn") == [1, 2]
+        assert "listing_path" in caplog.text
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b'{"version": 1}', b'{"version": 9, "files": {}}'])
+    def test_one_that_cannot_be_read_is_refused_by_its_path(self, folder, content):
+        folder.write("1.ndjson")
+        folder.run()
+        (kept,) = (folder.path / LISTING_FOLDER).iterdir()
+        kept.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=kept.name):
+            folder.run()
+
+    def test_it_is_as_it_was_when_the_run_was_refused(self, folder):
+        folder.write("2.ndjson")
+        folder.run()
+        (kept,) = (folder.path / LISTING_FOLDER).iterdir()
+        before = kept.read_bytes()
+        folder.write("1.ndjson")
+        folder.refused("'1.ndjson'")
+        assert kept.read_bytes() == before
+
+    def test_a_partition_that_is_refused_leaves_the_listings_of_the_others(self, folder):
+        for partition in ("a", "b"):
+            folder.write("2.ndjson", partition=partition)
+        folder.run()
+        kept = {file: file.read_bytes() for file in (folder.path / LISTING_FOLDER).iterdir()}
+        folder.write("1.ndjson", partition="b")
+        folder.write("3.ndjson", partition="a")
+        folder.refused("job_src_b")
+        assert {file: file.read_bytes() for file in (folder.path / LISTING_FOLDER).iterdir()} == kept
+
+
+class TestNumbering:
+    """``log_10`` after ``log_9`` was archived sorts before the token's own file."""
+
+    @pytest.fixture(autouse=True)
+    def archived(self, folder):
+        file = folder.write("log_9.ndjson")
+        folder.run()
+        file.unlink()
+        folder.write("log_10.ndjson")
+
+    @pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
+    def test_a_number_that_goes_on_and_sorts_before_the_token_is_refused(self, folder, on_data_loss):
+        with pytest.raises(ConfigurationError, match=r"log_9.*log_10.*numbering"):
+            folder.run(on_data_loss=on_data_loss)
+        assert folder.rows() == [1, 2]
+
+    def test_where_numbers_mean_nothing_it_is_a_late_file(self, folder):
+        folder.refused("log_10", on_data_loss="skip", numbering="ignored")
+
+
+class TestLinks:
+    """A file that the source reaches by two paths would be loaded twice."""
+
+    @pytest.mark.parametrize("link", ["a/2.ndjson", "b/1.ndjson"])
+    def test_a_file_and_a_link_to_it_are_refused(self, folder, link, snowpipe):
+        file = folder.write("1.ndjson")
+        (folder.path / link).parent.mkdir(exist_ok=True)
+        (folder.path / link).symlink_to(file)
+        with pytest.raises(ConfigurationError, match="link"):
+            folder.run()
+        assert snowpipe.did("open") == []
+
+    def test_a_linked_partition_is_refused(self, folder):
+        folder.write("1.ndjson")
+        (folder.path / "b").symlink_to(folder.path / "a")
+        with pytest.raises(ConfigurationError, match="link"):
+            folder.run()
+
+    def test_a_hard_link_is_refused(self, folder):
+        file = folder.write("1.ndjson")
+        os.link(file, file.with_name("2.ndjson"))
+        with pytest.raises(ConfigurationError, match="link"):
+            folder.run()
+
+    def test_links_to_other_files_are_taken(self, folder, tmp_path):
+        for name in ("1", "2"):
+            (tmp_path / name).write_bytes(folder.lines(1))
+            (folder.path / "a").mkdir(parents=True, exist_ok=True)
+            (folder.path / "a" / f"{name}.ndjson").symlink_to(tmp_path / name)
+        assert folder.run() == [1, 2]
+
+    def test_empty_files_may_be_one(self, folder):
+        folder.write("1.ndjson")
+        empty = folder.write("2.ndjson", 0)
+        os.link(empty, empty.with_name("3.ndjson"))
+        assert folder.run() == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_series_of_changes_is_loaded_exactly_or_refused_by_name(folder, seed):
+    draw, committed = random.Random(seed), ""
+    folder.write("3.ndjson", 1)
+    for _ in range(10):
+        early = set()
+        for _ in range(draw.randint(0, 3)):
+            lowest = 0 if draw.random() < 0.1 else int(committed[:1] or 0)
+            name, rows = f"{draw.randint(lowest, 9)}.ndjson", draw.choice([0, 1, 2])
+            folder.write(name, rows)
+            early |= {repr(name)} if rows and name < committed else set()
+        if early:
+            folder.refused(*early, growing=True)
+            folder.refused(*early, growing=True)
+            return
+        assert sorted(folder.run(growing=True)) == folder.written
+        committed = str(folder.snowpipe.channels["job_src_a"].committed).partition(":")[0]
+
+
+def test_load_is_refused_with_the_reason(folder):
+    with pytest.raises(ConfigurationError, match=r"on_late_files.*order"):
+        source_spec({"path": str(folder.path), "on_late_files": "load"})
+
+
+def test_an_empty_listing_path_is_refused(folder):
+    with pytest.raises(ConfigurationError, match="listing_path"):
+        replace(source_spec({"path": str(folder.path)}), listing_path="")

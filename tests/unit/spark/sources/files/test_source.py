@@ -1,0 +1,29 @@
+"""The source as the driver and a task use it: partitions, and the positions of what is read."""
+
+import gzip
+
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+
+
+def _ends(path, **options):
+    (partition,) = FileSource(FileSourceSpec(str(path), group_by="all", **options), "fail").partitions()
+    return [str(part.end) for part in partition.read(partition.resume(None), BatchLimits())]
+
+
+def test_only_a_last_file_that_can_grow_keeps_its_unfinished_line_back(tmp_path):
+    (tmp_path / "1.ndjson").write_bytes(b"{}\n{}")
+    (tmp_path / "2.ndjson").write_bytes(b"{}\n{}")
+    assert _ends(tmp_path, growing=True) == ["1.ndjson:1", "1.ndjson:2", "2.ndjson:1"]
+
+    (tmp_path / "2.ndjson").unlink()
+    (tmp_path / "2.ndjson.gz").write_bytes(gzip.compress(b"{}\n{}"))
+    assert _ends(tmp_path, growing=True, pattern="*.ndjson*")[-1] == "2.ndjson.gz:2"
+
+
+def test_empty_files_between_others_are_passed_over(tmp_path):
+    for name, content in (("1.csv", "A\n1\n"), ("2.csv", ""), ("3.csv", "A\n"), ("4.csv", "A\n2\n3")):
+        (tmp_path / name).write_text(content)
+
+    assert _ends(tmp_path, format="csv") == ["1.csv:1", "4.csv:1", "4.csv:2"]

@@ -1,0 +1,47 @@
+import pytest
+
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"format": "parquet", "compression": "gzip"}, "compression 'gzip' is only for format 'text' or"),
+        ({"format": "parquet", "growing": True}, "growing True is only for format"),
+        ({"format": "ndjson", "columns": ["A"]}, r"columns \('A',\) is only for format 'csv' or 'parquet'"),
+        ({"format": "orc", "delimiter": ";"}, "delimiter ';' is only for format 'csv'"),
+        ({"format": "ndjson", "text_column": "X"}, "text_column 'X' is only for format 'text'"),
+        ({"format": "avro", "null_values": []}, r"null_values \(\) is only for format 'csv'"),
+        ({"format": "csv", "columns": []}, "columns is empty"),
+        ({"format": "csv", "columns": "A"}, "source columns is 'A': it must be a list of texts"),
+        ({"format": "csv", "delimiter": ""}, "delimiter is '': give one ASCII character"),
+        ({"format": "csv", "delimiter": "||"}, r"delimiter is '\|\|'"),
+        ({"format": "csv", "quote": "»"}, "quote is '»'.*or '' where"),
+        ({"format": "csv", "escape": "\n"}, "escape is"),
+        ({"format": "csv", "escape": '"'}, "must differ"),
+        ({"format": "csv", "header": False}, "header is False: give column_names"),
+        ({"format": "xml"}, "source format is 'xml': it must be one of"),
+        ({"growing": True, "compression": "zstd"}, "a compressed file cannot grow"),
+        ({"group_by": "partition"}, "partition_key is None: with group_by='partition' give the key"),
+        ({"partition_key": "day"}, "partition_key 'day' is only for group_by='partition'"),
+        ({"partition_columns": True}, "partition_columns True is only for group_by='partition'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_by_name_and_value(options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        source_spec({"path": "/data", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "glob"),
+    [
+        ({}, "*.ndjson"),
+        ({"format": "text"}, "*.txt"),
+        ({"format": "parquet"}, "*.parquet"),
+        ({"format": "csv", "pattern": "*.tsv.gz"}, "*.tsv.gz"),
+    ],
+)
+def test_a_format_has_its_own_pattern(options, glob):
+    assert FileSourceSpec("/data", **options).glob == glob

@@ -1,0 +1,105 @@
+import bz2
+import gzip
+import lzma
+import random
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, pieces
+from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
+from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
+from tests.unit.spark.sources.files.conftest import listed
+
+PACKED = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+ENDINGS = pytest.mark.parametrize("ending", sorted(PACKED))
+TEXT = b"".join(b'{"ID":%d,"S":"%d"}\n' % (n, random.Random(n).getrandbits(200)) for n in range(40))
+
+
+@ENDINGS
+def test_every_row_of_a_compressed_file_can_be_resumed_after(tmp_path, check_every_resume, ending):
+    path = tmp_path / f"a.ndjson.{ending}"
+    path.write_bytes(PACKED[ending](TEXT))
+
+    rows = check_every_resume(LineReader(), listed(path), count=40)
+
+    assert [row["ID"] for row in rows] == list(range(40))
+
+
+@ENDINGS
+@pytest.mark.parametrize("read_bytes", [1, 7, 1000, 1 << 20])
+def test_pieces_from_any_offset_are_the_rest_of_the_text(tmp_path, ending, read_bytes):
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(PACKED[ending](TEXT))
+    kind = compression_of(listed(path), "auto")
+
+    for offset in (0, 1, 6, 7, 8, 999, len(TEXT) - 1, len(TEXT)):
+        found = b"".join(pieces(listed(path), offset, compression=kind, read_bytes=read_bytes))
+        assert found == TEXT[offset:]
+
+
+@ENDINGS
+def test_a_file_of_several_compressed_parts_is_read_to_its_end(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(PACKED[ending](TEXT[:100]) + PACKED[ending](TEXT[100:]))
+
+    kind = compression_of(listed(path), "auto")
+    assert b"".join(pieces(listed(path), 0, compression=kind)) == TEXT
+
+
+@ENDINGS
+def test_a_compressed_file_that_is_cut_off_is_an_error_and_no_end(tmp_path, ending):
+    path = tmp_path / f"a.ndjson.{ending}"
+    packed = PACKED[ending](TEXT)
+    path.write_bytes(packed[: len(packed) - 9])
+
+    with pytest.raises(EncodingError, match=r"a\.ndjson\.\w+' cannot be decompressed as \w+ after .*cut off"):
+        list(pieces(listed(path), 0, compression=compression_of(listed(path), "auto")))
+
+
+def test_a_file_that_is_not_compressed_as_said_is_refused(tmp_path):
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(TEXT)
+
+    with pytest.raises(EncodingError, match="cannot be decompressed as gzip after 0 bytes"):
+        list(pieces(listed(path), 0, compression="gzip"))
+
+
+def test_a_compressed_file_that_changed_its_size_is_refused(tmp_path):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(TEXT))
+    file = SourceFile("a.gz", str(path), path.stat().st_size - 1)
+
+    with pytest.raises(SourcePositionError, match=r"grew from \d+ to \d+ bytes.*rename it"):
+        list(pieces(file, 0, compression="gzip"))
+
+
+@ENDINGS
+def test_a_committed_line_that_a_compressed_file_lacks_is_an_error_with_evidence(tmp_path, ending):
+    path = tmp_path / f"a.ndjson.{ending}"
+    path.write_bytes(PACKED[ending](TEXT))
+
+    with pytest.raises(SourcePositionError, match=r"has 40 line\(s\) in .*but line 41 of it is committed"):
+        LineReader().place_after(listed(path), 41)
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "found"),
+    [
+        ("a.GZ", "auto", "gzip"),
+        ("a.log.zst", "auto", "zstd"),
+        ("a.bz2", "auto", "bz2"),
+        ("a.xz", "auto", "xz"),
+        ("a.gz.log", "auto", "none"),
+        ("a", "gzip", "gzip"),
+        ("a.gz", "none", "none"),
+    ],
+)
+def test_compression_goes_by_the_name_unless_it_is_declared(name, declared, found):
+    assert compression_of(SourceFile(name, name, 1), declared) == found

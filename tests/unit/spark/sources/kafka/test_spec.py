@@ -1,0 +1,143 @@
+import json
+from dataclasses import asdict
+
+import pytest
+
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+BASE = {"kind": "kafka", "bootstrap_servers": "a:9092,b:9092", "topics": ["orders"]}
+
+
+def test_spec_survives_its_way_through_the_plan():
+    spec = source_spec(
+        {
+            **BASE,
+            "topics": ["orders", "returns"],
+            "metadata": ["topic", "offset"],
+            "options": {"security.protocol": "SASL_SSL", "fetch.min.bytes": 1},
+            "start": "timestamp",
+            "start_timestamp": "2026-01-31T06:00:00+01:00",
+        }
+    )
+
+    again = source_spec(json.loads(json.dumps(asdict(spec))))
+
+    assert again == spec
+    assert spec.metadata == {"topic": "KAFKA_TOPIC", "offset": "KAFKA_OFFSET"}
+    assert spec.start_milliseconds == 1769835600000
+    assert spec.offset_format == "integer"
+    assert spec.address == "kafka://a:9092/orders,returns"
+
+
+def test_channels_are_named_as_the_kafka_connector_names_them():
+    spec = source_spec({**BASE, "topics": ["orders", "returns"]})
+
+    assert spec.channel("loader", spec.default_name, "returns_7") == "loader_returns_7"
+    with pytest.raises(ConfigurationError, match=r"named by their topic.*leave source_name out"):
+        spec.channel("loader", "mine", "returns_7")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topics": []}, "topics is \\[\\] and topic_pattern is None: give one of the two"),
+        ({"topic_pattern": "o.*"}, "give one of the two"),
+        ({"topics": [], "topic_pattern": "("}, "no regular expression"),
+        ({"topics": ["a", "a"]}, "name each topic once"),
+        ({"topics": [1]}, "must be a list of names"),
+        ({"bootstrap_servers": ""}, "conn_id"),
+        ({"start": "timestamp"}, "start_timestamp"),
+        ({"start_timestamp": "2026-01-31T06:00:00Z"}, "only then"),
+        ({"start": "timestamp", "start_timestamp": "2026-01-31T06:00:00"}, "with a zone"),
+        ({"start": "timestamp", "start_timestamp": "now"}, "with a zone"),
+        ({"start": "latest"}, "needs a group_id"),
+        ({"value_format": "text"}, "needs value_column"),
+        ({"value_format": "text", "value_column": "T", "connect_envelope": True}, "envelope is JSON's"),
+        ({"metadata": ["topics"]}, "metadata names 'topics'"),
+        ({"metadata": {"topic": "T", "offset": "t"}}, "its own name"),
+        ({"metadata": 5}, "must be a list of fields"),
+        ({"timeout_seconds": 0}, "seconds above 0"),
+        ({"options": {"sasl.password": "hunter2"}}, "is a secret, and plans hold none"),
+        ({"options": {"group.id": "g"}}, "use the key 'group_id'"),
+        ({"options": {"oauth_cb": "a.b"}}, "is none that a Kafka source takes"),
+        ({"options": {"client.id": None}}, "give a text, a number or a boolean"),
+        ({"options": ["x"]}, "must be an object"),
+        ({"unknown": 1}, "unknown key 'unknown'"),
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused_with_their_remedy(changes, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        source_spec({**BASE, **changes})
+    assert "hunter2" not in str(caught.value)
+
+
+# Printed by Utils.deriveTableName of the Kafka connector 4.1.0 itself, run by Java.
+CONNECTORS = {
+    "shop": "SHOP",
+    "SHOP": "SHOP",
+    "_x$1": "_X$1",
+    "polygenelubricants": "POLYGENELUBRICANTS",
+    "a": "A_97",
+    "-": "___45",
+    "my-shop": "MY_SHOP_1462868599",
+    "9lives": "_9LIVES_1734846574",
+    "shop.orders": "SHOP_ORDERS_570428637",
+    "shop\n": "SHOP__109413332",
+    "é-shop": "___SHOP_1874254502",
+    "größe": "GR__E_98762257",
+    "Straße": "STRA_E_1808122922",
+    "日本": "____835047",
+    "😀-shop": "____SHOP_1285237472",
+    "\u0131-name": "___NAME_186888615",
+    "a..*b": "A_B_90997529",
+    "-polygenelubricants": "__POLYGENELUBRICANTS_1494012179",
+    "shop-slmpnqv": "SHOP_SLMPNQV_-2147483648",
+    "x" * 200: "X" * 200,
+}
+
+
+@pytest.mark.parametrize(("name", "prefix"), CONNECTORS.items(), ids=lambda one: ascii(one)[:30])
+def test_connector_name_gives_the_channels_and_the_group_of_the_kafka_connector(name, prefix):
+    spec = source_spec({**BASE, "connector_name": name})
+
+    assert spec.channel_prefix == prefix
+    assert spec.channel(prefix, spec.default_name, "orders_7") == f"{prefix}_orders_7"
+    assert spec.group_id == f"connect-{name}"
+
+
+def test_connector_name_survives_the_plan_and_a_group_of_its_own_stays():
+    spec = source_spec({**BASE, "connector_name": "my-shop", "group_id": "mine"})
+
+    assert spec.group_id == "mine"
+    assert source_spec(json.loads(json.dumps(asdict(spec)))) == spec
+    taken = source_spec({**BASE, "connector_name": "my-shop"})
+    assert source_spec(json.loads(json.dumps(asdict(taken)))) == taken
+
+
+def test_prefix_that_is_not_the_connectors_is_refused_with_both():
+    spec = source_spec({**BASE, "connector_name": "shop"})
+
+    with pytest.raises(ConfigurationError, match=r"'shop'.*SHOP"):
+        spec.channel("shop", spec.default_name, "orders_7")
+
+
+@pytest.mark.parametrize("name", ["", ".*", "x-" * 150])
+def test_connector_name_without_a_usable_prefix_is_refused(name):
+    with pytest.raises(ConfigurationError, match=r"connector_name|255"):
+        source_spec({**BASE, "connector_name": name})
+
+
+def test_other_spellings_of_a_channel_are_those_of_its_prefix_alone():
+    spec = source_spec(BASE)
+    assert set(spec.other_spellings("Shop", "Orders_0")) == {"SHOP_Orders_0", "shop_Orders_0"}
+    assert "MY_SHOP_1462868599_orders_0" in spec.other_spellings("my-shop", "orders_0")
+
+    taken = source_spec({**BASE, "connector_name": "My-Shop"})
+    assert {"My-Shop_orders_0", "my-shop_orders_0"} <= set(
+        taken.other_spellings(taken.channel_prefix, "orders_0")
+    )
+    assert taken.channel(taken.channel_prefix, taken.default_name, "orders_0") not in taken.other_spellings(
+        taken.channel_prefix, "orders_0"
+    )
