@@ -294,8 +294,6 @@ def test_the_answer_counts_the_rows_that_a_statement_changed(session: Connector)
 
     statement = "CREATE OR REPLACE TABLE counted AS SELECT * FROM VALUES (1), (2), (3) AS t(a)"
     assert stats(statement) == counts(3, 0, 0)
-        3, 0, 0
-    )
     assert stats("INSERT INTO counted VALUES (4)") == counts(1, 0, 0)
     assert stats("UPDATE counted SET a = 5 WHERE a > 2") == counts(0, 2, 0)
     assert stats("UPDATE counted SET a = 6 WHERE a > 9") == {}
