@@ -91,29 +91,6 @@ def test_server_side_bindings_keep_their_types(hook: SnowflakeHook) -> None:
         assert cursor.execute("SELECT count(*), max(s) FROM binds").fetchone() == (3, "b")
 
 
-def test_errors_carry_snowflakes_number_and_state(connection: Any) -> None:
-    from snowflake.connector.errors import ProgrammingError
-
-    with pytest.raises(ProgrammingError) as error:
-        connection.cursor().execute("SELECT * FROM nope")
-    assert (error.value.errno, error.value.sqlstate) == (2003, "42S02")
-    assert "does not exist or not authorized" in str(error.value)
-
-
-def test_a_rolled_back_transaction_leaves_nothing(connection: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("CREATE OR REPLACE TABLE tx (id INT)")
-    cursor.execute("BEGIN")
-    cursor.execute("INSERT INTO tx VALUES (1)")
-    cursor.execute("ROLLBACK")
-    cursor.execute("ROLLBACK")
-    cursor.execute("BEGIN")
-    cursor.execute("INSERT INTO tx VALUES (2)")
-    cursor.execute("COMMIT")
-    cursor.execute("COMMIT")
-    assert cursor.execute("SELECT id FROM tx").fetchall() == [(2,)]
-
-
 def test_without_autocommit_a_block_ends_its_transaction(connection: Any, hook: SnowflakeHook) -> None:
     import snowflake.connector
 
@@ -132,32 +109,6 @@ def test_without_autocommit_a_block_ends_its_transaction(connection: Any, hook: 
     )
     assert merged.rowcount == 1
     assert connection.cursor().execute("SELECT id FROM block ORDER BY id").fetchall() == [(1,), (3,)]
-
-
-def test_a_wrong_key_is_refused_at_once(hook: SnowflakeHook) -> None:
-    import snowflake.connector
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    parameters = {**hook._get_conn_params(), "private_key": key}
-    with pytest.raises(snowflake.connector.errors.DatabaseError, match="JWT"):
-        snowflake.connector.connect(**parameters)
-
-
-def test_use_and_alter_session_change_the_session(connection: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("CREATE SCHEMA IF NOT EXISTS local.side")
-    cursor.execute("USE SCHEMA side")
-    cursor.execute("ALTER SESSION SET QUERY_TAG = 'x', TIMEZONE = 'UTC'")
-    assert cursor.execute("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA(), CURRENT_USER()").fetchone() == (
-        "LOCAL",
-        "SIDE",
-        "DEMO",
-    )
-    cursor.execute("USE SCHEMA public")
 
 
 def test_a_sqlalchemy_engine_creates_fills_and_reads_a_table(hook: SnowflakeHook) -> None:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pytest
 import requests
@@ -164,20 +164,6 @@ def test_an_end_offset_token_wins_over_the_single_one(rest: Rest) -> None:
     rest.wait("BOTH", "8")
 
 
-def test_carriage_returns_and_empty_lines_are_no_rows(rest: Rest) -> None:
-    token = rest.open("LINED")
-    body = b'\r\n\n{"id":1}\r\n\r\n\n{"id":2}\r\n{"id":3}'
-    assert rest.append("LINED", body, continuationToken=token, endOffsetToken="3")[0] == 200
-    rest.wait("LINED", "3")
-    assert rest.sql("SELECT count(*) n, sum(id) s FROM lined") == [{"N": 3, "S": 6}]
-
-
-def test_an_append_without_rows_moves_the_token(rest: Rest) -> None:
-    token = rest.open("EMPTY")
-    assert rest.append("EMPTY", b"\n", continuationToken=token, endOffsetToken="5")[0] == 200
-    rest.wait("EMPTY", "5")
-
-
 def test_a_body_of_four_mebibytes_is_taken_and_one_byte_more_is_not(rest: Rest) -> None:
     token = rest.open("LARGE")
     row = b'{"id":1}' + b" " * 1015 + b"\n"
@@ -188,30 +174,6 @@ def test_a_body_of_four_mebibytes_is_taken_and_one_byte_more_is_not(rest: Rest) 
     assert rest.append("LARGE", body, continuationToken=token, endOffsetToken="1")[0] == 200
     rest.wait("LARGE", "1")
     assert rest.sql("SELECT count(*) n FROM large") == [{"N": 4096}]
-
-
-@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, zstd", "x"])
-def test_an_unknown_encoding_is_refused(rest: Rest, encoding: str) -> None:
-    token = rest.open("UNKNOWN")
-    headers = {"Content-Encoding": encoding}
-    status, kind, text = rest.append("UNKNOWN", b'{"id":1}\n', headers, continuationToken=token)
-    assert (status, kind) == (415, "application/json")
-    assert json.loads(text)["code"] == "UNSUPPORTED_CONTENT_ENCODING"
-
-
-@pytest.mark.parametrize(
-    ("encoding", "body"), [("gzip", b'{"id":1}\n'), ("zstd", zstandard.compress(b"{}")[:-1])]
-)
-def test_a_body_that_is_not_what_its_encoding_says_changes_nothing(
-    rest: Rest, encoding: str, body: bytes
-) -> None:
-    token = rest.open("LYING")
-    headers = {"Content-Encoding": encoding}
-    status, _, text = rest.append("LYING", body, headers, continuationToken=token, endOffsetToken="1")
-    assert (status, json.loads(text)["code"]) == (400, "INVALID_CONTENT_ENCODING")
-    assert rest.append("LYING", b'{"id":1}\n', continuationToken=token, endOffsetToken="2")[0] == 200
-    rest.wait("LYING", "2")
-    assert rest.sql("SELECT count(*) n FROM lying") == [{"N": 1}]
 
 
 def test_rows_of_the_tables_route_are_durable_when_it_answers(rest: Rest) -> None:
@@ -230,15 +192,6 @@ def test_the_tables_route_takes_no_tokens(rest: Rest, name: str) -> None:
     path = f"{DATA}/tables/UNTOLD/rows?requestId={uuid.uuid4()}&{name}=1"
     status, _, text = rest.call("POST", path, b'{"id":1}\n')
     assert (status, json.loads(text)["code"]) == (400, "INVALID_REQUEST")
-
-
-def test_names_in_paths_are_encoded_once(rest: Rest) -> None:
-    rest.sql('CREATE OR REPLACE TABLE "a/b %41+c" (id INT)')
-    pipe, channel = quote("a/b %41+c-STREAMING", safe=""), quote("k/1 \u00e4", safe="")
-    status, _, text = rest.call("PUT", f"{BASE}/pipes/{pipe}/channels/{channel}", b"{}")
-    assert status == 200, text
-    assert json.loads(text)["channel_status"]["pipe_name"] == "a/b %41+c-STREAMING"
-    assert json.loads(text)["channel_status"]["channel_name"] == "k/1 \u00e4"
 
 
 def test_a_dropped_channel_is_gone_and_says_what_it_had_committed(rest: Rest) -> None:
