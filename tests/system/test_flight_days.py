@@ -18,7 +18,6 @@ pytestmark = pytest.mark.airflow
 
 DAYS = "flight_days"
 SOME = ("2013-02-06", "2013-02-07")
-ALL = tuple(f"2013-04-{number:02}" for number in range(1, 31))
 
 
 def read_flights() -> pa.Table:
@@ -115,13 +114,3 @@ def check_days(load: FlightDays) -> None:
 @pytest.mark.begins(run=days_with_a_dead_worker)
 def test_days_of_flights_are_there_once_after_a_dead_worker(begun: FlightDays) -> None:
     check_days(begun)
-
-
-@pytest.mark.nightly  # integration/test_copy_operator proves a second run and many prefixes
-def test_a_month_of_flights_is_there_once_after_a_dead_worker_and_a_second_run(stack: Stack) -> None:
-    load = days_with_a_dead_worker(stack, ALL)
-    check_days(load)
-
-    load.trigger("second")
-    load.wait("second")
-    load.assert_every_flight_is_there_once()
