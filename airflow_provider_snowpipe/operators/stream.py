@@ -45,6 +45,7 @@ from airflow_provider_snowpipe.streaming.choice import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
+    error_line,
 )
 from airflow_provider_snowpipe.streaming.unknown_columns import named
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
@@ -302,9 +303,12 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                 raise
             DriverMemory(context, durable=self.durable).forget_driver()
             raise AirflowException(
-                f"snowpipe error: CommitTimeoutError: pipe {self._pipe_hook().pipe_name()}: not every "
-                f"channel has committed its target within {self.commit_timeout:g} s; the task's log says "
-                "which. Run again, which resumes from the committed tokens, or raise commit_timeout"
+                error_line(
+                    "CommitTimeoutError",
+                    f"pipe {self._pipe_hook().pipe_name()}: not every channel has committed its target "
+                    f"within {self.commit_timeout:g} s; the task's log says which. Run again, which resumes "
+                    "from the committed tokens, or raise commit_timeout",
+                )
             ) from error
 
     @property
