@@ -119,11 +119,11 @@ def test_quickstart_leads_to_committed_rows_as_it_is_printed(
     with _user_shell(script, tmp_path, shell) as user:
         printed, errors = user.communicate(timeout=1500)
 
-    airflow_log = tmp_path / "quickstart" / "airflow.log"
+    logs = [log.read_text()[-6000:] for log in sorted(tmp_path.glob("quickstart/*.log"))]
     with capsys.disabled():
         print(f"\nquickstart, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}:")
         print("\n".join(_seconds_of_blocks((tmp_path / "times").read_text())))
-    assert user.returncode == 0, f"{errors[-3000:]}\n{airflow_log.read_text()[-6000:]}"
+    assert user.returncode == 0, "\n".join([errors[-3000:], *logs])
     lines = [line for line in printed.splitlines() if line in expected.splitlines()]
     assert lines == expected.splitlines()
 
