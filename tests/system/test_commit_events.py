@@ -23,7 +23,7 @@ def committed_meters(stack: Stack) -> None:
 @pytest.mark.begins(run=committed_meters)
 @pytest.mark.usefixtures("begun")
 def test_the_example_starts_a_run_when_its_channel_commits(stack: Stack) -> None:
-    def runs() -> list[tuple[str, str]]:
+    def runs() -> list[tuple[str, ...]]:
         return query(stack, "SELECT run_id, state FROM dag_run WHERE dag_id = ?", WATCHER)
 
     api = stack.airflow.api
