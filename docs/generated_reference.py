@@ -30,7 +30,11 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+from airflow_provider_snowpipe import __version__
+
 PACKAGE = "airflow_provider_snowpipe"
+OTHERS = ("airflow", "pyspark", "pyarrow")
+"""Projects whose documentation ours links to."""
 _FIELD = re.compile(r"^:(?P<kind>\w+)(?: (?P<name>\w+))?: ?(?P<text>.*)$")
 _PLACE = re.compile(r"^<!-- generated: (?P<name>[\w-]+)(?: (?P<kind>\w+))? -->$", re.MULTILINE)
 _NEUTRAL_ROLE = re.compile(r":(?:class|func|meth|data|attr):`~?(?:[\w.]*\.)?(?P<name>\w+)`")
@@ -134,13 +138,34 @@ def _given_to_base(function: Any) -> set[str]:
 
 
 def further_arguments(kind: type) -> str | None:
-    """The class outside this package whose arguments a class takes, too; None where there is none."""
+    """The class of Airflow whose arguments a class takes, too, as Airflow's documentation names it.
+
+    None where there is none.
+    """
     if not hasattr(kind, "execute") or "kwargs" not in inspect.signature(kind.__init__).parameters:
         return None
-    return next(
-        (one.__name__ for one in kind.__mro__ if not one.__module__.startswith(PACKAGE) and _has_init(one)),
-        None,
-    )
+    found = next((one for one in kind.__mro__ if one not in _own_bases(kind) and _has_init(one)), None)
+    if found is None:
+        return None
+    is_public = found.__module__.startswith("airflow.sdk.") and _exists(f"airflow.sdk.{found.__name__}")
+    return f"airflow.sdk.{found.__name__}" if is_public else f"{found.__module__}.{found.__name__}"
+
+
+_RELEASE = re.compile(r"^## \[(?P<version>[^\]]+)\]", re.MULTILINE)
+
+
+def added_in(name: str, changelog: str, coming: str) -> str:
+    """The release that first names something, or the first one of all where none does.
+
+    :param name: what the changelog names
+    :param changelog: the changelog, the newest release first
+    :param coming: the version of what is not released yet
+    """
+    _, *parts = _RELEASE.split(changelog)
+    releases = list(zip(parts[::2], parts[1::2], strict=True))
+    naming = [version for version, text in releases if re.search(rf"\b{re.escape(name)}\b", text)]
+    oldest = (naming or [version for version, _ in releases])[-1]
+    return coming if oldest == "Unreleased" else oldest
 
 
 def _has_init(kind: type) -> bool:
@@ -239,6 +264,8 @@ def _process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any
         body.pop()
     if what == "class" and not _is_error(obj):
         body += _class_notes(obj)
+    if what in ("class", "exception", "function") and not any("versionadded::" in line for line in body):
+        body += ["", f".. versionadded:: {added_in(name.rpartition('.')[2], _changelog(), __version__)}"]
     found = {} if _is_error(obj) else parameters(obj)
     if found:
         missing = [one.name for one in found.values() if not one.text]
@@ -258,7 +285,12 @@ def _is_error(thing: Any) -> bool:
 
 def _class_notes(kind: type) -> list[str]:
     more = further_arguments(kind)
-    return ["", f"Further arguments are those of Airflow's ``{more}``."] if more else []
+    return ["", f"Further arguments are those of Airflow's :class:`~{more}`."] if more else []
+
+
+@cache
+def _changelog() -> str:
+    return (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def _parameter_lines(found: Mapping[str, Parameter]) -> Iterator[str]:
@@ -297,6 +329,11 @@ def _resolve(app: Sphinx, env: Any, node: pending_xref, text: nodes.TextElement)
         entry = domain.objects[found[0]]
         return _link(app, node, entry.docname, entry.node_id, text)
     return text if _is_known(node.get("py:module"), node.get("py:class"), target) else None
+
+
+def _leave_as_text(app: Sphinx, env: Any, node: pending_xref, text: nodes.TextElement) -> nodes.Node | None:
+    """Names of other projects are links where their inventories were reached, and text where not."""
+    return text if node.get("reftarget", "").lstrip(".~").split(".")[0] in OTHERS else None
 
 
 def _link(app: Sphinx, node: pending_xref, page: str, anchor: str, text: nodes.Node) -> nodes.reference:
@@ -621,6 +658,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", _process_docstring)
     app.connect("autodoc-process-signature", _process_signature)
     app.connect("missing-reference", _resolve)
+    app.connect("missing-reference", _leave_as_text, priority=900)  # after intersphinx
     app.connect("source-read", _fill)
     app.connect("env-get-outdated", _outdated)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

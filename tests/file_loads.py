@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,22 +21,6 @@ __all__ = ["set_connection"]
 
 _numbers = itertools.count(1)
 CHANNEL = "p_s_a"
-
-
-class CrashError(Exception):
-    """Stands for a worker that dies at this very place."""
-
-
-def die_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, run: Callable[[], object]) -> None:
-    """Run something that dies when it comes to a method."""
-
-    def die(*_: Any, **__: Any) -> None:
-        raise CrashError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, name, die)
-        with pytest.raises(CrashError):
-            run()
 
 
 class TaskInstance:
@@ -69,21 +52,12 @@ class Load:
         self.stage, self.pipe = f"{self.table}_STAGE", f"{self.table}_PIPE"
         service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
 
-    def make_pipe(self, path: str = "", options: str = "", into: str | None = None) -> None:
+    def make_pipe(self, path: str = "") -> None:
         """Make a stage and a pipe that loads NDJSON from it."""
         self.service.sql(f"CREATE STAGE IF NOT EXISTS {self.stage}")
         self.service.sql(
-            f"CREATE OR REPLACE PIPE {self.pipe} {options} AS COPY INTO {into or self.table} "
+            f"CREATE OR REPLACE PIPE {self.pipe} AS COPY INTO {self.table} "
             f"FROM @{self.stage}{path} FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
-        )
-
-    def pause_pipe(self, paused: bool = True) -> None:
-        self.service.sql(f"ALTER PIPE {self.pipe} SET PIPE_EXECUTION_PAUSED = {str(paused).upper()}")
-
-    def set_token(self, token: str, channel: str = CHANNEL) -> None:
-        self.service.sql(
-            "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN("
-            f"'LOCAL.PUBLIC.{self.table}', '{channel}', '{token}')"
         )
 
     def write(self, name: str, count: int = 2) -> None:
@@ -95,12 +69,12 @@ class Load:
             lines.writelines(json.dumps({"ID": number, "NAME": name}) + "\n" for number in new)
         self.ids += new
 
-    def stream(self, *names: str, rows: int | None = None) -> None:
-        """Do what the stream does: send the rows of files, or the first of them, and commit."""
+    def stream(self, *names: str) -> None:
+        """Do what the stream does: send the rows of files, and commit."""
         with self.service.client(self.table) as client:
             continuation = client.open_channel(CHANNEL).continuation_token
             for name in names:
-                for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines()[:rows], 1):
+                for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines(), 1):
                     continuation = client.append_rows(
                         CHANNEL,
                         line + b"\n",

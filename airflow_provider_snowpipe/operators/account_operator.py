@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, leave_channel_page, pipe_page
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def failing_at_once() -> Iterator[None]:
     except SnowpipeError as error:
         if error.retryable:
             raise
-        raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
+        raise AirflowFailException(error_line(type(error).__name__, error)) from error
 
 
 class AccountOperator(BaseOperator):

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.operators.shape_source import KafkaBacklog, is_ka
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from airflow_provider_snowpipe.streaming.targets import ChannelTarget
@@ -175,9 +175,12 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             if given is None or not isinstance(cause, AirflowException) or not is_deferral_timeout(cause):
                 raise
             raise AirflowException(
-                f"snowpipe error: FilesNotLoadedError: pipe {self.file_pipe}: nobody has told within "
-                f"{self.load_timeout:g} s and a margin that {len(given):,} files are loaded: see whether a "
-                "triggerer runs. Run again, which asks load history first"
+                error_line(
+                    "FilesNotLoadedError",
+                    f"pipe {self.file_pipe}: nobody has told within {self.load_timeout:g} s and a margin "
+                    f"that {len(given):,} files are loaded: see whether a triggerer runs. Run again, which "
+                    "asks load history first",
+                )
             ) from cause
 
     def on_kill(self) -> None:

@@ -40,7 +40,7 @@ from airflow_provider_snowpipe.spark.package_archive import write_package_archiv
 from airflow_provider_snowpipe.spark.report import UiAddresses
 from airflow_provider_snowpipe.spark.submit.local_spark import ClassDataArchive, QuickStart, is_local
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -132,7 +132,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         except SnowpipeError as error:
             if error.retryable:
                 raise
-            raise AirflowFailException(f"snowpipe error: {type(error).__name__}: {error}") from error
+            raise AirflowFailException(error_line(type(error).__name__, error)) from error
         except AirflowFailException:
             memory.forget()
             raise

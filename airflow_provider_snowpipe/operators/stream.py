@@ -42,7 +42,7 @@ from airflow_provider_snowpipe.operators.submission import (
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 
 if TYPE_CHECKING:
@@ -297,9 +297,12 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                 raise
             DriverMemory(context, durable=self.durable).forget_driver()
             raise AirflowException(
-                f"snowpipe error: CommitTimeoutError: pipe {self._pipe_hook().pipe_name()}: not every "
-                f"channel has committed its target within {self.commit_timeout:g} s; the task's log says "
-                "which. Run again, which resumes from the committed tokens, or raise commit_timeout"
+                error_line(
+                    "CommitTimeoutError",
+                    f"pipe {self._pipe_hook().pipe_name()}: not every channel has committed its target "
+                    f"within {self.commit_timeout:g} s; the task's log says which. Run again, which resumes "
+                    "from the committed tokens, or raise commit_timeout",
+                )
             ) from error
 
     @property

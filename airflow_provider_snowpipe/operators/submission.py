@@ -28,6 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RowsRejectedError,
     SnowpipeError,
     error_class,
+    error_line,
 )
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.targets import ChannelTarget
@@ -167,7 +168,7 @@ def job_error_of(error: str | None, error_type: str | None, output: str) -> tupl
         if not found:
             return None
         kind, text = found[-1]["kind"], found[-1]["text"]
-    return f"snowpipe error: {kind}: {text}", not error_class(kind).retryable
+    return error_line(kind, text), not error_class(kind).retryable
 
 
 def report_lines(report: RunReport) -> list[str]:
@@ -375,7 +376,7 @@ def end_of_task(error: SnowpipeError) -> AirflowException:
 
     :param error: the error
     """
-    text = f"snowpipe error: {type(error).__name__}: {error}"
+    text = error_line(type(error).__name__, error)
     return AirflowException(text) if error.retryable else AirflowFailException(text)
 
 

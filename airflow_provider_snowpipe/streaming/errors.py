@@ -492,6 +492,17 @@ def error_class(name: str) -> type[SnowpipeError]:
     return kind if isinstance(kind, type) and issubclass(kind, SnowpipeError) else SnowpipeError
 
 
+def error_line(kind: str, text: object) -> str:
+    """An error as a task's log has it, with the code by which the documentation lists its class.
+
+    :param kind: the name of the error's class; one that this package has not gets no code
+    :param text: what it says
+    """
+    found = error_class(kind)
+    code = f" [{found.error_id}]" if found.__name__ == kind else ""
+    return f"snowpipe error: {kind}: {text}{code}"
+
+
 # pragma: no mutate end
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import psutil
@@ -38,7 +37,6 @@ LONG = (
     "SELECT ID, concat('row ', coalesce(reflect('java.lang.Thread', 'sleep', 4L), '')) AS NAME "
     "FROM (SELECT /*+ REPARTITION(30) */ id AS ID FROM range({rows}))"
 )
-HELD = 600
 _numbers = itertools.count(1)
 
 
@@ -72,9 +70,9 @@ class Load:
         }
 
     @contextmanager
-    def worker(self, *, keeps_state: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    def worker(self) -> Iterator[subprocess.Popen[bytes]]:
         """Run the first try in a process of its own, which is killed when the block ends."""
-        worker = start_worker(self.options, self.state_file if keeps_state else None, self.log)
+        worker = start_worker(self.options, self.state_file, self.log)
         try:
             yield worker
         finally:
@@ -90,9 +88,8 @@ class Load:
 
         wait_until(holds, seconds=120, what=what)
 
-    def retry(self, try_number: int = 2, *, keeps_state: bool = True, **changes: Any) -> dict[str, Any]:
-        state = FileState(self.state_file) if keeps_state else None
-        return execute({**self.options, **changes}, state, try_number)
+    def retry(self, try_number: int = 2, **changes: Any) -> dict[str, Any]:
+        return execute({**self.options, **changes}, FileState(self.state_file), try_number)
 
     def place(self) -> DriverPlace:
         return DriverPlace(**FileState(self.state_file).values()["snowpipe_driver"])
@@ -112,24 +109,20 @@ class Load:
         """The names in the stage, without the folders."""
         return sorted(str(row["name"]).rpartition("/")[2] for row in self.service.sql(f"LIST @{self.stage}"))
 
-    def is_held(self) -> bool:
-        """True when the call that a fault holds up has arrived."""
-        return not self.service.admin("faults")["faults"]
-
     @property
     def applications(self) -> int:
         return len(list(self.events.iterdir()))
 
-    def assert_every_row_is_there_once(self, done: dict[str, Any], *, keeps_state: bool = True) -> None:
+    def assert_every_row_is_there_once(self, done: dict[str, Any]) -> None:
         """Also after a third try, which loads nothing and starts nothing."""
         applications = self.applications
         assert done["rows_loaded"] == done["rows"] == ROWS
         assert ids(self.service, self.table) == list(range(ROWS))
-        assert self.retry(3, keeps_state=keeps_state) == done
+        assert self.retry(3) == done
         assert ids(self.service, self.table) == list(range(ROWS))
         assert self.applications == applications
         assert self.staged() == ["loaded.json"]
-        assert not keeps_state or FileState(self.state_file).values() == {}
+        assert FileState(self.state_file).values() == {}
 
 
 @pytest.fixture
@@ -203,58 +196,3 @@ class TestWhileSparkWrites:
         assert load.applications == 2
         load.assert_every_row_is_there_once(done)
         assert list(load.work.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "keeps_state", [pytest.param(True, id="task-state"), pytest.param(False, id="before-Airflow-3.3")]
-)
-def test_a_worker_killed_between_its_files_and_the_manifest_has_loaded_nothing(
-    load: Load, *, keeps_state: bool
-) -> None:
-    """The files of a driver that has ended are staged again; without task state they are written anew."""
-    load.service.admin("faults", set=f"slow-put=0,slow-put={HELD}")  # one file, then the manifest
-    with load.worker(keeps_state=keeps_state) as worker:
-        load.wait(load.is_held, worker, "the manifest")
-        (name,) = load.staged()
-    load.service.admin("faults", clear=True)
-    assert name.endswith(".parquet")
-    assert ids(load.service, load.table) == []
-
-    done = load.retry(keeps_state=keeps_state)
-
-    assert load.applications == (1 if keeps_state else 2)
-    load.assert_every_row_is_there_once(done, keeps_state=keeps_state)
-
-
-@pytest.mark.parametrize("comes", ["before-the-retry", "after-the-retry"])
-def test_a_copy_whose_worker_was_killed_before_its_answer_counts_once(load: Load, comes: str) -> None:
-    load.service.admin("faults", set=f"slow-statement={HELD}")
-    with load.worker() as worker:
-        load.wait(load.is_held, worker, "COPY")
-    assert "attempt.json" in load.staged()
-    assert ids(load.service, load.table) == []
-
-    if comes == "before-the-retry":
-        load.service.admin("faults", clear=True)
-        wait_until(lambda: bool(ids(load.service, load.table)), seconds=60, what="COPY without its worker")
-    done = load.retry()
-    load.service.admin("faults", clear=True)
-
-    assert load.applications == 1
-    load.assert_every_row_is_there_once(done)
-
-
-def test_a_copy_that_comes_while_the_next_try_submits_the_same_is_one(load: Load) -> None:
-    load.service.admin("faults", set=f"slow-statement={HELD}")
-    with load.worker() as worker:
-        load.wait(load.is_held, worker, "COPY")
-    load.service.admin("faults", set=f"slow-statement={HELD}")
-    found: list[dict[str, Any]] = []
-    second = Thread(target=lambda: found.append(load.retry()))
-    second.start()
-    wait_until(load.is_held, seconds=60, what="COPY of the next try")
-    load.service.admin("faults", clear=True)
-    second.join(120)
-
-    assert load.applications == 1
-    load.assert_every_row_is_there_once(found[0])

@@ -24,17 +24,14 @@ import pytest
 
 from airflow_provider_snowpipe.spark import write_checked
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, with_suffix
 from tests.local_service import LocalService
 from tests.python_workers import daemons_of, kill_each, workers_of
-from tests.sdk_profile import write_sdk_profile
 from tests.spark_cluster import HOSTS, SPECULATION, StandaloneCluster, session_on
 from tests.spark_deeds import Deed, Deeds, deeds_of, doing
 from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
-from tests.spark_job import SparkJob, new_table, wait_until
+from tests.spark_job import SparkJob, wait_until
 from tests.spark_session import Door
-from tests.table_loads import TableLoads
 
 pytestmark = pytest.mark.spark
 
@@ -125,32 +122,6 @@ class TestJob:
         found = [(one.partition, one.rows, one.committed) for one in run.channels]
         assert found == [(group, ROWS, True) for group in GROUPS]
 
-    @pytest.mark.nightly
-    @pytest.mark.parametrize(
-        "death",
-        [
-            Deed("kill-worker", "row", "b", row=300),
-            Deed("raise", "received", "b"),
-            Deed("kill-executor", "commit-wait", "b"),
-        ],
-        ids=lambda death: f"{death.what}-{death.point}",
-    )
-    def test_whose_rows_the_sdk_carries_is_exact_too(
-        self, job: SparkJob, spark: Any, tmp_path: Path, death: Deed
-    ) -> None:
-        job.service.admin("faults", set=_delay(death.point))
-        deeds = deeds_of(tmp_path / "deeds", [death])
-        profile = write_sdk_profile(job.service, tmp_path / "profile.json")
-
-        with doing(deeds):
-            run = load(job, spark, sdk_profile=str(profile))
-
-        assert_exact(job)
-        assert len(deeds.notes(death.what)) == 1
-        assert [(one.partition, one.rows, one.committed) for one in run.channels] == [
-            (group, ROWS, True) for group in GROUPS
-        ]
-
     def test_fences_a_worker_that_comes_back_late(self, job: SparkJob, spark: Any, tmp_path: Path) -> None:
         deeds = deeds_of(tmp_path / "deeds", [Deed("freeze", "row", "b", row=200)])
 
@@ -186,32 +157,6 @@ class TestJob:
         assert_exact(job)
 
     @pytest.mark.nightly
-    def test_of_a_query_repeats_its_tasks_in_order_when_workers_died(
-        self, admin_service: LocalService, session: Any, cluster: StandaloneCluster, tmp_path: Path
-    ) -> None:
-        """The rows of all channels come out of one query, as those of tables do."""
-        loads = TableLoads(admin_service, session, tmp_path, new_table(admin_service, f"Q_{next(_numbers)}"))
-        shuffled = [number * 7919 % 3000 for number in range(3000)]
-        for file in range(4):
-            loads.write(f"{file}.parquet", shuffled[file::4])
-        admin_service.admin("faults", set="slow-append=0x3,slow-append=60x3")
-        with ThreadPoolExecutor(1) as pool:
-            source = loads.spec(partition_by="FILE")
-            loading = pool.submit(loads.load, source, limits=BatchLimits(rows=100))
-            try:
-                wait_until(lambda: loading.done() or _held(admin_service), seconds=300, what="held appends")
-                _kill_all_workers(cluster)
-            finally:
-                admin_service.admin("faults", clear=True)
-            channels = loading.result(_WRITE_SECONDS)
-
-        assert {one.committed for one in channels} == {True}
-        rows = admin_service.sql(f"SELECT ID, FILE FROM LOCAL.PUBLIC.{loads.table}")
-        for remainder in range(3):
-            found = [int(row["ID"]) for row in rows if row["FILE"] == f"g{remainder}"]
-            assert found == list(range(remainder, 3000, 3))
-
-    @pytest.mark.nightly
     @pytest.mark.parametrize("seed", seeds(rounds=2))
     def test_is_exact_under_faults_at_seeded_points(
         self, job: SparkJob, spark: Any, tmp_path: Path, seed: int
@@ -225,11 +170,6 @@ class TestJob:
 
         assert_exact(job)
         assert any((deeds.folder / f"deed-{number}").exists() for number in range(3)), deeds.each
-
-
-def _held(service: LocalService) -> bool:
-    """True when an append is held up by a fault that no later call will meet."""
-    return len(service.admin("faults")["faults"]) < 3
 
 
 def _ends(deeds: Deeds, pid: int) -> list[dict[str, Any]]:
@@ -257,18 +197,6 @@ class TestDataSource:
         self, session: Any, cluster: StandaloneCluster, door: Door, fault: Callable[[StandaloneCluster], None]
     ) -> None:
         _disturbed(session, door, lambda: fault(cluster), tries=1)
-
-        _assert_written(door)
-
-    @pytest.mark.nightly
-    def test_second_copy_of_a_slow_task_fences_the_first_one(self, session: Any, door: Door) -> None:
-        """The first append stands still until the write has ended: only another copy can send its rows."""
-        door.service.admin("faults", set="slow-append=3600x1")
-        try:
-            with _writing(_rows(session), door, tries=1):
-                pass
-        finally:
-            door.service.admin("faults", clear=True)
 
         _assert_written(door)
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from tests.spark_cluster import HOSTS, StandaloneCluster, spark_home
+from tests.spark_cluster import HOSTS, StandaloneCluster
 from tests.spark_deeds import POINTS, Deed, deeds_of
 from tests.spark_groups import GROUPS, ROWS, assert_exact, seeds
-from tests.spark_job import SparkJob, wait_until
+from tests.spark_job import SparkJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -70,66 +69,4 @@ def test_driver_killed_at_a_seeded_point_is_resumed_by_the_next_run(
 
     assert len(deeds.notes("kill-driver")) == 1, deeds.each
     assert codes == [-9, 0]
-    assert_exact(submitted)
-
-
-def test_job_switches_speculation_off_whatever_its_submitter_sets(
-    submitted: SparkJob, cluster: StandaloneCluster, tmp_path: Path
-) -> None:
-    deeds = deeds_of(tmp_path / "deeds", [Deed("stall", "row", "b", row=200)])
-    submitted.conf |= {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.quantile": "0.1",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.minTaskRuntime": "100ms",
-    }
-    with submitted.start(master=cluster.url) as running:
-        ended = {"a", "c"}
-        wait_until(
-            lambda: {note["partition"] for note in deeds.notes("ended")} == ended,
-            seconds=300,
-            what="the end of the other tasks",
-        )
-        # Far longer than speculation needs, which looks ten times a second; a line comes every other one.
-        wait_until(
-            lambda: running.out.read_text().count("snowpipe progress total") >= 4,
-            seconds=300,
-            what="four lines of progress",
-        )
-        deeds.release()
-        finished = running.wait()
-
-    assert finished.code == 0, finished.err[-3000:]
-    assert sorted(note["partition"] for note in deeds.notes("began")) == list(GROUPS)
-    assert_exact(submitted)
-
-
-def test_two_drivers_at_once_leave_every_row_once(submitted: SparkJob, cluster: StandaloneCluster) -> None:
-    submitted.conf["spark.cores.max"] = "2"
-    submitted.options["limits"] = BatchLimits(rows=20, requests_per_second=8)
-    with submitted.start(master=cluster.url) as first:
-        wait_until(lambda: any(submitted.committed(*GROUPS).values()), seconds=300, what="the first commit")
-        with submitted.start(master=cluster.url) as second:
-            ended = [first.wait(), second.wait()]
-    for one in ended:
-        if one.code != 0:
-            assert one.report is not None
-            assert one.report.error_type in {"ChannelFencedError", "ChannelInvalidError"}
-    if all(one.code for one in ended):
-        assert submitted.run(master=cluster.url).code == 0
-
-    assert_exact(submitted)
-
-
-def test_executors_inside_the_driver_survive_each_other(submitted: SparkJob, tmp_path: Path) -> None:
-    """``local-cluster``: an executor is a JVM of its own, without master or worker process."""
-    each = [Deed("kill-executor", "row", "a", row=300), Deed("kill-worker", "received", "c")]
-    deeds = deeds_of(tmp_path / "deeds", each)
-    submitted.env["SPARK_HOME"] = str(spark_home(tmp_path / "spark"))
-
-    finished = submitted.run(master="local-cluster[2,1,1024]")
-
-    assert finished.code == 0, finished.out[-2000:] + finished.err[-3000:]
-    assert [len(deeds.notes(one.what)) for one in each] == [1, 1]
     assert_exact(submitted)

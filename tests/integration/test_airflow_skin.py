@@ -10,32 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
-from tests.local_connection import append
+from tests.local_connection import TaskInstance, append
 from tests.local_service import LocalService
 
 __all__ = ["pem", "private_key", "set_connection"]
 
 Connect = Callable[..., str]
 _numbers = itertools.count(1)
-
-
-class TaskInstance:
-    """As much of a running task instance as the operator asks for."""
-
-    def __init__(self) -> None:
-        self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", "manual__1", -1
-        self.xcoms: dict[str, Any] = {}
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = value
 
 
 @pytest.fixture
@@ -115,29 +102,6 @@ class TestHook:
             "0 channel(s) listed.",
         )
 
-    def test_test_button_works_through_airflows_connection(
-        self, local_service: LocalService, table: str
-    ) -> None:
-        from airflow.sdk import Connection
-
-        connection = Connection(
-            conn_id="button",
-            conn_type="snowpipe",
-            host=local_service.url,
-            login=local_service.user,
-            extra=json.dumps(
-                {
-                    "account": local_service.account,
-                    "private_key_file": str(local_service.key_file),
-                    "ca_bundle": str(local_service.ca_file),
-                }
-            ),
-        )
-
-        ok, text = connection.test_connection()
-
-        assert ok, text
-
     def test_says_that_the_key_is_not_the_users(
         self, local_service: LocalService, connect: Connect, pem: str, table: str
     ) -> None:
@@ -148,23 +112,6 @@ class TestHook:
         assert not ok
         assert text.startswith("Failed at: account URL and credentials. ")
         assert "PRIVATE KEY" not in text
-
-    def test_says_that_the_table_is_unknown(self, local_service: LocalService, connect: Connect) -> None:
-        ok, text = SnowpipeHook(connect(local_service), table="NO_SUCH").test_connection()
-
-        assert not ok
-        assert text.startswith("Failed at: pipe. ")
-        assert "NO_SUCH" in text
-
-    def test_says_that_nothing_answers(
-        self, local_service: LocalService, connect: Connect, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("airflow_provider_snowpipe.hooks.snowpipe._TEST_BUDGET_SECONDS", 0.5)
-
-        ok, text = SnowpipeHook(connect(local_service, extra={"port": 9})).test_connection()
-
-        assert not ok
-        assert "https://127.0.0.1:9" in text
 
     def test_says_that_the_certificate_is_not_trusted(
         self, local_service: LocalService, connect: Connect
@@ -214,59 +161,10 @@ class TestWaiting:
         assert event == {"status": "success", "tokens": {"c1": "a:2", "c2": "b:1"}}
         assert ids_of(local_service, table) == [0, 0, 1]
 
-    def test_trigger_survives_a_crash_and_restart_of_the_service(
-        self, crash_service: LocalService, connect: Connect
-    ) -> None:
-        table = "CRASHED"
-        crash_service.sql(f"CREATE TABLE {table} (ID INTEGER, NAME VARCHAR)")
-        append(crash_service, table, "c1", ["a:1"])
-        trigger = SnowpipeCommitTrigger(
-            targets={"c1": "a:2"},
-            offset_format="file:line",
-            snowflake_conn_id=connect(crash_service),
-            table=table,
-            poll_interval=0.1,
-        )
-
-        async def crash_and_restart() -> dict[str, Any]:
-            waiting = asyncio.ensure_future(_first(trigger))
-            await asyncio.to_thread(_wait_for_polls, crash_service, 1)
-            await asyncio.to_thread(crash_service.kill)
-            await asyncio.to_thread(crash_service.launch)
-            assert not waiting.done()
-            await asyncio.to_thread(append, crash_service, table, "c1", ["a:1", "a:2"])
-            return await waiting
-
-        event = asyncio.run(asyncio.wait_for(crash_and_restart(), 240))
-
-        assert event == {"status": "success", "tokens": {"c1": "a:2"}}
-
-    def test_missing_channel_fails(self, local_service: LocalService, connect: Connect, table: str) -> None:
-        with pytest.raises(AirflowFailException, match="nobody"):
-            sensor(connect(local_service), table, {"nobody": "a:1"}).execute(context())
-
-    def test_unknown_table_is_said(self, local_service: LocalService, connect: Connect) -> None:
-        with pytest.raises(AirflowException, match="NO_SUCH"):
-            sensor(connect(local_service), "NO_SUCH", {"c": "a:1"}).execute(context())
-
 
 async def _first(trigger: SnowpipeCommitTrigger) -> dict[str, Any]:
     (payload,) = [event.payload async for event in trigger.run()]
     return payload
-
-
-def test_a_writer_of_its_own_and_the_sensor_agree(
-    local_service: LocalService, connect: Connect, table: str
-) -> None:
-    with local_service.client(table) as client, Channel.open(client, "own", FileLineOffset) as channel:
-        target = FileLineOffset("f", 1)
-        channel.append(b'{"ID": 7, "NAME": "x"}\n', target, target, rows=1)
-        channel.flush()
-
-        assert sensor(connect(local_service), table, {"own": str(target)}).execute(context()) == {
-            "own": "f:1"
-        }
-    assert ids_of(local_service, table) == [7]
 
 
 def _wait_for_polls(service: LocalService, times: int) -> None:

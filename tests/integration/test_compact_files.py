@@ -7,18 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
 from pyarrow import orc
 
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
-from tests.airflow_version import AIRFLOW
 from tests.file_pipes import PipePlace, task_context
 from tests.local_connection import connect
 from tests.local_service import LocalService
@@ -143,17 +140,6 @@ def test_rows_keep_their_format_and_get_the_columns_of_all_files(
     assert int(odd["N"]) == 20
 
 
-def test_files_of_the_right_size_are_staged_as_they_are(
-    place: PipePlace, submitted: Submissions, tmp_path: Path
-) -> None:
-    ndjson(tmp_path / "in", 1)
-    done = stage(place, tmp_path / "in")
-
-    assert done["files"] == ["0/00000.ndjson"]
-    assert "combined" not in done
-    assert submitted == []
-
-
 def test_what_a_dead_try_has_staged_is_in_no_list(
     place: PipePlace, submitted: Submissions, tmp_path: Path
 ) -> None:
@@ -171,29 +157,3 @@ def test_what_a_dead_try_has_staged_is_in_no_list(
     assert len(submitted) == 2
     copy(place, done["files"], JSON)
     assert place.ids() == list(range(rows))
-
-
-@pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
-def test_objects_of_a_store_are_brought_here_and_left_nowhere(
-    place: PipePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    store = fsspec.filesystem("memory")
-    folder = f"/compact/{place.table}"
-    store.pipe({f"{folder}/{n}/[x].ndjson": b'{"ID": %d}\n' % n for n in range(30)})
-    done = stage(place, f"memory://{folder}")
-
-    assert len(done["files"]) == 1
-    copy(place, done["files"], JSON)
-    assert place.ids() == list(range(30))
-    # The connector's client of a transfer removes its empty folder when it is collected.
-    assert [path for path in (tmp_path / "temporary").rglob("*") if path.is_file()] == []
-
-
-def test_files_of_two_kinds_are_refused(place: PipePlace, tmp_path: Path) -> None:
-    ndjson(tmp_path / "in", 2)
-    (tmp_path / "in" / "x.csv").write_text("1,x\n")
-
-    with pytest.raises(AirflowFailException, match="kind"):
-        stage(place, tmp_path / "in")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import json
 import logging
 import threading
 from collections.abc import Iterator
-from decimal import Decimal
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -63,57 +61,6 @@ def test_a_hook_run_that_fails_half_way_leaves_nothing(hook: SnowflakeHook) -> N
     assert hook.get_first("SELECT count(*) FROM half") == (0,)
 
 
-def test_every_type_and_its_null_come_back(connection: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute(f"CREATE OR REPLACE TABLE types ({COLUMNS})")
-    cursor.execute(f"INSERT INTO types SELECT {VALUES}")
-    cursor.execute("INSERT INTO types (id) VALUES (NULL)")
-    first, second = cursor.execute("SELECT * FROM types ORDER BY id NULLS LAST").fetchall()
-    moment = dt.datetime(2026, 1, 1, 0, 0, 1, 500000)
-    assert first[:4] == (1, Decimal("2.50"), "a", moment)
-    assert first[4] == moment.replace(tzinfo=dt.UTC)
-    assert first[5:] == (dt.date(2026, 1, 1), dt.time(10, 11, 12), True, 1.5, b"hi", '{\n  "a": 1\n}')
-    assert second == (None,) * 11
-    assert [column.name for column in cursor.description] == ["ID", *"XSNLDTBFRV"]
-
-
-def test_server_side_bindings_keep_their_types(hook: SnowflakeHook) -> None:
-    import snowflake.connector
-
-    moment = dt.datetime(2026, 1, 2, 3, 4, 5)
-    with snowflake.connector.connect(**hook._get_conn_params(), paramstyle="qmark") as connection:
-        cursor = connection.cursor()
-        row = cursor.execute("SELECT ?, ?, ?, ?, ?", (1, "x'y", moment, Decimal("1.25"), None)).fetchone()
-        assert row == (1, "x'y", moment, Decimal("1.25"), None)
-        cursor.execute("CREATE OR REPLACE TABLE binds (id INT, s VARCHAR)")
-        cursor.executemany("INSERT INTO binds VALUES (?, ?)", [(1, "a"), (2, "b"), (3, None)])
-        assert cursor.rowcount == 3
-        assert cursor.execute("SELECT count(*), max(s) FROM binds").fetchone() == (3, "b")
-
-
-def test_errors_carry_snowflakes_number_and_state(connection: Any) -> None:
-    from snowflake.connector.errors import ProgrammingError
-
-    with pytest.raises(ProgrammingError) as error:
-        connection.cursor().execute("SELECT * FROM nope")
-    assert (error.value.errno, error.value.sqlstate) == (2003, "42S02")
-    assert "does not exist or not authorized" in str(error.value)
-
-
-def test_a_rolled_back_transaction_leaves_nothing(connection: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("CREATE OR REPLACE TABLE tx (id INT)")
-    cursor.execute("BEGIN")
-    cursor.execute("INSERT INTO tx VALUES (1)")
-    cursor.execute("ROLLBACK")
-    cursor.execute("ROLLBACK")
-    cursor.execute("BEGIN")
-    cursor.execute("INSERT INTO tx VALUES (2)")
-    cursor.execute("COMMIT")
-    cursor.execute("COMMIT")
-    assert cursor.execute("SELECT id FROM tx").fetchall() == [(2,)]
-
-
 def test_without_autocommit_a_block_ends_its_transaction(connection: Any, hook: SnowflakeHook) -> None:
     import snowflake.connector
 
@@ -132,32 +79,6 @@ def test_without_autocommit_a_block_ends_its_transaction(connection: Any, hook: 
     )
     assert merged.rowcount == 1
     assert connection.cursor().execute("SELECT id FROM block ORDER BY id").fetchall() == [(1,), (3,)]
-
-
-def test_a_wrong_key_is_refused_at_once(hook: SnowflakeHook) -> None:
-    import snowflake.connector
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    parameters = {**hook._get_conn_params(), "private_key": key}
-    with pytest.raises(snowflake.connector.errors.DatabaseError, match="JWT"):
-        snowflake.connector.connect(**parameters)
-
-
-def test_use_and_alter_session_change_the_session(connection: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("CREATE SCHEMA IF NOT EXISTS local.side")
-    cursor.execute("USE SCHEMA side")
-    cursor.execute("ALTER SESSION SET QUERY_TAG = 'x', TIMEZONE = 'UTC'")
-    assert cursor.execute("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA(), CURRENT_USER()").fetchone() == (
-        "LOCAL",
-        "SIDE",
-        "DEMO",
-    )
-    cursor.execute("USE SCHEMA public")
 
 
 def test_a_sqlalchemy_engine_creates_fills_and_reads_a_table(hook: SnowflakeHook) -> None:
@@ -181,30 +102,6 @@ def test_a_sqlalchemy_engine_creates_fills_and_reads_a_table(hook: SnowflakeHook
             assert connection.execute(sqlalchemy.text("SELECT count(*) FROM by_engine")).scalar() == 2
     finally:
         engine.dispose()
-
-
-def test_sqlalchemy_reflects_schemas_tables_and_columns(hook: SnowflakeHook) -> None:
-    import sqlalchemy
-
-    hook.run(
-        [
-            "CREATE OR REPLACE TABLE reflected (id INT IDENTITY(5, 2), s VARCHAR(5) NOT NULL DEFAULT 'x')",
-            "COMMENT ON TABLE reflected IS 'why'",
-            "CREATE OR REPLACE VIEW reflected_view AS SELECT id FROM reflected",
-        ]
-    )
-    engine = hook.get_sqlalchemy_engine()
-    try:
-        found = sqlalchemy.inspect(engine)
-        assert "public" in found.get_schema_names()
-        assert "reflected" in found.get_table_names()
-        assert found.get_view_names() == ["reflected_view"]
-        assert found.get_table_comment("reflected") == {"text": "why"}
-        columns: Any = sqlalchemy.Table("reflected", sqlalchemy.MetaData(), autoload_with=engine).columns
-    finally:
-        engine.dispose()
-    assert [(c.name, c.nullable) for c in columns] == [("id", True), ("s", False)]
-    assert (columns["id"].identity.start, columns["id"].identity.increment) == (5, 2)
 
 
 def test_the_common_sql_operator_runs_statements_and_returns_rows(hook: SnowflakeHook) -> None:

@@ -7,7 +7,6 @@ import datetime as dt
 import itertools
 import os
 import signal
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -16,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
@@ -33,8 +31,6 @@ from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigge
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import TaskInstance, connect, ids
 from tests.local_service import LocalService
-from tests.spark_job import wait_until
-from tests.staged_files import submit
 
 __all__ = ["set_connection"]
 
@@ -167,17 +163,6 @@ class TestRejectedRows:
 class TestOncePerRun:
     FORCED: Mapping[str, Any] = {**CSV, "force": True}
 
-    def test_a_statement_that_still_runs_is_joined(self, place: Place) -> None:
-        place.put({"a.csv": "1,x\n"})
-        operators = [place.operator(options=self.FORCED) for _ in range(3)]
-        threads = [threading.Thread(target=one.execute, args=(place.context(),)) for one in operators]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
-
-        assert place.ids() == [1]
-
     def test_files_that_an_earlier_try_loaded_and_removed_are_known(self, place: Place) -> None:
         place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
         arguments: Mapping[str, Any] = {
@@ -231,33 +216,6 @@ class TestOncePerRun:
         assert worker.exitcode == -signal.SIGKILL
         assert place.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
         assert place.ids() == [1, 2]
-
-    @pytest.mark.parametrize(
-        "point", ["after-load-commit", pytest.param("before-load-commit", marks=pytest.mark.nightly)]
-    )
-    def test_a_service_that_dies_with_the_answer_leaves_exact_rows(
-        self, crash_service: LocalService, set_connection: SetConnection, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch, point: str,
-    ) -> None:  # fmt: skip
-        service = crash_service
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-        place = Place(service, tmp_path, connect(service, set_connection))
-        place.put({f"{number}.csv": f"{number},x\n" for number in range(5)})
-        service.set_faults(f"kill-{point}=1")
-        dying = psutil.Process(service.pid)
-        done: list[Any] = []
-        task = threading.Thread(target=lambda: done.append(place.copy(options=self.FORCED)))
-        task.start()
-        dying.wait(300)
-        service.kill()
-        service.restart()
-        task.join(300)
-
-        assert place.ids() == list(range(5))
-        assert done[0]["rows_loaded"] == 5
-        again = place.copy(options=self.FORCED, try_number=2)
-        assert place.ids() == list(range(5))
-        assert (again["rows_loaded"], again["loaded_before"]) == (5, {})
 
 
 def ended(client: StatementClient, handle: str, statement: str) -> StatementState:
@@ -329,19 +287,3 @@ class TestStatementClient:
 
         assert rows is not None
         assert len({row["n"] for row in rows}) == 25000
-
-
-def test_a_file_that_a_pipe_has_loaded_is_refused_with_the_evidence_unless_it_is_forced(
-    place: Place,
-) -> None:
-    place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-    pipe = f"{place.table}_PIPE"
-    place.service.sql(f"CREATE PIPE {pipe} AS COPY INTO {place.table} FROM @{place.stage}")
-    submit(place.service, f"LOCAL.PUBLIC.{pipe}", "in/a.csv")
-    wait_until(lambda: place.ids() == [1], seconds=30, what="the pipe")
-
-    with pytest.raises(AirflowFailException, match=rf"FilesGivenTwiceError.*{pipe}"):
-        place.copy()
-    assert place.ids() == [1]
-    assert place.copy(force=True)["rows_loaded"] == 2
-    assert place.ids() == [1, 1, 2]

@@ -112,18 +112,6 @@ def test_offset_column_skips_what_is_committed_whatever_is_read_again(spark, doo
     assert len(door.ids()) == 700
 
 
-def test_rows_that_the_service_skips_fail_the_write_until_they_are_accepted(spark, door):
-    rows = spark.sql(
-        "SELECT CASE id WHEN 3 THEN 'three' ELSE STRING(id) END AS ID, 'a' AS P FROM range(10)"
-    ).coalesce(1)
-
-    text = _refused(rows, door.options(partitions=1, batchId=1))
-    _write(rows, door.options(partitions=1, batchId=1, onError="continue"))
-
-    assert "RowsRejectedError: the service skipped 1 row(s) on 1 channel(s)" in text
-    assert door.ids() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-
-
 def _fence(door):
     with door.service.client(door.table) as client:
         client.open_channel("ds_0", fail_on_uncommitted_rows=False)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark import write_checked
-from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
-from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.spark_job import numbered_name
-from tests.spark_session import Door, our_error
+from tests.spark_session import Door
 
 pytestmark = pytest.mark.spark
 
@@ -140,59 +134,6 @@ def test_plain_write_with_both_columns_sends_nothing_unless_the_author_promises(
     promised = door.options(**BY_BOTH, fixedSpread=True)
     _sorted(rows).write.format("snowpipe").options(**promised).mode("append").save()
     assert len(door.ids()) == 100
-
-
-def _begin(door, part, ids, partitions):
-    """Leave a batch as a driver that died left it: one channel has some of its rows."""
-    bodies = [b'{"ID":%d,"P":"%s"}\n' % (one, b"ab"[one % 2 : one % 2 + 1]) for one in ids]
-    end = BatchDigestOffset(1, len(ids), partitions, zlib.crc32(b"".join(bodies)), GIVEN_WRITER)
-    with door.service.client(door.table) as client:
-        channel = Channel.open(client, f"ds_{part}", BatchDigestOffset)
-        channel.append(b"".join(bodies), replace(end, row=1, digest=0), end, rows=len(ids))
-        channel.flush()
-        channel.wait_for_commit(end, timeout=60)
-        channel.close()
-
-
-@pytest.mark.parametrize("keys", [BY_NUMBER, BY_COLUMN], ids=lambda keys: "-".join(keys))
-def test_begun_batch_is_refused_whole_if_it_has_changed_and_the_original_is_finished(rows, door, keys):
-    numbered = "partitions" in keys
-    first = _sorted(rows) if not numbered else rows.repartition(2, "P").sortWithinPartitions("ID")
-    held = first.mapInArrow(_partition_of, "ID long, P string, N int") if numbered else first
-    if numbered:
-        number = held.where("ID = 0").first().N
-        ids = [row.ID for row in held.where(f"N = {number}").collect()][:30]
-        other = rows.repartition(2, "ID").sortWithinPartitions("ID")
-    else:
-        number, ids = "a", list(range(0, 60, 2))
-        other = _sorted(rows.selectExpr("ID", "CASE P WHEN 'a' THEN 'c' ELSE 'a' END AS P"))
-    _begin(door, number, ids, 2 if numbered else 0)
-
-    for changed in (other, _sorted(rows.where("ID > 3").selectExpr("ID", "P"))):
-        with pytest.raises(SourcePositionError, match="nothing was sent"):
-            write_checked(changed, door.options(**keys))
-    assert door.ids() == ids
-    if numbered:
-        with pytest.raises(Exception, match="snowpipe") as plain:
-            other.write.format("snowpipe").options(**door.options(**keys)).mode("append").save()
-        assert "Nothing was sent" in our_error(plain.value)
-        assert door.ids() == ids
-        # As many tasks at a time as partitions: they agree among themselves.
-        first.write.format("snowpipe").options(**door.options(**keys)).mode("append").save()
-        assert sorted(door.ids()) == list(range(100))
-
-    write_checked(first, door.options(**keys))
-    write_checked(first, door.options(**keys))
-
-    assert sorted(door.ids()) == list(range(100))
-
-
-def _partition_of(batches):
-    from pyspark import TaskContext
-
-    for batch in batches:
-        number = pa.array([TaskContext.get().partitionId()] * batch.num_rows, pa.int32())
-        yield batch.append_column("N", number)
 
 
 def test_stream_that_a_sink_alone_cannot_load_goes_on_by_foreach_batch(spark, path, door, tmp_path):

@@ -8,7 +8,7 @@ import os
 import pytest
 from pyspark.sql import functions as sf
 
-from airflow_provider_snowpipe.spark import register, write_checked
+from airflow_provider_snowpipe.spark import register
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.spark_job import numbered_name
 from tests.spark_session import Door, our_error
@@ -35,27 +35,24 @@ class Stream:
         self._files_put += 1
         os.utime(self.source / name, (self._files_put, self._files_put))
 
-    def run(self, *, partitions=1, checkpoint=None, **options):
+    def run(self, *, partitions=1, **options):
         """Load all files that the checkpoint does not know as loaded."""
         plan = self._files()
         plan = plan.coalesce(1) if partitions == 1 else plan.repartition(partitions, "P")
         writer = plan.writeStream.format("snowpipe").options(
             **self.door.options(partitions=partitions, **options)
         )
-        self._finish(writer, checkpoint)
+        self._finish(writer)
 
-    def run_sorted(self, *, checkpoint=None, key="P", order=("P", "ID"), checked=False, **options):
+    def run_sorted(self, *, order=("P", "ID"), **options):
         """The same by foreachBatch, in which rows can be sorted."""
         given = self.door.options(**options)
 
         def write(rows, batch):
-            rows, options = rows.repartition(2, key).sortWithinPartitions(*order), {**given, "batchId": batch}
-            if checked:
-                write_checked(rows, options)
-            else:
-                rows.write.format("snowpipe").options(**options).mode("append").save()
+            rows = rows.repartition(2, "P").sortWithinPartitions(*order)
+            rows.write.format("snowpipe").options(**given, batchId=batch).mode("append").save()
 
-        self._finish(self._files().writeStream.foreachBatch(write), checkpoint)
+        self._finish(self._files().writeStream.foreachBatch(write))
 
     def start_observed(self):
         """Start the stream with what the how-to has Spark report of each batch."""
@@ -68,8 +65,8 @@ class Stream:
         files = self.spark.readStream.schema("ID BIGINT, P STRING").option("maxFilesPerTrigger", 1)
         return files.json(str(self.source))
 
-    def _finish(self, writer, checkpoint):
-        place = writer.option("checkpointLocation", str(checkpoint or self.checkpoint))
+    def _finish(self, writer):
+        place = writer.option("checkpointLocation", str(self.checkpoint))
         place.trigger(availableNow=True).start().awaitTermination()
 
     def refused(self, run=None, **changes):
@@ -137,18 +134,6 @@ def test_stream_goes_on_from_its_checkpoint_and_a_repeated_batch_sends_nothing(s
     assert sorted(stream.batches(0, 1).values()) == [(1, True), (2, True)]
 
 
-def test_restart_without_the_checkpoint_is_refused_and_nothing_is_doubled(stream):
-    stream.put("1.json", range(0, 100, 2))  # one channel stays empty
-    stream.run(partitions=2)
-    stream.put("2.json", range(1, 100, 2))
-
-    text = stream.refused(stream.run, partitions=2, checkpoint=stream.checkpoint.with_name("fresh"))
-
-    assert "another query" in text
-    assert "checkpoint" in text
-    assert stream.door.ids() == list(range(0, 100, 2))
-
-
 def test_batches_sorted_in_foreach_batch_are_exactly_once_too(stream):
     stream.put("1.json", reversed(range(100)))
     stream.put("2.json", range(100, 200))
@@ -161,20 +146,3 @@ def test_batches_sorted_in_foreach_batch_are_exactly_once_too(stream):
     assert stream.door.ids("P = 'a'") == list(range(0, 200, 2))
     assert stream.door.ids("P = 'b'") == list(range(1, 200, 2))
     assert stream.batches("a", "b") == {"a": (1, True), "b": (1, True)}
-
-
-def test_begun_batch_of_a_query_is_compared_whole_before_it_goes_on(stream):
-    how = {"partitions": 2, "checked": True}
-    stream.put("1.json", range(100))
-    stream.run_sorted(**how)
-    stream.forget_commit(0)
-    with stream.door.service.client(stream.door.table) as client:
-        client.drop_channel("ds_1")  # as if it had never begun
-
-    other = stream.refused(stream.run_sorted, key="ID", **how)
-    assert len(stream.door.ids()) == 100
-    stream.run(partitions=2)
-
-    assert "batch 0 is refused as a whole, and nothing was sent" in other
-    assert stream.batches(0, 1) == {0: (0, True), 1: (0, True)}
-    assert len(stream.door.ids()) == 150

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.errors import SqlError, UnfitRowsError
+from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
@@ -128,22 +128,6 @@ def test_bad_rows_at_the_end_of_a_micro_batch_stay_put_aside(writes, column):
     assert writes.put_aside() == dict.fromkeys(bad, 1)
     # The token of the last good rows passes them, so that no repeat of a batch meets them again.
     assert [report.dead_lettered for report in reports] == [22, 0, 0, 1, 0]
-
-
-def test_batch_of_bad_rows_alone_is_reported_and_commits_nothing(writes):
-    (report,) = writes.write(range(30), bad=set(range(30)))
-
-    assert (report.rows, report.dead_lettered, report.target_token) == (0, 30, None)
-    assert writes.door.ids() == []
-    assert writes.put_aside() == dict.fromkeys(range(30), 1)
-
-
-def test_first_bad_row_ends_a_checked_write_before_its_batch_is_sent(writes):
-    with pytest.raises(UnfitRowsError, match="121"):
-        writes.write(range(200), bad={120}, onError="abort", deadLetterPath=None, checkRows="true")
-
-    assert writes.door.ids() in ([], list(range(120)))
-    assert writes.door.statuses(0)[0].rows_error_count == 0
 
 
 def test_columns_are_described_with_the_streams_own_credentials(local_service):

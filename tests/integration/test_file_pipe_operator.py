@@ -65,18 +65,6 @@ class TestCreate:
         (shown,) = place.service.sql(f"SHOW PIPES LIKE '{place.pipe}'")
         assert (shown["comment"], shown["notification_channel"]) == ("it's mine", None)
 
-    def test_columns_and_expressions_are_the_copys(self, place: PipePlace) -> None:
-        create(
-            place,
-            columns=["ID", "NAME"],
-            expressions=["$2", "UPPER($1)"],
-            options={"file_format": {"type": "CSV", "skip_header": 1}, "on_error": "CONTINUE"},
-        )
-        place.put({"a.csv": "head,head\nx,7\n"})
-        place.submit("a.csv")
-
-        wait_for_rows(place, [7])
-
     def test_the_same_pipe_again_stays_with_its_memory(self, place: PipePlace) -> None:
         first, second = create(place), create(place)
 
@@ -109,15 +97,6 @@ class TestCreate:
         assert not create(place, **changed)["changed"]
         assert act(place, "drop")["changed"]
         assert not act(place, "drop")["changed"]
-
-    def test_names_are_taken_letter_by_letter(self, place: PipePlace) -> None:
-        place.service.sql('CREATE TABLE "odd ""name" (ID INTEGER)')
-        place.service.sql('CREATE STAGE "My Stage"')
-        done = create(place, pipe="a pipe", table='odd "name', stage='@"My Stage"/in day')
-
-        assert done["pipe"] == "LOCAL.PUBLIC.a pipe"
-        assert act(place, "status", pipe="a pipe")["status"]["execution_state"] == "RUNNING"
-        assert act(place, "drop", pipe="a pipe")["changed"]
 
     def test_auto_ingest_and_error_integration_are_written(self, place: PipePlace) -> None:
         done = create(place, auto_ingest=True, integration="EVENTS", error_integration="ERRORS")

@@ -97,27 +97,6 @@ class TestPipeAfterCopy:
             ingest(copied)
         assert copied.ids() == [1]
 
-    def test_an_earlier_table_of_the_same_name_has_other_rows(self, copied: PipePlace) -> None:
-        days_pass(copied, 20)
-        copied.service.sql(f"CREATE OR REPLACE TABLE {copied.table} (ID INTEGER, NAME VARCHAR)")
-        days_pass(copied, 20)
-        (row,) = copied.service.sql(f"SELECT COUNT(*) AS N FROM {VIEW} WHERE TABLE_NAME = '{copied.table}'")
-        assert int(row["N"]) == 1
-
-        ingest(copied)
-        assert copied.ids() == [1]
-
-    def test_what_the_pipe_itself_has_loaded_needs_no_second_look(
-        self, copied: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        days_pass(copied, 30)
-        ingest(copied, force=True)
-        use_role(copied, set_connection)
-        with caplog.at_level(logging.WARNING):
-            assert list(ingest(copied, run="r2")["loaded_before"]) == ["a.csv"]
-
-        assert not any("COPY has loaded" in message for message in caplog.messages)
-
 
 class TestRights:
     def test_a_role_without_the_right_is_warned_and_loads(
@@ -132,14 +111,6 @@ class TestRights:
         assert f'these 1 files into "LOCAL"."PUBLIC"."{copied.table}" between 20' in told
         assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE" in told
         assert copied.ids() == [1, 1]
-
-    def test_a_table_that_is_younger_than_14_days_needs_no_right(
-        self, place: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        use_role(place, set_connection)
-        with caplog.at_level(logging.WARNING):
-            assert ingest(place)["rows_loaded"] == 1
-        assert not any("COPY has loaded" in message for message in caplog.messages)
 
 
 class TestCopyAfterPipe:

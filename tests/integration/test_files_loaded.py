@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import (
-    AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
@@ -30,7 +29,6 @@ from tests.staged_files import put, submit
 __all__ = ["set_connection"]
 
 _numbers = itertools.count(1)
-Upload = Callable[..., None]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -162,11 +160,6 @@ class TestCopy:
         with pytest.raises(AirflowSensorTimeout, match="2 of 3"):
             sensor(conn_id, prefix="day1/", count=3, table=place.table, timeout=0.5).execute(context())
 
-    def test_a_prefix_that_lists_nothing_is_an_error_that_may_pass(self, conn_id: str, place: Place) -> None:
-        with pytest.raises(AirflowException, match=r"no_files.*'day1/'") as raised:
-            sensor(conn_id, prefix="day1/", stage=place.stage, table=place.table).execute(context())
-        assert not isinstance(raised.value, AirflowFailException)
-
     def test_a_partly_loaded_file_fails_at_once_with_its_first_error(
         self, conn_id: str, place: Place
     ) -> None:
@@ -191,15 +184,6 @@ class TestCopy:
         assert (result["status"], result["rows_loaded"], result["rows_parsed"]) == ("PARTIALLY_LOADED", 2, 3)
         assert (result["errors_seen"], result["first_error"]["line"]) == (1, 2)
 
-    def test_loads_before_a_moment_do_not_count(self, conn_id: str, place: Place) -> None:
-        place.put(a="1,x\n")
-        place.copy()
-        (row,) = place.service.sql("SELECT TO_VARCHAR(DATEADD('second', 1, CURRENT_TIMESTAMP())) AS AT")
-        waiting = sensor(conn_id, files=["a.csv"], table=place.table, since=row["AT"], timeout=0.5)
-
-        with pytest.raises(AirflowSensorTimeout, match="0 of 1"):
-            waiting.execute(context())
-
 
 class TestPipe:
     def test_files_that_a_pipe_has_loaded_by_its_report(self, conn_id: str, place: Place) -> None:
@@ -209,37 +193,6 @@ class TestPipe:
         found = sensor(conn_id, files=["a.csv", "in/b.csv"], pipe=place.pipe).execute(context())
 
         assert found == {"a.csv": LOADED, "in/b.csv": LOADED}
-
-    def test_loads_by_others_do_not_count_for_a_pipe(self, conn_id: str, place: Place) -> None:
-        place.put(a="1,x\n")
-        place.copy()
-
-        for table in (None, place.table):
-            with pytest.raises(AirflowSensorTimeout):
-                sensor(conn_id, files=["a.csv"], pipe=place.pipe, table=table, timeout=0.5).execute(context())
-
-    def test_copy_history_is_asked_where_the_connection_has_no_key_pair(
-        self, local_service: LocalService, set_connection: SetConnection, place: Place
-    ) -> None:
-        token = (local_service.data_dir / "demo_pat").read_text().strip()
-        conn_id = connect_by_form(
-            local_service,
-            set_connection,
-            password=token,
-            extra={"auth": "programmatic_access_token", "private_key_content": None},
-        )
-        place.put(a="1,x\n2,y\n")
-        place.submit("a.csv")
-
-        found = sensor(conn_id, files=["a.csv"], pipe=place.pipe, table=place.table).execute(context())
-
-        assert found == {"a.csv": LOADED}
-        with pytest.raises(AirflowFailException, match="key pairs"):
-            sensor(conn_id, files=["a.csv"], pipe=place.pipe).execute(context())
-
-    def test_a_pipe_that_does_not_exist_is_named(self, conn_id: str) -> None:
-        with pytest.raises(AirflowException, match=r"NOWHERE.*MONITOR"):
-            sensor(conn_id, files=["a.csv"], pipe="NOWHERE").execute(context())
 
 
 class TestReschedule:
@@ -270,60 +223,6 @@ class TestDeferred:
 
         timer.join()
         assert waiting.execute_complete(context(), event) == {"a.csv": LOADED, "b.csv": LOADED}
-
-    def test_a_listed_prefix_goes_to_the_triggerer_by_name(self, conn_id: str, place: Place) -> None:
-        place.put(day1__a="1,x\n")
-
-        trigger = deferred(
-            sensor(conn_id, prefix="day1/", stage=place.stage, table=place.table, deferrable=True)
-        )
-
-        assert (trigger.files, trigger.prefix) == (["day1/a.csv"], None)
-
-    def test_many_waits_share_one_poll_and_each_gets_its_own(
-        self, conn_id: str, place: Place, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-
-        statements: list[str] = []
-        looked = threading.Event()
-        rows = AccountSql.rows
-
-        def counted(self: AccountSql, statement: str, values: Any = None) -> Any:
-            statements.append(statement)
-            found = rows(self, statement, values)
-            looked.set()
-            return found
-
-        def copy_after_the_first_look() -> None:
-            assert looked.wait(240)
-            place.copy(options="ON_ERROR = SKIP_FILE")
-
-        monkeypatch.setattr(AccountSql, "rows", counted)
-        names = [f"f{number}" for number in range(12)]
-        place.put(**{name: "1,x\n2,y\n" for name in names}, bad="one,x\n")
-        triggers = [
-            SnowpipeFilesLoadedTrigger(
-                files=[f"{name}.csv"], table=place.table, snowflake_conn_id=conn_id, poll_interval=1
-            )
-            for name in [*names, "bad"]
-        ]
-        copying = threading.Thread(target=copy_after_the_first_look)
-        copying.start()
-
-        async def wait() -> list[dict[str, Any]]:
-            async def one(trigger: SnowpipeFilesLoadedTrigger) -> dict[str, Any]:
-                (payload,) = [event.payload async for event in trigger.run()]
-                return dict(payload)
-
-            return list(await asyncio.wait_for(asyncio.gather(*map(one, triggers)), 240))
-
-        *good, bad = asyncio.run(wait())
-
-        copying.join()
-        assert [event["files"] for event in good] == [{f"{name}.csv": LOADED} for name in names]
-        assert bad["reason"] == "load_failed"
-        assert 2 <= len(statements) < len(triggers)
 
 
 class TestStartFromTrigger:

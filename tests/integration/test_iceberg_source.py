@@ -11,7 +11,6 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.registry import first_rows, source_spec
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 from tests.iceberg_tables import IcebergTable
 from tests.spark_job import SparkJob, ids_in, new_table, numbered_name
 from tests.table_loads import TableLoads
@@ -50,15 +49,6 @@ def test_snapshots_load_once_in_order_and_a_second_run_only_the_new_ones(loads):
     loads.lake.append([1, 3])
     assert loads.load_snapshots() == [("all", "4:2", 2)]
     assert loads.ids_as_stored[35:] == [1, 3]
-
-
-def test_resume_in_the_middle_of_a_snapshot_goes_on_with_the_next_row_of_its_channel(loads):
-    loads.lake.append(range(30))
-    loads.lake.append(range(30, 40))
-    loads.commit("g0", BatchRowOffset(1, 12))
-
-    assert loads.load_snapshots(partition_by="FILE") == [("g0", "2:5", 8), ("g1", "2:5", 20)]
-    assert loads.ids == [-1, *sorted([*range(1, 40, 2), *range(24, 40, 2)])]
 
 
 def test_what_is_refused_leaves_channel_and_table_as_they_were(loads):

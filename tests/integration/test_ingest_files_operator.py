@@ -85,29 +85,6 @@ class TestSubmit:
         assert (task.task_lineage.sources, task.task_lineage.rows) == ((f"@{place.stage}",), 1)
         assert dataset_name(task.task_lineage.hook) == f"LOCAL.PUBLIC.{place.table}"
 
-    def test_every_try_submits_the_same_and_the_sensor_takes_its_names(self, place: PipePlace) -> None:
-        place.put({"a.csv": "1,x\n"})
-        for number in (1, 2):
-            done = ingest(place, try_number=number, files='["a.csv"]', wait_for_load=False)
-            assert "loads" not in done
-        assert sensor(place, files=done["files"], pipe=place.pipe) == {"a.csv": LOADED}
-
-        assert place.ids() == [1]
-
-    @pytest.mark.parametrize("with_table", [True, False], ids=["copy-history", "pipe-history"])
-    def test_what_the_pipe_has_loaded_is_not_submitted_again(
-        self, place: PipePlace, with_table: bool
-    ) -> None:
-        place.put({"a.csv": "1,x\n"})
-        ingest(place, files=["a.csv"])
-        place.put({"b.csv": "2,x\n"})
-        table = place.table if with_table else None
-        done = ingest(place, run="r2", files=["a.csv", "b.csv"], table=table)
-
-        assert place.ids() == [1, 2]
-        assert (done["submitted"], list(done["loads"])) == (["b.csv"], ["b.csv"])
-        assert done["loaded_before"] == {"a.csv": LOADED}
-
     def test_a_stage_is_listed_below_the_pipes_location(self, place: PipePlace) -> None:
         place.service.sql(f"DROP PIPE {place.pipe}")
         place.make_pipe("PATTERN = '.*[.]csv'", path="/in")
@@ -122,30 +99,6 @@ class TestSubmit:
 
 
 class TestRefusals:
-    def test_files_that_copy_or_another_pipe_has_loaded_are_refused_with_the_load(
-        self, place: PipePlace
-    ) -> None:
-        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n", "c.csv": "3,x\n"})
-        place.service.sql(f"COPY INTO {place.table} FROM @{place.stage} FILES = ('a.csv')")
-        ingest(place, files=["b.csv"])
-        first, place.pipe = place.pipe, f"{place.pipe}_2"
-        place.make_pipe()
-
-        with pytest.raises(AirflowFailException, match=r"FilesGivenTwiceError.*2 of 3") as refused:
-            ingest(place, files=["a.csv", "b.csv", "c.csv"])
-        for words in ("'a.csv' by COPY at ", f"'b.csv' by pipe LOCAL.PUBLIC.{first} at "):
-            assert words in str(refused.value)
-        assert place.ids() == [1, 2]
-
-    def test_a_file_that_fails_fails_the_task_with_its_first_error(self, place: PipePlace) -> None:
-        place.put({"a.csv": "1,x\n", "bad.csv": "one,x\n"})
-
-        with pytest.raises(AirflowFailException, match=r"LOAD_FAILED.*'one'"):
-            ingest(place, files=["a.csv", "bad.csv"])
-        reported = ingest(place, run="r2", files=["a.csv", "bad.csv"], on_failed="report")
-        assert reported["loads"]["bad.csv"]["status"] == "LOAD_FAILED"
-        assert place.ids() == [1]
-
     def test_a_pipe_that_is_not_there_and_a_connection_without_a_key_pair_are_named(
         self, place: PipePlace, local_service: LocalService, set_connection: SetConnection
     ) -> None:

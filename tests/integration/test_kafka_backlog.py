@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from airflow_provider_snowpipe.streaming.errors import OffsetTokenError
 from tests.airflow_connections import SetConnection, set_connection
 from tests.kafka_topics import create_topic, produce, transaction
 from tests.local_connection import TaskInstance, commit, connect, make_table
@@ -128,21 +128,6 @@ class TestOperators:
         assert (choice.shape.rows, choice.shape.partitions, choice.shape.freshness) == (26, 3, 60)
         assert choice.path() == ("stream", None)
 
-    def test_a_flood_of_records_is_streamed_all_the_same_and_warned_of(self, backlog: Backlog) -> None:
-        choice = backlog.load(policy={"flood_bytes": 1})._choice({"backfill": True})
-
-        assert choice.plan is not None
-        assert choice.path() == ("stream", None)
-        assert "flood_through_stream" in [warning.concern for warning in choice.plan.warnings]
-
-    def test_what_the_author_says_of_the_size_asks_no_broker(self, backlog: Backlog) -> None:
-        source = {**backlog.source, "bootstrap_servers": "localhost:1"}
-        choice = backlog.load(source=source)._choice({"bounded": False, "arrival_rate": 1e6})
-
-        assert choice.shape is not None
-        assert (choice.shape.rows, choice.shape.arrival_rate) == (None, 1e6)
-        assert backlog.load(source=source, path="stream")._choice({}).path() == ("stream", None)
-
     def test_a_table_that_the_stream_makes_has_no_channels_yet(self, backlog: Backlog) -> None:
         shape = backlog.load(table="NOT_YET", create_table="if_missing")._choice({}).shape
 
@@ -178,11 +163,3 @@ class TestOperators:
 
         assert operator.choose_branch(context) == "by_stream"
         assert ti.xcoms[PLAN_KEY]["path"] == "stream"
-
-    def test_a_topic_that_is_not_there_is_named(self, backlog: Backlog) -> None:
-        with pytest.raises(Exception, match="nowhere"):
-            _ = backlog.load(source={**backlog.source, "topics": ["nowhere"]})._choice({}).shape
-
-    def test_a_source_without_brokers_is_refused(self, backlog: Backlog) -> None:
-        with pytest.raises(ConfigurationError, match="bootstrap_servers"):
-            _ = backlog.load(source={"kind": "kafka", "topics": ["t"]})._choice({}).shape

@@ -7,7 +7,6 @@ What becomes of a load that dies at any call, and what is refused, is in
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
@@ -18,18 +17,10 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.bulk import copy_run
 from airflow_provider_snowpipe.lineage import ChannelOffsets, dataset_name
-from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
-from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
-from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
-from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import is_copy_intent
 from tests.airflow_connections import set_connection
-from tests.file_loads import CHANNEL, Load, die_at, load
+from tests.file_loads import CHANNEL, Load, load
 from tests.local_connection import ids
-from tests.memory_source import InProcessSpark
 from tests.outlet_events import OutletEvents
 from tests.spark_job import wait_until
 from tests.staged_files import put
@@ -111,71 +102,6 @@ def test_files_after_the_last_streamed_one_are_loaded_and_everybody_hears_of_it(
     began.assert_every_row_is_there_once()
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "way"),
-    [(FileBoundary, "settle", "copy"), (SnowpipeIngestFilesOperator, "_waited_here", "pipe")],
-    ids=["after-copy", "after-submission"],
-)
-def test_the_next_load_by_the_other_way_finishes_what_a_crash_has_left(
-    began: Load, monkeypatch: pytest.MonkeyPatch, kind: type, name: str, way: str
-) -> None:
-    die_at(monkeypatch, kind, name, lambda: began.run("crashed", **given(began, way)))
-    assert is_copy_intent(began.token)
-    began.write("4.ndjson", 5)
-    other = given(began, "pipe" if way == "copy" else "copy")
-    done = began.run("later", **{**other, "file_pipe": began.pipe, "stage": f"@{began.stage}/in"})
-
-    began.assert_every_row_is_there_once()
-    assert began.token == "4.ndjson:5"
-    assert (done["channels"][CHANNEL]["from"], done["rows_loaded"]) == ("1.ndjson:3", 11)
-
-
-@pytest.mark.parametrize(
-    ("source", "content", "rows"),
-    [
-        (
-            {"format": "csv", "null_values": ["", "NULL"]},
-            '\ufeffname,id\n\n"x, y",0\n"",1\r\n\\z,2\n"NULL",3\n"4",',
-            [("x, y", 0), ("", 1), ("\\z", 2), (None, 3), ("4", None)],
-        ),
-        (
-            {"format": "text", "text_column": "NAME"},
-            'x, "y"\n\n\\z\r\n \n\\N\n',
-            [('x, "y"', None), ("\\z", None), (" ", None), ("\\N", None)],
-        ),
-        ({}, '{"ID":1,"NAME":"}{"}\n \t\n\r\n{"ID":2}', [("}{", 1), (None, 2)]),
-    ],
-    ids=["csv", "text", "ndjson"],
-)
-def test_copy_and_the_job_make_the_same_rows(
-    load: Load, source: dict[str, Any], content: str, rows: list[Any]
-) -> None:
-    source = {"path": str(load.folder), "pattern": "*", **source}
-    for number in (1, 2):
-        (load.folder / "a").mkdir(exist_ok=True)
-        (load.folder / "a" / str(number)).write_text(content, newline="")
-        if number == 1:
-            load.run(source=source)
-        else:
-            _stream(load, source)
-
-    found = load.service.sql(f"SELECT NAME, ID FROM {load.table}")
-    assert Counter((row["NAME"], row["ID"]) for row in found) == dict.fromkeys(rows, 2)
-
-
-def _stream(load: Load, source: dict[str, Any]) -> None:
-    """The job's driver and tasks, in this process."""
-    plan = JobPlan(
-        "app", load.service.url, PipeName.default_for_table("LOCAL", "PUBLIC", load.table), "p", "s",
-        source_spec(source), credentials_variable="X", ca_bundle=str(load.service.ca_file),
-    )  # fmt: skip
-    with load.service.client(load.table) as client:
-        run = Run(plan, client, object)
-        run.prepare()
-        run.load(InProcessSpark())
-        run.verify()
-
-
 def test_a_stream_that_commits_while_files_are_put_fails_the_load_before_copy(load: Load) -> None:
     load.write("1.ndjson", 3)
     load.stream("1.ndjson")
@@ -250,36 +176,6 @@ def test_files_of_a_stage_are_given_to_its_pipe_below_its_location(load: Load) -
     again = load.run(source=f"@{load.stage}/in", **given(load, "pipe"))
     assert (list(again["files"]), list(again["loaded_before"])) == (["b.json"], ["day/a.json"])
     assert ids(load.service, load.table) == [7, 8]
-
-
-@pytest.mark.nightly
-class TestWithSpark:
-    def test_stream_pipe_copy_stream_pipe_lose_nothing_and_double_nothing(self, load: Load) -> None:
-        load.make_pipe("/in")
-        for number, way in enumerate(["stream", "pipe", "copy", "stream", "pipe"], 1):
-            load.write(f"{number}.ndjson", number)
-            if way == "stream":
-                load.stream(f"{number}.ndjson")
-            else:
-                load.run(path=way, file_pipe=load.pipe)
-            load.assert_every_row_is_there_once()
-            assert load.token == f"{number}.ndjson:{number}"
-
-    @pytest.mark.spark
-    def test_a_stream_after_a_crash_finishes_the_copy_and_goes_on_behind_it(
-        self, began: Load, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        die_at(monkeypatch, SnowpipeCopyOperator, "perform", lambda: began.run("crashed"))
-        began.write("4.ndjson", 5)
-        done = began.run(path="stream")
-
-        began.assert_every_row_is_there_once()
-        assert began.token == "4.ndjson:5"
-        assert (done["path"], done["rows"]) == ("stream", 5)
-        assert began.ti.xcoms["outcome"]["actual"]["rows"] == 5
-        began.write("5.ndjson")
-        assert began.run()["rows_loaded"] == 2
-        began.assert_every_row_is_there_once()
 
 
 def _event(deferred: TaskDeferred) -> Any:

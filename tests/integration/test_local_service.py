@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import socket
-import stat
 from typing import Any
 
-import psutil
 import pytest
-import requests
 
-from tests.conftest import ServiceFactory, SetFaults
+from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
 
@@ -45,34 +42,10 @@ def test_pipe_info_hands_out_a_fresh_prefix_and_a_stable_key(local_service: Loca
     assert first["encryption_info"] == second["encryption_info"]
 
 
-def test_the_elastic_channel_always_has_a_status(rest: Rest) -> None:
-    statuses = rest.statuses("ELASTIC", "unknown")
-    assert set(statuses) == {"ELASTIC"}
-    assert statuses["ELASTIC"]["channel_status_code"] == "SUCCESS"
-
-
-def test_channel_names_are_case_sensitive_and_may_hold_any_character(rest: Rest) -> None:
-    rest.open("a%2Fb%20c%3F")
-    rest.open("A%2FB")
-    assert set(rest.statuses("a/b c?", "A/B", "a/b")) == {"a/b c?", "A/B"}
-
-
 def test_an_offset_token_given_at_open_is_set(rest: Rest) -> None:
     answer = rest.open("seeded", offset_token="41").json()
     assert answer["channel_status"]["last_committed_offset_token"] == "41"
     assert rest.statuses("seeded")["seeded"]["last_committed_offset_token"] == "41"
-
-
-def test_rejected_rows_are_counted_and_the_others_stored(local_service: LocalService, rest: Rest) -> None:
-    token = continuation(rest.open("bad"))
-    body = b'{"id":1}\n{"id":"x"}\nnope\n\n{"id":2,"name":"12345678901"}\n{"id":3,"unknown":1}\n'
-    body += b'{"id":4,"name":"\xff"}\n'
-    rest.append("bad", token, body, "9")
-    status = rest.wait_for_token("bad", "9")
-    assert (status["rows_parsed"], status["rows_inserted"], status["rows_error_count"]) == (6, 2, 4)
-    assert status["last_error_offset_upper_bound"] == "9"
-    assert status["last_error_message"]
-    assert [row["ID"] for row in local_service.sql("SELECT id FROM t ORDER BY id")] == [1, 3]
 
 
 # -- refusals ----------------------------------------------------------------------------------------------
@@ -159,23 +132,7 @@ def test_broken_bodies_are_a_400_and_the_channel_lives_on(rest: Rest) -> None:
         assert rest.call("POST", url, rest.token, data=body).status_code == 400
 
 
-def test_more_than_100_names_are_refused(rest: Rest) -> None:
-    url = f"{rest._base}/{rest._pipe}:bulk-channel-status"
-    names = [str(number) for number in range(101)]
-    assert rest.call("POST", url, rest.token, json={"channel_names": names}).status_code == 400
-
-
 # -- sessions of a channel ---------------------------------------------------------------------------------
-
-
-def test_the_writer_before_a_reopen_is_fenced(local_service: LocalService, rest: Rest) -> None:
-    old = continuation(rest.open("c"))
-    new = continuation(rest.open("c"))
-    answer = rest.append("c", old, _rows(666, 666), "666")
-    assert (answer.status_code, answer.json()["code"]) == (409, "STALE_CONTINUATION_TOKEN_SEQUENCER")
-    continuation(rest.append("c", new, _rows(1, 1), "1"))
-    rest.wait_for_token("c", "1")
-    assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
 
 
 def test_truncating_the_table_keeps_the_tokens(local_service: LocalService, rest: Rest) -> None:
@@ -228,54 +185,6 @@ def test_limits_are_options_of_serve(service_factory: ServiceFactory) -> None:
 # -- process -----------------------------------------------------------------------------------------------
 
 
-def test_only_loopback_is_listened_on_and_only_with_tls(local_service: LocalService) -> None:
-    listening = [
-        connection.laddr
-        for connection in psutil.Process(local_service.pid).net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    proxy_port = int(local_service.env["SNOWPIPE_LOCAL_PROXY"].rpartition(":")[2])
-    expected = {("127.0.0.1", local_service.port), ("127.0.0.1", proxy_port)}
-    assert {(address.ip, address.port) for address in listening} == expected
-    with pytest.raises(requests.RequestException):
-        requests.get(f"http://127.0.0.1:{local_service.port}/health", timeout=240)
-
-
-def test_private_files_have_mode_0600(local_service: LocalService) -> None:
-    for name in ("demo_rsa_key.p8", "token_secret", "tls/server.key"):
-        assert stat.S_IMODE((local_service.data_dir / name).stat().st_mode) == 0o600
-
-
-def test_committed_rows_and_tokens_survive_kill_9_and_lost_rows_are_asked_for(
-    crash_service: LocalService,
-) -> None:
-    service = crash_service
-    service.sql("CREATE TABLE t (id INT)")
-    rest = Rest(service, "T")
-    token = continuation(rest.open("c"))
-    token = continuation(rest.append("c", token, _rows(0, 9), "9"))
-    rest.wait_for_token("c", "9")
-    service.set_faults("hold-commits")
-    lost = continuation(rest.append("c", token, _rows(10, 19), "19"))
-    service.kill()
-    port = service.port
-    service.restart()
-    assert service.port == port
-    assert service.sql("SELECT count(*) n, max(id) m FROM t") == [{"N": 10, "M": 9}]
-    again = Rest(service, "T")
-    assert again.statuses("c")["c"]["last_committed_offset_token"] == "9"
-    answer = rest.append("c", lost, _rows(20, 29), "29")
-    assert (answer.status_code, answer.json()["code"]) == (
-        409,
-        "ERR_CHANNEL_MUST_BE_REOPENED_DUE_TO_ROW_SEQ_GAP",
-    )
-    opened = again.open("c", fail_on_uncommitted_rows=True)
-    assert opened.json()["channel_status"]["last_committed_offset_token"] == "9"
-    again.append("c", continuation(opened), _rows(10, 19), "19")
-    again.wait_for_token("c", "19")
-    assert service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 20, "D": 20}]
-
-
 def test_an_orderly_stop_commits_what_was_accepted(crash_service: LocalService) -> None:
     service = crash_service
     service.set_faults("hold-commits")
@@ -306,41 +215,6 @@ def test_a_port_in_use_is_named(service_factory: ServiceFactory, tmp_path: Any) 
 
 
 # -- faults ------------------------------------------------------------------------------------------------
-
-
-def test_held_commits_keep_back_rows_and_token_until_they_are_released(
-    local_service: LocalService, rest: Rest
-) -> None:
-    with local_service.held_commits():
-        answer = rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1")
-        assert answer.status_code == 200
-        assert rest.statuses("c")["c"]["last_committed_offset_token"] is None
-        refused = rest.open("c", fail_on_uncommitted_rows=True)
-        assert (refused.status_code, refused.json()["code"]) == (409, "ERR_CHANNEL_HAS_UNCOMMITTED_DATA")
-        assert local_service.sql("SELECT id FROM t") == []
-    rest.wait_for_token("c", "1")
-    assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
-
-
-def test_a_lost_response_is_repeated_and_the_rows_are_there_once(
-    local_service: LocalService, rest: Rest, faults: SetFaults
-) -> None:
-    faults("drop-append-response=2")
-    token = continuation(rest.append("c", continuation(rest.open("c")), _rows(1, 1), "1"))
-    with pytest.raises(requests.ConnectionError):
-        rest.append("c", token, _rows(2, 2), "2", "lost")
-    assert continuation(rest.append("c", token, _rows(2, 2), "2", "lost")) == "1_2"
-    rest.wait_for_token("c", "2")
-    assert local_service.sql("SELECT count(*) n FROM t") == [{"N": 2}]
-
-
-def test_refused_appends_are_not_applied(local_service: LocalService, rest: Rest, faults: SetFaults) -> None:
-    faults("append-503=2")
-    token = continuation(rest.open("c"))
-    codes = [rest.append("c", token, _rows(1, 1), "1", "r").status_code for _ in range(3)]
-    assert codes == [503, 503, 200]
-    rest.wait_for_token("c", "1")
-    assert local_service.sql("SELECT count(*) n FROM t") == [{"N": 1}]
 
 
 def test_the_service_prints_no_error_for_any_of_this(local_service: LocalService) -> None:

@@ -308,12 +308,6 @@ def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_
         _append(client, "c", 1)
 
 
-def test_a_declared_role_reads_the_usage_of_the_account(trusted: LocalService) -> None:
-    statement = "SELECT COUNT(*) FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY"
-    with _connect(trusted, user="reader", password="only reads") as connection:
-        assert connection.cursor().execute(statement).fetchone() == (0,)
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -363,7 +357,3 @@ def test_a_service_does_not_start_with_a_wrong_file(folder: Path) -> None:
     assert done.returncode == 1
     assert "NOBODY" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_without_a_file_the_service_has_the_user_demo_only(local_service: LocalService) -> None:
-    assert [row["name"] for row in local_service.sql("SHOW USERS")] == ["DEMO"]

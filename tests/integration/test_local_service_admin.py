@@ -125,14 +125,6 @@ def test_an_invalidated_channel_must_be_opened_again_and_keeps_its_token(service
         service.admin("invalidate", pipe=PIPE, channel="nobody")
 
 
-def test_a_checkpoint_can_be_had_at_once(service: LocalService) -> None:
-    with service.client("T") as client:
-        _row(Channel.open(client, "c", IntegerOffset), 1)
-    assert service.admin("checkpoint") == {"databases": {"LOCAL": True}}
-    log = service.data_dir / "databases" / "LOCAL.duckdb.wal"
-    assert not log.exists() or log.stat().st_size == 0
-
-
 def test_rows_and_tokens_survive_a_death_during_a_checkpoint(service: LocalService) -> None:
     with service.client("T") as client:
         channel = Channel.open(client, "c", IntegerOffset)

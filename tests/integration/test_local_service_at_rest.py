@@ -84,32 +84,6 @@ def service(spooling: LocalService) -> LocalService:
     return spooling
 
 
-def test_queued_rows_above_the_bound_of_memory_wait_on_disk_and_are_committed(service: LocalService) -> None:
-    rest = Rest(service, "T")
-    token = continuation(rest.open("c"))
-    token = continuation(rest.append("c", token, _rows(0, 100), "99"))
-    assert _files(service.data_dir / "spool") == []
-    bad = b"\xff\n" + _rows(100, 100) + b"nonsense\n"
-    token = continuation(rest.append("c", token, bad, "199"))
-    token = continuation(rest.append("c", token, _rows(200, 100), "299"))
-    assert len(_files(service.data_dir / "spool")) == 2
-    service.admin("faults", clear=True)
-    status = rest.wait_for_token("c", "299")
-    assert (status["rows_inserted"], status["rows_error_count"]) == (300, 2)
-    assert service.sql("SELECT count(*) n, count(DISTINCT id) d, max(id) m FROM t") == [
-        {"N": 300, "D": 300, "M": 299}
-    ]
-    assert _files(service.data_dir / "spool") == []
-
-
-def test_a_discarded_append_leaves_nothing_on_disk(service: LocalService) -> None:
-    rest = Rest(service, "T")
-    continuation(rest.append("c", continuation(rest.open("c")), _rows(0, 200), "199"))
-    assert len(_files(service.data_dir / "spool")) == 1
-    rest.open("c", fail_on_uncommitted_rows=False)
-    assert _files(service.data_dir / "spool") == []
-
-
 def test_more_rows_than_may_wait_are_a_429_and_the_queue_drains(service: LocalService) -> None:
     rest = Rest(service, "T")
     token = continuation(rest.open("c"))
@@ -169,11 +143,6 @@ def test_a_key_of_nothing_cannot_be_rotated(tmp_path: Path) -> None:
     done = LocalService(tmp_path / "never").cli("rotate-key")
     assert done.returncode == 1
     assert "no local service was ever started" in done.stderr
-
-
-def test_keys_have_mode_0600(local_service: LocalService) -> None:
-    assert (local_service.data_dir / "spool_keys.json").stat().st_mode & 0o777 == 0o600
-    assert (local_service.data_dir / "spool").stat().st_mode & 0o777 == 0o700
 
 
 def test_no_row_in_flight_is_readable_on_disk_not_even_after_kill_9(service: LocalService) -> None:

@@ -93,41 +93,6 @@ def test_range_queries_scan_fewer_row_groups_of_rows_that_were_sorted_at_ingest(
     assert scanned["PLAIN"] == (scanned["PLAIN"][1], scanned["PLAIN"][1], 10_001)
 
 
-@pytest.mark.parametrize(
-    ("columns", "select"),
-    [
-        ("", "$1"),
-        ("", "$1:k::INT, $1:name::VARCHAR"),
-    ],
-    ids=["matching", "transforming"],
-)
-def test_rows_of_a_commit_are_sorted_by_the_key_and_then_by_channel(
-    catalog: Catalog, faults: Faults, columns: str, select: str
-) -> None:
-    _sql(catalog, "CREATE TABLE t (k INT, name VARCHAR, other INT DEFAULT 7) CLUSTER BY (k)")
-    text = _PIPE.format(name="P", table=f"t {columns}", clusters="TRUE")
-    if select != "$1":
-        _sql(
-            catalog,
-            text.replace("INTO t ", "INTO t (k, name) ")
-            .replace("$1 FROM", f"{select} FROM")
-            .replace("MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE", ""),
-        )
-    else:
-        _sql(catalog, text)
-    row = b'{"k":%d,"name":"%s"}\n'
-    bodies = {
-        name: b"".join(row % (key, name.encode()) for key in (3, 1, 2)) + (b"nonsense\n" if bad else b"")
-        for name, bad in (("c", False), ("a", True), ("b", False))
-    }
-    _send(faults, catalog.database("LOCAL"), "P", bodies)
-    expected = [(key, name, 7) for key in (1, 2, 3) for name in ("a", "b", "c")]
-    found = catalog.cursor().execute('SELECT "K", "NAME", "OTHER" FROM "LOCAL"."PUBLIC"."T"').fetchall()
-    assert found == expected
-    errors = {c.name: c.committed.rows_error_count for c in catalog.database("LOCAL").channels}
-    assert errors == {"a": 1, "b": 0, "c": 0}
-
-
 def test_a_column_of_the_key_cannot_be_lost(catalog: Catalog, faults: Faults) -> None:
     _sql(catalog, "CREATE TABLE t (k INT, other INT) CLUSTER BY (k)")
     database = catalog.database("LOCAL")

@@ -127,23 +127,6 @@ def test_submitted_files_are_loaded_and_reported(local_service: LocalService, up
     assert "was not found" in files["gone.csv"]["systemError"]
 
 
-def test_a_file_is_loaded_once_a_pipe_even_when_its_content_changed(
-    local_service: LocalService, uploads: Uploads
-) -> None:
-    pipe = make(local_service, "fp2")
-    uploads("fp2_stage", {"a.csv": "1,x\n"})
-    for _ in range(2):
-        insert(local_service, pipe, "a.csv", "a.csv")
-    wait_for_files(local_service, pipe, 1)
-    uploads("fp2_stage", {"a.csv": "2,x\n", "b.csv": "3,x\n"})
-    insert(local_service, pipe, "a.csv", "b.csv")
-    wait_for_files(local_service, pipe, 2)
-    assert numbers(local_service, "fp2") == [1, 3]
-    # COPY INTO has a history of its own: the changed file is new to it, and so is the other.
-    local_service.sql("COPY INTO fp2 FROM @fp2_stage")
-    assert numbers(local_service, "fp2") == [1, 2, 3, 3]
-
-
 def test_reports_continue_after_a_mark_and_history_scans_a_range(
     local_service: LocalService, uploads: Uploads
 ) -> None:
@@ -220,24 +203,6 @@ def test_names_are_exact_and_credentials_are_key_pairs(local_service: LocalServi
     assert call(local_service, pipe, "insertReport", params={"beginMark": "x"}).status_code == 400
 
 
-def test_a_paused_pipe_accepts_files_and_loads_them_when_it_is_resumed(
-    local_service: LocalService, uploads: Uploads
-) -> None:
-    pipe = make(local_service, "fp7")
-    uploads("fp7_stage", {"a.csv": "1,x\n"})
-    local_service.sql("ALTER PIPE fp7_pipe SET PIPE_EXECUTION_PAUSED = TRUE")
-    insert(local_service, pipe, "a.csv")
-    waiting = status(local_service, pipe)
-    assert (waiting["executionState"], waiting["pendingFileCount"]) == ("PAUSED", 1)
-    assert waiting["oldestPendingFilePath"] == "a.csv"
-    assert numbers(local_service, "fp7") == []
-    local_service.sql("ALTER PIPE fp7_pipe SET PIPE_EXECUTION_PAUSED = FALSE")
-    wait_for_files(local_service, pipe, 1)
-    running = status(local_service, pipe)
-    assert (running["executionState"], running["pendingFileCount"]) == ("RUNNING", 0)
-    assert running["lastIngestedFilePath"] == "a.csv"
-
-
 def test_a_dropped_table_or_stage_stops_the_pipe_until_it_is_back(
     local_service: LocalService, uploads: Uploads
 ) -> None:
@@ -251,26 +216,6 @@ def test_a_dropped_table_or_stage_stops_the_pipe_until_it_is_back(
     local_service.sql("CREATE STAGE fp8_stage")
     uploads("fp8_stage", {"a.csv": "1,x\n"})
     wait_for_files(local_service, pipe, 1)
-
-
-def test_refresh_queues_what_neither_pipe_nor_copy_has_loaded(
-    local_service: LocalService, uploads: Uploads
-) -> None:
-    pipe = make(local_service, "fp9")
-    uploads("fp9_stage/in", {"a.csv": "1,x\n", "b.csv": "2,x\n", "c.csv": "3,x\n"})
-    uploads("fp9_stage/out", {"d.csv": "4,x\n"})
-    insert(local_service, pipe, "in/a.csv")
-    wait_for_files(local_service, pipe, 1)
-    local_service.sql("COPY INTO fp9 FROM @fp9_stage FILES = ('in/b.csv')")
-    assert local_service.sql("ALTER PIPE fp9_pipe REFRESH PREFIX = 'in/'") == [
-        {"File": "in/c.csv", "Status": "SENT"}
-    ]
-    wait_for_files(local_service, pipe, 2)
-    tomorrow = (dt.datetime.now(dt.UTC) + dt.timedelta(days=1)).isoformat()
-    assert local_service.sql(f"ALTER PIPE fp9_pipe REFRESH MODIFIED_AFTER = '{tomorrow}'") == []
-    assert local_service.sql("ALTER PIPE fp9_pipe REFRESH") == [{"File": "out/d.csv", "Status": "SENT"}]
-    wait_for_files(local_service, pipe, 3)
-    assert numbers(local_service, "fp9") == [1, 2, 3, 4]
 
 
 def test_pipes_are_shown_described_commented_and_dropped(local_service: LocalService) -> None:

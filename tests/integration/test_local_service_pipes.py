@@ -71,19 +71,6 @@ def test_a_pipe_transforms_rows_and_sets_bad_ones_aside(local_service: LocalServ
     ]
 
 
-@pytest.mark.parametrize(("case", "stored"), [("CASE_INSENSITIVE", [1, 2]), ("CASE_SENSITIVE", [2, None])])
-def test_a_pipe_matches_columns_by_name_with_or_without_case(
-    local_service: LocalService, case: str, stored: list[int | None]
-) -> None:
-    local_service.sql("CREATE OR REPLACE TABLE p2 (id INT)")
-    local_service.sql(
-        f"CREATE OR REPLACE PIPE matching AS COPY INTO p2 FROM (SELECT $1 {STREAM}) "
-        f"MATCH_BY_COLUMN_NAME = {case}"
-    )
-    send(local_service, "MATCHING", [b'{"id":1}', b'{"ID":2}'])
-    assert [row["ID"] for row in local_service.sql("SELECT id FROM p2 ORDER BY id")] == stored
-
-
 def test_named_expressions_are_matched_to_columns(local_service: LocalService) -> None:
     local_service.sql("CREATE OR REPLACE TABLE p3 (a INT, b VARCHAR, loaded TIMESTAMP_LTZ)")
     local_service.sql(

@@ -10,9 +10,6 @@ import pytest
 import requests
 import snowflake.connector
 
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.integration.test_local_service_file_pipes import insert, wait_for_files
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
@@ -56,31 +53,6 @@ def test_queued_rows_and_the_open_session_of_a_channel_outlive_a_rename(
     assert service.sql(f"SELECT count(*) c, max(id) i, count(DISTINCT n) n FROM {name}.t") == [
         {"C": 3, "I": 2, "N": 3}
     ]
-
-
-@pytest.mark.parametrize(("statement", "place"), RENAMES)
-def test_our_writer_opens_by_the_new_name_and_goes_on_after_its_committed_token(
-    crash_service: LocalService, statement: str, place: tuple[str, str]
-) -> None:
-    service = crash_service
-    _make(service)
-    with service.client("T", database="D", schema="S") as client:
-        channel = Channel.open(client, "c", IntegerOffset)
-        for number in range(3):
-            channel.append(b'{"id":%d}\n' % number, IntegerOffset(number), IntegerOffset(number), rows=1)
-        channel.wait_for_commit(timeout=30)
-        service.sql(statement)
-        channel.append(b'{"id":3}\n', IntegerOffset(3), IntegerOffset(3), rows=1)
-        with pytest.raises(SnowpipeError, match="not exist"):
-            channel.wait_for_commit(timeout=30)
-    with service.client("T", database=place[0], schema=place[1]) as client:
-        channel = Channel.open(client, "c", IntegerOffset)
-        assert channel.committed == IntegerOffset(2)
-        channel.append(b'{"id":3}\n', IntegerOffset(3), IntegerOffset(3), rows=1)
-        channel.wait_for_commit(timeout=30)
-        channel.close()
-    name = ".".join(place)
-    assert service.sql(f"SELECT count(*) c, count(DISTINCT id) d FROM {name}.t") == [{"C": 4, "D": 4}]
 
 
 @pytest.mark.parametrize(("statement", "place"), RENAMES)

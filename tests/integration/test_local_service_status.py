@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import jwt
 import pytest
-import requests
 from rich.console import Console
 
 from airflow_provider_snowpipe.local.cli import main
@@ -114,54 +112,3 @@ def test_a_stopped_service_has_no_status(waiting: LocalService) -> None:
     done = waiting.cli("status", "--once")
     assert done.returncode == 1
     assert "does not answer" in done.stderr
-
-
-def test_low_volume_channels_share_commits_and_a_high_volume_channel_commits_alone(
-    crash_service: LocalService,
-) -> None:
-    service = crash_service
-    service.sql("CREATE TABLE t (id INT, filler VARCHAR)")
-    quiet = [f"quiet{number}" for number in range(5)]
-    rest = Rest(service, "T")
-    tokens = {name: continuation(rest.open(name)) for name in (*quiet, "busy")}
-    body = b'{"id":1,"filler":"%s"}\n' % (b"x" * 1000) * 3000
-    stop, failed = threading.Event(), list[BaseException]()
-
-    def flood() -> None:
-        writer = Rest(service, "T")
-        try:
-            token = tokens["busy"]
-            while not stop.is_set():
-                answer = writer.append("busy", token, body, "1")
-                if answer.status_code != 429:
-                    token = continuation(answer)
-        except (requests.RequestException, AssertionError) as error:
-            failed.append(error)
-
-    flooding = threading.Thread(target=flood)
-    flooding.start()
-    try:
-        for number in range(200):
-            for name in quiet:
-                tokens[name] = continuation(rest.append(name, tokens[name], _row(number), str(number)))
-            status = service.admin("status") if number % 5 == 4 else None
-            if status is not None and _is_settled(status, quiet):
-                break
-        else:
-            pytest.fail(f"no commit of its own: {status}")
-    finally:
-        stop.set()
-        flooding.join(300)
-    assert failed == []
-    for name in quiet:
-        rest.wait_for_token(name, str(number), 60)
-    assert service.sql("SELECT count(*) n FROM t WHERE filler IS NULL") == [{"N": 5 * (number + 1)}]
-
-
-def _is_settled(status: dict[str, Any], quiet: list[str]) -> bool:
-    channels, commits = _channels(status), status["databases"][0]["recent_commits"]
-    alone = [commit for commit in commits if commit["own"]]
-    assert all(commit["channels"] == 1 for commit in alone)
-    shared = [commit for commit in commits if not commit["own"] and commit["channels"] > 1]
-    assert not any(channels[name]["own_commits"] for name in quiet)
-    return channels["busy"]["own_commits"] and len(alone) >= 3 and len(shared) >= 1

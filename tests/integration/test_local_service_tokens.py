@@ -9,12 +9,10 @@ import pytest
 import requests
 
 from airflow_provider_snowpipe.streaming.auth import Credentials, OAuthToken, ProgrammaticAccessToken
-from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.local_service import LocalService
 
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
@@ -36,35 +34,10 @@ def _post(service: LocalService, path: str, form: dict[str, str], **more: Any) -
         return http.post(service.url + path, data=form, verify=str(service.ca_file), timeout=(5, 30), **more)
 
 
-def _access_token(service: LocalService) -> str:
-    client = _oauth_client(service)
-    form = {"grant_type": "client_credentials", **{k: client[k] for k in ("client_id", "client_secret")}}
-    answer = _post(service, "/oauth/token-request", form)
-    assert answer.status_code == 200, answer.text
-    token: str = answer.json()["access_token"]
-    return token
-
-
 def _client(service: LocalService, credentials: Credentials) -> SnowpipeClient:
     pipe = PipeName.default_for_table("LOCAL", "PUBLIC", "T")
     retry = RetryPolicy(budget_seconds=60)
     return SnowpipeClient(service.url, credentials, pipe, ca_bundle=str(service.ca_file), retry=retry)
-
-
-@pytest.mark.parametrize("kind", ["pat", "oauth"])
-def test_our_client_commits_rows_with_either_token(local_service: LocalService, kind: str) -> None:
-    local_service.sql("CREATE OR REPLACE TABLE t (id INT)")
-    credentials: Credentials = (
-        ProgrammaticAccessToken(_pat(local_service))
-        if kind == "pat"
-        else OAuthToken(_access_token(local_service))
-    )
-    with _client(local_service, credentials) as client:
-        channel = Channel.open(client, "c", IntegerOffset)
-        channel.append(b'{"id":1}\n', IntegerOffset(1), IntegerOffset(1), rows=1)
-        channel.wait_for_commit(timeout=30)
-        channel.close()
-    assert local_service.sql("SELECT id FROM t") == [{"ID": 1}]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 from typing import Any
 
 from tests.conftest import SetFaults
@@ -93,63 +92,6 @@ def test_rows_of_append_rows_are_in_the_table_when_wait_for_commit_returns(
     assert rows[3] == {"ID": 3, "NAME": "n3", "AT": "2026-01-01T00:00:03", "V": {"k": [3]}, "RAW": "6869"}
 
 
-def test_a_client_made_from_a_table_resumes_after_the_channels_committed_token(
-    local_service: LocalService,
-) -> None:
-    local_service.sql("CREATE OR REPLACE TABLE t2 (id INT)")
-    seen = _run(
-        local_service,
-        """
-        client = connect("T2")
-        channel, _ = client.open_channel("c0")
-        channel.append_rows([{"id": i} for i in range(100)], "0", "99")
-        committed(channel, 99)
-        channel.close(); client.close()
-        client = StreamingIngestClient.from_table("second", "LOCAL", "PUBLIC", "T2", properties=PROPERTIES)
-        channel, status = client.open_channel("c0")
-        first = int(status.latest_committed_offset_token) + 1
-        channel.append_rows([{"id": i} for i in range(first, 150)], str(first), "149")
-        committed(channel, 149)
-        report(first=first, inserted=channel.get_channel_status().rows_inserted_count, pipe=client.pipe_name)
-        channel.close(); client.close()
-        """,
-    )
-    assert seen == {"first": 100, "inserted": 150, "pipe": "T2-STREAMING"}
-    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d, max(id) m FROM t2") == [
-        {"N": 150, "D": 150, "M": 149}
-    ]
-
-
-def test_the_older_of_two_clients_on_one_channel_is_fenced(local_service: LocalService) -> None:
-    local_service.sql("CREATE OR REPLACE TABLE t3 (id INT)")
-    seen = _run(
-        local_service,
-        """
-        old, new = connect("T3", "old"), connect("T3", "new")
-        first, _ = old.open_channel("c0")
-        first.append_row({"id": 0}, "0")
-        committed(first, 0)
-        second, status = new.open_channel("c0")
-        first.append_row({"id": 666}, "1")
-        error = ""
-        deadline = time.monotonic() + 240
-        while not error and time.monotonic() < deadline:
-            try:
-                first.wait_for_flush(timeout_seconds=5)
-                first.get_channel_status()
-            except Exception as caught:
-                error = str(caught)
-        second.append_row({"id": 1}, "1")
-        committed(second, 1)
-        report(token=status.latest_committed_offset_token, error=error)
-        sys.stdout.flush(); os._exit(0)
-        """,
-    )
-    assert seen["token"] == "0"
-    assert "STALE_CONTINUATION_TOKEN_SEQUENCER" in seen["error"]
-    assert [row["ID"] for row in local_service.sql("SELECT id FROM t3 ORDER BY id")] == [0, 1]
-
-
 def test_a_dropped_channel_starts_over_without_a_token(local_service: LocalService) -> None:
     local_service.sql("CREATE OR REPLACE TABLE t4 (id INT)")
     seen = _run(
@@ -170,33 +112,6 @@ def test_a_dropped_channel_starts_over_without_a_token(local_service: LocalServi
         """,
     )
     assert seen == {"gone": "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED", "token": None}
-
-
-def _uploads(service: LocalService) -> set[Path]:
-    return {file for file in (service.data_dir / "stage").rglob("*") if file.is_file()}
-
-
-def test_a_batch_above_one_mebibyte_arrives_through_file_mode(local_service: LocalService) -> None:
-    before = _uploads(local_service)
-    local_service.sql("CREATE OR REPLACE TABLE t5 (id INT, filler VARCHAR)")
-    seen = _run(
-        local_service,
-        """
-        client = connect("T5")
-        channel, _ = client.open_channel("c0")
-        for start in range(0, 20000, 5000):
-            channel.append_rows([{"id": i, "filler": "x" * 500} for i in range(start, start + 5000)],
-                                str(start), str(start + 4999))
-        committed(channel, 19999, 60)
-        report(inserted=channel.get_channel_status().rows_inserted_count)
-        channel.close(); client.close()
-        """,
-    )
-    assert seen["inserted"] == 20000
-    assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d, sum(length(filler)) s FROM t5") == [
-        {"N": 20000, "D": 20000, "S": 10_000_000}
-    ]
-    assert _uploads(local_service) == before
 
 
 def test_an_unknown_table_fails_at_once_with_its_code(local_service: LocalService) -> None:

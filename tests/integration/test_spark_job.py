@@ -7,8 +7,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.offsets import LexicographicOffset
 from tests.spark_job import SparkJob, ids_in, new_table, numbered_name, write_rows
 
 pytestmark = pytest.mark.spark
@@ -42,16 +40,6 @@ def _fill(source):
             write_rows(source / group / file, range(number, number + 100))
             number += 100
     return ("ewr", "jfk", "lga")
-
-
-def _open_and_commit(job, partition, token, body=b'{"ID": -1}\n'):
-    """Put a channel where a test wants it: one row, committed under a token of the test's choice."""
-    with job.service.client(job.table) as client:
-        client.pipe_info()
-        with Channel.open(client, job.channel(partition), LexicographicOffset) as channel:
-            position = LexicographicOffset(token)
-            channel.append(body, position, position, rows=1)
-            channel.wait_for_commit(position, timeout=30)
 
 
 def _refused(finished, kind):
@@ -107,45 +95,6 @@ def test_submitted_job_loads_once_shows_no_secret_and_later_runs_load_only_what_
     assert ids_in(job.service, job.table) == list(range(915))
 
 
-def test_resume_in_the_middle_of_a_file_reads_on_from_the_next_line(job, source):
-    _fill(source)
-    _open_and_commit(job, "jfk", "02.ndjson:42")
-
-    finished = job.run()
-
-    assert finished.code == 0, finished.err[-3000:]
-    wanted = {-1, *range(900)} - set(range(300, 442))
-    assert ids_in(job.service, job.table) == sorted(wanted)
-    by_partition = {c.partition: c for c in finished.report.channels}
-    assert (by_partition["jfk"].from_token, by_partition["jfk"].rows) == ("02.ndjson:42", 158)
-
-
-def test_rejected_rows_abort_the_run_and_say_where_to_look(job, source):
-    write_rows(source / "a" / "1.ndjson", range(5))
-    with (source / "a" / "1.ndjson").open("a") as file:
-        file.write('{"ID": "not a number"}\n{"ID": 6}\n')
-
-    finished = job.run()
-
-    line = _refused(finished, "RowsRejectedError")
-    assert "skipped 1 row(s)" in line
-    assert job.channel("a") in line
-    assert f"ERROR_TABLE({job.table})" in line
-    assert finished.report.error_type == "RowsRejectedError"
-    assert [(c.rejected, c.committed) for c in finished.report.channels] == [(1, True)]
-    assert ids_in(job.service, job.table) == [0, 1, 2, 3, 4, 6]
-
-
-def test_unknown_table_is_refused_before_anything_is_read(job, source):
-    _fill(source)
-    job.table = "NO_SUCH_TABLE"
-
-    finished = job.run()
-
-    assert "NO_SUCH_TABLE-STREAMING" in _refused(finished, "PipeNotFoundError")
-    assert finished.report.channels == ()
-
-
 def test_job_with_a_wrong_key_ends_with_one_line(job, source):
     _fill(source)
     stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -158,17 +107,3 @@ def test_job_with_a_wrong_key_ends_with_one_line(job, source):
     assert "PRIVATE KEY" not in finished.out + finished.err
     job.key_pem = None
     assert {status.code for status in job.statuses("ewr", "jfk").values()} == {MISSING}
-
-
-def test_source_that_lacks_the_committed_position_is_refused_untouched(job, source):
-    _fill(source)
-    _open_and_commit(job, "jfk", "02.ndjson:101")
-    before = job.statuses("ewr", "jfk")
-
-    finished = job.run()
-
-    line = _refused(finished, "SourcePositionError")
-    assert "has 100 line(s)" in line
-    assert job.statuses("ewr", "jfk") == before
-    assert before["ewr"].code == MISSING
-    assert ids_in(job.service, job.table) == [-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -113,13 +112,6 @@ def test_a_transaction_left_open_is_rolled_back(api: Api) -> None:
     assert api.submit("SELECT count(*) FROM opened").json()["data"] == [["1"]]
 
 
-@pytest.mark.parametrize(("count", "status"), [(1, 422), (3, 422), (2, 200), (0, 200)])
-def test_the_number_of_statements_must_be_the_announced_one(api: Api, count: int, status: int) -> None:
-    answer = api.submit("SELECT 1; SELECT 2", count)
-    assert answer.status_code == status
-    assert status == 200 or answer.json()["code"] == "000008"
-
-
 def test_bindings_are_typed(api: Api) -> None:
     bindings = {
         "1": {"type": "FIXED", "value": "7"},
@@ -140,14 +132,6 @@ def test_large_results_come_in_partitions(api: Api) -> None:
         rows += api.call("GET", f"/{first['statementHandle']}?partition={number}").json()["data"]
     assert [int(row[0]) for row in rows] == list(range(40_000))
     assert api.call("GET", f"/{first['statementHandle']}?partition=4").status_code == 422
-
-
-def test_a_repeated_request_does_not_run_twice(api: Api) -> None:
-    api.submit("CREATE OR REPLACE TABLE once (n INT)")
-    body = {"statement": "INSERT INTO once VALUES (1)", "database": "LOCAL", "schema": "PUBLIC"}
-    answers = [api.call("POST", params={"requestId": "r1", "retry": "true"}, json=body) for _ in range(2)]
-    assert answers[0].json()["statementHandle"] == answers[1].json()["statementHandle"]
-    assert api.submit("SELECT count(*) FROM once").json()["data"] == [["1"]]
 
 
 @pytest.mark.parametrize(
@@ -192,24 +176,6 @@ def test_an_orderly_stop_cancels_what_runs_and_keeps_what_is_committed(crash_ser
 
 
 # -- through the proxy --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        "CONNECT example.com:443 HTTP/1.1",
-        "CONNECT x.snowflakecomputing.com:80 HTTP/1.1",
-        "CONNECT snowflakecomputing.com.example.com:443 HTTP/1.1",
-        "CONNECT 127.0.0.1:22 HTTP/1.1",
-        "GET http://x.snowflakecomputing.com/ HTTP/1.1",
-        "nonsense",
-    ],
-)
-def test_the_proxy_leads_to_snowflakes_hosts_only(local_service: LocalService, head: str) -> None:
-    port = int(local_service.env["SNOWPIPE_LOCAL_PROXY"].rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=240) as client:
-        client.sendall(f"{head}\r\nHost: x\r\n\r\n".encode())
-        assert client.recv(100).startswith(b"HTTP/1.1 403 ")
 
 
 def test_a_connector_without_host_comes_through_the_proxy(local_service: LocalService) -> None:

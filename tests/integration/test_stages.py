@@ -171,41 +171,6 @@ def test_a_temporary_stage_hides_a_permanent_one_and_ends_with_its_session(
     assert len(folders - left) == 1
 
 
-def test_replacing_or_dropping_a_stage_or_table_deletes_its_files(cursor: Any, tmp_path: Path) -> None:
-    cursor.execute("CREATE OR REPLACE STAGE gone")
-    cursor.execute("CREATE OR REPLACE TABLE gone_t (id INT)")
-    for target in ("@gone", "@%gone_t"):
-        _put(cursor, tmp_path, "a.csv", target)
-        assert len(_rows(cursor, f"LIST {target}")) == 1
-    cursor.execute("CREATE OR REPLACE STAGE gone")
-    cursor.execute("CREATE OR REPLACE TABLE gone_t (id INT)")
-    for target in ("@gone", "@%gone_t"):
-        assert _rows(cursor, f"LIST {target}") == []
-
-
-def test_stages_and_their_files_survive_a_kill(
-    tmp_path: Path, crash_service: LocalService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = crash_service
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-    connection = _connect(service)
-    cursor = connection.cursor()
-    folders = service.data_dir / "staged_files" / "files"
-    before = set(folders.iterdir())  # a user's stage is nobody's to drop
-    cursor.execute("CREATE STAGE kept FILE_FORMAT = (TYPE = CSV SKIP_HEADER = 1)")
-    cursor.execute("CREATE FILE FORMAT kept_f TYPE = JSON")
-    _put(cursor, tmp_path, "a.csv", "@kept/in")
-    cursor.execute("CREATE TEMPORARY STAGE lost")
-    _put(cursor, tmp_path, "a.csv", "@lost")
-    service.kill()
-    service.launch()
-    assert [row["name"] for row in service.sql("LIST @kept")] == ["kept/in/a.csv"]
-    assert [row["name"] for row in service.sql("SHOW STAGES")] == ["KEPT"]
-    assert [row["name"] for row in service.sql("SHOW FILE FORMATS")] == ["KEPT_F"]
-    assert len(set(folders.iterdir()) - before) == 1
-    connection.close()
-
-
 def test_staged_files_are_private(local_service: LocalService, cursor: Any, tmp_path: Path) -> None:
     cursor.execute("CREATE OR REPLACE STAGE modes")
     _put(cursor, tmp_path, "a.csv", "@modes/deep/er")
@@ -220,33 +185,6 @@ def test_the_sql_api_says_that_it_moves_no_files(local_service: LocalService) ->
     assert "Python connector" in done.stderr
 
 
-def test_files_move_through_the_proxy_of_a_fixed_snowflake_host(
-    local_service: LocalService, tmp_path: Path
-) -> None:
-    import snowflake.connector
-
-    proxy_port = int(local_service.env["SNOWPIPE_LOCAL_PROXY"].rpartition(":")[2])
-    with snowflake.connector.connect(
-        account=local_service.account,
-        user=local_service.user,
-        private_key_file=str(local_service.key_file),
-        authenticator="SNOWFLAKE_JWT",
-        database="LOCAL",
-        schema="PUBLIC",
-        proxy_host="127.0.0.1",
-        proxy_port=proxy_port,
-        login_timeout=240,
-        network_timeout=240,
-    ) as connection:
-        cursor = connection.cursor()
-        cursor.execute("CREATE OR REPLACE STAGE proxied")
-        _put(cursor, tmp_path, "a.csv", "@proxied", "through\n")
-        back = tmp_path / "back"
-        back.mkdir()
-        cursor.execute(f"GET @proxied 'file://{back}'")
-        assert (back / "a.csv").read_text() == "through\n"
-
-
 # -- routes -------------------------------------------------------------------------------------------------
 
 
@@ -256,29 +194,6 @@ def _url(service: LocalService, data: dict[str, Any], name: str) -> str:
 
 def _bearer(data: dict[str, Any]) -> dict[str, str]:
     return {"Authorization": f"Bearer {data['stageInfo']['creds']['GCS_ACCESS_TOKEN']}"}
-
-
-def test_an_upload_token_opens_its_own_place_only(local_service: LocalService, cursor: Any) -> None:
-    cursor.execute("CREATE OR REPLACE STAGE one")
-    cursor.execute("CREATE OR REPLACE STAGE two")
-    one = _instructions(local_service, "PUT file:///x @one/in")
-    two = _instructions(local_service, "PUT file:///x @two")
-    read = _instructions(local_service, "GET @one file:///tmp")
-    ca = str(local_service.ca_file)
-
-    def status(url: str, headers: dict[str, str]) -> int:
-        return requests.put(url, data=b"x", headers=headers, verify=ca, timeout=60).status_code
-
-    assert status(_url(local_service, one, "a"), _bearer(one)) == 200
-    assert status(_url(local_service, two, "a"), _bearer(one)) == 403
-    assert status(_url(local_service, one, "a").replace("/in/", "/out/"), _bearer(one)) == 403
-    assert status(_url(local_service, one, "a"), _bearer(read)) == 403
-    assert status(_url(local_service, one, "a"), {}) == 401
-    assert status(_url(local_service, one, "a"), {"Authorization": "Bearer x.y.z"}) == 401
-    cursor.execute("DROP STAGE two")
-    assert status(_url(local_service, two, "a"), _bearer(two)) == 404
-    names = [row["name"] for row in _rows(cursor, "LIST @one")]
-    assert names == ["one/in/a"]
 
 
 @pytest.mark.parametrize(
@@ -315,28 +230,6 @@ def test_a_path_that_could_leave_the_stage_is_refused(
         answer = connection.recv(65536)
     assert answer.split()[1] in {b"400", b"403", b"404"}, answer
     assert _rows(cursor, "LIST @paths") == []
-
-
-def test_a_broken_upload_leaves_nothing(local_service: LocalService, cursor: Any) -> None:
-    cursor.execute("CREATE OR REPLACE STAGE broken")
-    data = _instructions(local_service, "PUT file:///x @broken")
-    head = f"PUT /{data['stageInfo']['location']}a HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    head += f"Authorization: {_bearer(data)['Authorization']}\r\nContent-Length: 4000000\r\n\r\n"
-    context = ssl.create_default_context(cafile=str(local_service.ca_file))
-    with (
-        socket.create_connection(("127.0.0.1", local_service.port), timeout=60) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
-    ):
-        connection.sendall(head.encode() + b"x" * 2_000_000)
-    # The next upload is answered after the broken one was given up, or beside it; neither leaves a part.
-    requests.put(
-        _url(local_service, data, "b"),
-        data=b"y",
-        headers=_bearer(data),
-        verify=str(local_service.ca_file),
-        timeout=60,
-    ).raise_for_status()
-    assert [row["name"] for row in _rows(cursor, "LIST @broken")] == ["broken/b"]
 
 
 def test_a_file_where_a_folder_is_needed_is_the_clients_error(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SnowpipeError
@@ -137,27 +135,6 @@ def test_null_left_out_lets_the_default_apply(loads):
 
     assert [row["NOTE"] for row in loads.service.sql(f"SELECT NOTE FROM LOCAL.PUBLIC.{loads.table}")] == [
         "none"
-    ]
-
-
-def test_five_hundred_columns_arrive(loads):
-    names = [f"C{number:03}" for number in range(500)]
-    columns = ", ".join(f"{name} NUMBER" for name in names)
-    loads.service.sql(f"CREATE OR REPLACE TABLE LOCAL.PUBLIC.{loads.table} (ID NUMBER, {columns})")
-    ids = pa.array(range(300), pa.int64())
-    wide = {name: pa.array([row * 1000 + at for row in range(300)]) for at, name in enumerate(names)}
-    pq.write_table(pa.table({"ID": ids, **wide}), loads.rows / "wide.parquet")
-
-    (report,) = loads.load()
-
-    assert report.rows == 300
-    (row,) = loads.service.sql(
-        f"SELECT COUNT(*) AS N, SUM(C000) AS A, SUM(C499) AS B FROM LOCAL.PUBLIC.{loads.table}"
-    )
-    assert [int(row[name]) for name in "NAB"] == [
-        300,
-        sum(range(300)) * 1000,
-        sum(range(300)) * 1000 + 499 * 300,
     ]
 
 

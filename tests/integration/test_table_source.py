@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.table_loads import loads
 
 __all__ = ["loads"]
@@ -72,16 +71,6 @@ def test_ranges_of_the_key_are_channels_and_other_ranges_are_refused(loads):
     assert loads.ids == list(range(110))
 
 
-def test_resume_goes_on_behind_the_committed_key(loads):
-    loads.write("a.parquet", range(50))
-    loads.commit("all", IntegerOffset(29))
-
-    (channel,) = loads.load()
-
-    assert (channel.from_token, channel.rows) == ("29", 20)
-    assert loads.ids == [-1, *range(30, 50)]
-
-
 def test_query_with_a_text_key_orders_by_its_characters(loads):
     loads.write("a.parquet", range(12))
     query = f"SELECT *, concat('k', ID) AS K FROM parquet.`{loads.rows}`"
@@ -108,17 +97,6 @@ def test_timestamp_key_resumes_within_a_microsecond(loads):
     assert (first.to_token, first.rows) == ("2024-03-01T00:00:00.000000Z", 3)
     assert (second.to_token, second.rows) == ("2024-03-01T00:00:00.000001Z", 1)
     assert loads.ids == [0, 1, 2, 3]
-
-
-def test_two_rows_with_one_key_are_refused_and_neither_is_sent(loads):
-    loads.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "3")
-    loads.write("a.parquet", [0, 1, 2])
-    loads.write("b.parquet", [2, 3, 4])
-
-    with pytest.raises(SnowpipeError, match="ID = 2"):
-        loads.load()
-
-    assert set(loads.ids) <= {0, 1}
 
 
 def test_row_that_came_late_with_a_committed_key_is_refused(loads):

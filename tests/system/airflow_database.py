@@ -27,12 +27,6 @@ def partitions_of(stack: Stack, asset: str) -> list[str]:
     return [key for (key,) in query(stack, statement, asset)]
 
 
-def states_of(stack: Stack, asset: str) -> list[dict[str, Any]]:
-    """What an asset's state store holds."""
-    statement = "SELECT s.value FROM asset_state_store s JOIN asset a ON a.id = s.asset_id WHERE a.name = ?"
-    return [json.loads(value) for (value,) in query(stack, statement, asset)]
-
-
 def query(stack: Stack, statement: str, value: str) -> list[tuple[str, ...]]:
     """The rows of a query with one value."""
     uri = f"file:{stack.airflow.home / 'airflow.db'}?mode=ro"

@@ -12,15 +12,12 @@ import psutil
 from conftest import Stack
 
 from airflow_provider_snowpipe.streaming.names import channel_name
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
 from demo.airflow_processes import AirflowProcesses
 
 DAG_ID = "flights_to_snowflake"
 FLIGHTS = 336_776
 ORIGINS = ("EWR", "JFK", "LGA")
 CHANNELS = [channel_name(DAG_ID, "flights", origin) for origin in ORIGINS]
-# About 11 MB/s of 103 MB in all: slow enough to be met in the middle, many appends, many commits.
-SLOW = {"rows": 2_000, "bytes_per_second": 3_500_000}
 RUN_SECONDS = 900.0
 POLL_SECONDS = 0.25
 
@@ -31,13 +28,12 @@ class FlightsRun:
     :param stack: what it runs against
     :param table: the table
     :param batch_limits: keys of BatchLimits
-    :param attempt: number of the run into this table
     """
 
-    def __init__(self, stack: Stack, table: str, batch_limits: dict[str, Any], *, attempt: int = 1) -> None:
+    def __init__(self, stack: Stack, table: str, batch_limits: dict[str, Any]) -> None:
         self.stack = stack
         self.table = table
-        self.run_id = f"into_{table}_{attempt}"
+        self.run_id = f"into_{table}"
         self.api = stack.airflow.api
         stack.unpause(DAG_ID)
         folder = stack.folder / "flights"  # shared by all runs
@@ -55,25 +51,6 @@ class FlightsRun:
         ]
         assert state == "success", "\n".join(logs)
 
-    def wait_until_committing(self) -> dict[str, ChannelStatus]:
-        """Wait until a channel has committed some of its rows, and return all channels' statuses then."""
-        found: dict[str, ChannelStatus] = {}
-
-        def in_the_middle() -> bool:
-            if self.task("create_table")["state"] != "success":
-                return False
-            with self.stack.service.client(self.table) as client:
-                found.update(client.channel_statuses(CHANNELS))
-            return 0 < sum(status.rows_inserted for status in found.values()) < FLIGHTS // 2
-
-        wait_for(in_the_middle, f"no channel of {self.table} was seen committing")
-        return found
-
-    def driver(self) -> psutil.Process:
-        """Return the JVM of this run's Spark driver."""
-        (driver,) = self.spark_processes("org.apache.spark.deploy.SparkSubmit")
-        return driver
-
     def spark_processes(self, word: str) -> list[psutil.Process]:
         """Return the living processes of Airflow whose command line holds this run's name and a word."""
         found = []
@@ -90,10 +67,6 @@ class FlightsRun:
     def applications(self) -> int:
         """How many Spark applications have started, by the event logs of their drivers."""
         return event_logs_with(self.stack, self.run_id)
-
-    def task(self, task_id: str) -> dict[str, Any]:
-        """Return one task instance."""
-        return self.api.task(DAG_ID, self.run_id, task_id)
 
     def xcom(self, task_id: str, key: str = "return_value") -> Any:
         """Return one XCom's value."""

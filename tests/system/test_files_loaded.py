@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
 
 import pytest
-from conftest import CATCH_UP_ON_DEMAND, Stack
+from conftest import Stack
 from flights_run import RUN_SECONDS, wait_for, wait_until_left
 
-from tests.staged_files import put, submit
+from tests.staged_files import put
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -49,10 +48,6 @@ def moment(stack: Stack, run_id: str, task_id: str, key: str) -> datetime:
     return datetime.fromisoformat(stack.airflow.api.task(WAITING, run_id, task_id)[key])
 
 
-def log_of(stack: Stack, run_id: str) -> str:
-    return "\n".join(stack.airflow.api.task_log(WAITING, run_id, "loaded", 1))
-
-
 @pytest.mark.begins(run=awaited_files)
 def test_downstream_starts_when_copy_has_loaded_the_last_file(stack: Stack, begun: str) -> None:
     table = begun
@@ -79,23 +74,6 @@ def test_downstream_starts_when_copy_has_loaded_the_last_file(stack: Stack, begu
     )
 
 
-@pytest.mark.nightly  # integration/test_files_loaded proves it without Airflow's processes
-def test_a_file_that_the_pipe_could_not_load_fails_the_run(stack: Stack) -> None:
-    table = "STAGED_FOR_PIPE"
-    staged(stack, table)
-    conf = {"table": table, "pipe": f"{table}_PIPE", "files": ["a.csv", "bad.csv"]}
-    stack.airflow.api.trigger(WAITING, "by_pipe", conf)
-    wait_until_deferred(stack, "by_pipe")
-    submit(stack.service, f"LOCAL.PUBLIC.{table}_PIPE", "a.csv", "bad.csv")
-
-    assert stack.airflow.api.wait_for_run(WAITING, "by_pipe", RUN_SECONDS) == "failed"
-    assert stack.airflow.api.task(WAITING, "by_pipe", "loaded")["state"] == "failed"
-    text = log_of(stack, "by_pipe")
-    assert "load_failed: 1 of 2 files did not load: 'bad.csv' is LOAD_FAILED" in text
-    assert "'five'" in text
-    assert "(line 2, character 1" in text
-
-
 @pytest.mark.nightly  # COPY by mapped tasks is proved daily in test_flight_days
 def test_days_are_backfilled_once_however_often_they_are_asked_for(stack: Stack) -> None:
     api = stack.airflow.api
@@ -115,38 +93,3 @@ def test_days_are_backfilled_once_however_often_they_are_asked_for(stack: Stack)
     )
     assert {int(row["N"]) for row in loads} == {1}
     assert len(loads) == 9
-
-
-@pytest.mark.nightly  # unit/spark/sources/files proves growing files; two submissions
-def test_each_run_loads_what_came_since_the_run_before(stack: Stack, tmp_path: Path) -> None:
-    api = stack.airflow.api
-    stack.unpause(CATCH_UP_ON_DEMAND)
-    names = {"table": "CAUGHT_UP", "data_dir": str(tmp_path), "ship_lines": 0}
-
-    def ship(file: str, text: str) -> None:
-        path = tmp_path / file
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(path.read_text() + text if path.exists() else text)
-
-    def lines(host: str, first: int, count: int) -> str:
-        return "".join(json.dumps({"HOST": host, "LINE": first + n}) + "\n" for n in range(count))
-
-    ship("web1/01.ndjson", lines("web1", 0, 100) + '{"HOST": "web1", ')
-    ship("web2/01.ndjson", lines("web2", 0, 50))
-    api.trigger(CATCH_UP_ON_DEMAND, "one", names)
-    assert api.wait_for_run(CATCH_UP_ON_DEMAND, "one", RUN_SECONDS) == "success"
-    assert api.xcom(CATCH_UP_ON_DEMAND, "one", "stream")["rows"] == 150
-
-    ship("web1/01.ndjson", '"LINE": 100}\n')
-    ship("web2/02.ndjson", lines("web2", 50, 25))
-    api.trigger(CATCH_UP_ON_DEMAND, "two", names)
-    assert api.wait_for_run(CATCH_UP_ON_DEMAND, "two", RUN_SECONDS) == "success"
-    assert api.xcom(CATCH_UP_ON_DEMAND, "two", "stream")["rows"] == 26
-
-    rows = stack.service.sql(
-        "SELECT HOST, COUNT(*) AS N, COUNT(DISTINCT LINE) AS D FROM CAUGHT_UP GROUP BY 1"
-    )
-    assert {row["HOST"]: (int(row["N"]), int(row["D"])) for row in rows} == {
-        "web1": (101, 101),
-        "web2": (75, 75),
-    }

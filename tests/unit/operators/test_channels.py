@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.operators.channels import (
     SnowpipeDropChannelOperator,
@@ -14,13 +14,10 @@ from airflow_provider_snowpipe.operators.channels import (
 )
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
-    ChannelInvalidError,
     ConfigurationError,
-    OffsetTokenMovedError,
     UncommittedRowsError,
     WriterActiveError,
 )
-from tests.fake_snowpipe import error
 from tests.local_connection import context
 from tests.unit.operators.conftest import send
 
@@ -96,14 +93,6 @@ class TestDrop:
         assert "offset token NULL; uncommitted rows discarded: yes" in capsys.readouterr().out
         assert snowpipe.channels == {}
 
-    def test_a_broken_channel_is_dropped_by_force_only(self, snowpipe, run):
-        snowpipe.channel("c")
-        snowpipe.fault(before="open", error=error(409, "ERR_CHANNEL_HAS_INVALID_ROW_SEQUENCER"), times=2)
-
-        with pytest.raises(ChannelInvalidError, match="force"):
-            run(Drop)
-        assert run(Drop, force=True)["discarded"] is None
-
     def test_a_channel_that_is_gone_is_success(self, run):
         assert run(Drop)["existed"] is False
 
@@ -121,23 +110,6 @@ class TestReset:
         with pytest.raises(ChannelFencedError):
             append("a:4")
 
-    def test_a_run_after_the_token_was_shown_stops_it(self, snowpipe, run):
-        """A task that stalls there goes on when somebody else has reset the token and loaded the rows."""
-        append = send(snowpipe, "c", "a:5")
-        snowpipe.fault(after="status", do=lambda: append("a:6"))
-
-        with pytest.raises((AirflowException, OffsetTokenMovedError)):
-            run(Reset)
-        assert snowpipe.channels["c"].committed == "a:6"
-
-    def test_refuses_while_somebody_writes_and_changes_nothing(self, snowpipe, run):
-        append, numbers = send(snowpipe, "c", "a:1"), iter(range(2, 99))
-        snowpipe.fault(before="status", do=lambda: append(f"a:{next(numbers)}"), times=9)
-
-        with pytest.raises(WriterActiveError, match="'c'"):
-            run(Reset, offset_token="z:1")
-        assert not snowpipe.channels["c"].committed.startswith("z")
-
     def test_refuses_uncommitted_rows_unless_told(self, snowpipe, run):
         snowpipe.holds_commits = True
         send(snowpipe, "c", "a:5")
@@ -146,16 +118,6 @@ class TestReset:
             run(Reset)
         assert run(Reset, allow_active_writer=True)["new"] == "a:1"
         assert snowpipe.channels["c"].rows == []
-
-    def test_a_token_of_another_format_is_refused(self, snowpipe, run):
-        snowpipe.channel("c", committed="a:1")
-
-        with pytest.raises(AirflowFailException, match="OffsetTokenError"):
-            run(Reset, offset_token="nonsense")
-
-    def test_a_channel_that_does_not_exist_is_an_error(self, run):
-        with pytest.raises(ChannelInvalidError, match="open"):
-            run(Reset)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Backing up and restoring offset tokens; what a backup holds and allows is ``streaming``'s to prove."""
 
-import datetime as dt
 import json
 import stat
 
@@ -11,10 +10,9 @@ from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
 )
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, WriterActiveError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import context
-from tests.unit.operators.conftest import send
 
 Backup, Restore = SnowpipeBackupOffsetsOperator, SnowpipeRestoreOffsetsOperator
 
@@ -78,28 +76,6 @@ class TestBackup:
         assert path.read_text() == before
         assert backup(on_lost="keep")["channels"] == {"a": "f:1"}
 
-    def test_warns_before_a_channel_expires(self, snowpipe, backup, path, capsys):
-        for channel in ("idle", "busy"):
-            snowpipe.channel(channel, committed="f:1")
-        backup()
-        body = json.loads(path.read_text())
-        for kept in body["channels"].values():
-            moment = dt.datetime.fromisoformat(kept["unchanged_since"])
-            kept["unchanged_since"] = (moment - dt.timedelta(days=25)).isoformat()
-        path.write_text(json.dumps(body))
-        snowpipe.channels["busy"].committed = "f:2"
-
-        assert list(backup()["expiring"]) == ["idle"]
-        assert "'idle'" in capsys.readouterr().out
-
-    def test_never_replaces_a_file_that_is_something_else(self, backup, path):
-        path.parent.mkdir()
-        path.write_text("precious")
-
-        with pytest.raises(AirflowFailException, match="backup"):
-            backup()
-        assert path.read_text() == "precious"
-
 
 class TestRestore:
     @pytest.fixture(autouse=True)
@@ -131,21 +107,6 @@ class TestRestore:
         }
         restore(allow_older_tokens=True)
         assert {one.committed for one in snowpipe.channels.values()} == {"f:2"}
-
-    def test_channels_are_watched_together_before_any_is_changed(self, snowpipe, restore):
-        append, numbers = send(snowpipe, "same"), iter(range(1, 99))
-        snowpipe.channels["same"].committed = snowpipe.channels["behind"].committed = "f:1"
-        snowpipe.fault(before="status", do=lambda: append(f"e:{next(numbers)}"), times=9, skip=1)
-
-        with pytest.raises(WriterActiveError, match="same"):
-            restore(observe_seconds=30)
-        assert snowpipe.channels["behind"].committed == "f:1"
-
-    def test_a_backup_of_another_pipe_is_refused(self, restore, path):
-        path.write_text(path.read_text().replace("T-STREAMING", "OTHER-STREAMING"))
-
-        with pytest.raises(AirflowFailException, match="OTHER"):
-            restore()
 
     def test_a_file_that_is_not_there_is_an_error(self, restore):
         with pytest.raises(AirflowFailException, match="none"):

@@ -299,9 +299,8 @@ class TestFailure:
         with pytest.raises(AirflowException) as raised:
             run(make(spark_binary=program))
 
-        assert (
-            str(raised.value) == "snowpipe error: SourceMissingError: source path '/data/src' does not exist"
-        )
+        said = "snowpipe error: SourceMissingError: source path '/data/src' does not exist [SP04]"
+        assert str(raised.value) == said
         assert type(raised.value) is AirflowException
         assert list(temporary_files.iterdir()) == []
 

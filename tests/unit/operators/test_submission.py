@@ -65,7 +65,7 @@ class TestJobError:
         )
 
         assert job_error(None, output) == (
-            "snowpipe error: SourceMissingError: source path '/x' does not exist",
+            "snowpipe error: SourceMissingError: source path '/x' does not exist [SP04]",
             False,
         )
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
@@ -60,42 +60,12 @@ def resumed(sensor: SnowpipeCommitSensor, snowpipe: FakeSnowpipe, meanwhile: Any
     return resume(context(), json.loads(json.dumps(event.payload)))
 
 
-@pytest.mark.parametrize("committed", [None, "0", "8"], ids=["NULL", "start", "behind"])
-def test_channel_without_its_target_is_waited_for(snowpipe, conn_id, committed):
-    snowpipe.channel("c", committed=committed)
-
-    assert not make(conn_id).poke(context()).is_done
-
-
-@pytest.mark.parametrize("committed", ["9", "10", "80"])
-def test_channel_at_or_past_its_target_is_done(snowpipe, conn_id, committed):
-    snowpipe.channel("c", committed=committed)
-
-    assert make(conn_id).execute(context()) == {"c": committed}
-
-
-def test_one_channel_that_is_behind_holds_all(snowpipe, conn_id):
-    snowpipe.channel("c", committed="9")
-    snowpipe.channel("d")
-
-    assert not make(conn_id, targets={"c": "9", "d": "0"}).poke(context()).is_done
-
-
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_token_of_another_format_fails_without_a_retry(snowpipe, conn_id, deferrable):
     snowpipe.channel("c", committed="a.log:1")
 
     with pytest.raises(AirflowFailException, match="bad_token"):
         make(conn_id, deferrable=deferrable).execute(context())
-
-
-def test_deferred_sensor_ends_with_the_commit(snowpipe, conn_id):
-    channel = snowpipe.channel("c")
-
-    def commit() -> None:
-        channel.committed = "12"
-
-    assert resumed(make(conn_id, deferrable=True), snowpipe, commit) == {"c": "12"}
 
 
 class TestRejectedBaseline:
@@ -215,15 +185,6 @@ def test_first_look_that_meets_an_outage_leaves_the_wait_to_the_triggerer(snowpi
         channel.committed = "9"
 
     assert resumed(make(conn_id, deferrable=True), snowpipe, commit) == {"c": "9"}
-
-
-def test_outage_that_lasts_ends_the_task_and_leaves_it_its_retries(snowpipe, conn_id):
-    snowpipe.fault(before="status", error=error(503), times=10_000)
-
-    with pytest.raises(AirflowException, match="too_many_errors") as ended:
-        make(conn_id, max_consecutive_errors=2).execute(context())
-
-    assert type(ended.value) is AirflowException
 
 
 def test_what_nobody_says_is_waited_for_in_the_worker_every_five_seconds():

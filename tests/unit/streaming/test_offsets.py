@@ -124,13 +124,6 @@ def test_the_first_line_of_a_later_file_follows_any_line_of_an_earlier_one() -> 
     assert not IntegerOffset(12).follows(IntegerOffset(10))
 
 
-@pytest.mark.parametrize(
-    "name", ["integer", "file:line", "topic:partition:offset", "batch:row", "lexicographic"]
-)
-def test_every_documented_format_has_a_class(name: str) -> None:
-    assert offset_class(name).format_name == name
-
-
 def test_a_callers_own_class_is_found_by_its_dotted_path() -> None:
     path = "airflow_provider_snowpipe.streaming.offsets.IntegerOffset"
     assert offset_class(path) is IntegerOffset
@@ -140,19 +133,3 @@ def test_a_callers_own_class_is_found_by_its_dotted_path() -> None:
 def test_an_unknown_format_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigurationError, match="offset format"):
         offset_class(name)
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: IntegerOffset(-1),
-        lambda: FileLineOffset("", 1),
-        lambda: FileLineOffset("a", -1),
-        lambda: TopicPartitionOffset("", 0, 0),
-        lambda: BatchRowOffset(0, -1),
-        lambda: LexicographicOffset(""),
-    ],
-)
-def test_impossible_positions_cannot_be_built(build) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigurationError):
-        build()
