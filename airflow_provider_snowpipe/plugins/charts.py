@@ -86,7 +86,7 @@ def _chart(title: str, series: Sequence[Series], unit: str, draw: _Draw) -> Mark
     if not times:
         return Markup()
     greatest = max(value for _, points in known for _, value in points)
-    frame = _Frame(min(times), max(times), _round_up(greatest) or 1.0)
+    frame = _Frame(min(times), max(times), _round_up(greatest) or _TICKS)
     name = f"chart{next(_numbers)}"
     parts = [_grid(frame, unit)]
     parts += [draw(frame, points, number) for number, (_, points) in enumerate(known)]
@@ -184,7 +184,7 @@ def number(value: float) -> str:
     :param value: the number
     """
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
+        if abs(value) >= size * 0.9995:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
 

@@ -58,7 +58,7 @@ class HistoryLimits:
 
     days: int = 45
     tasks: int = 2_000
-    size: int = 32_000_000
+    size: int = 16_000_000
 
     @classmethod
     def configured(cls) -> Self:
@@ -66,7 +66,7 @@ class HistoryLimits:
         return cls(
             conf.getint("snowpipe", "page_history_days", fallback=cls().days),
             conf.getint("snowpipe", "page_history_tasks", fallback=cls().tasks),
-            1_000_000 * conf.getint("snowpipe", "page_history_megabytes", fallback=32),
+            1_000_000 * conf.getint("snowpipe", "page_history_megabytes", fallback=16),
         )
 
 

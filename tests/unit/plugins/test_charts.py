@@ -91,7 +91,17 @@ def test_a_long_line_keeps_its_peaks_and_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (0.5, "0.5"), (999, "999"), (12_500, "12.5k"), (2e6, "2M"), (3e9, "3G")]
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.5, "0.5"),
+        (999, "999"),
+        (12_500, "12.5k"),
+        (999_500, "1M"),
+        (999_499, "999k"),
+        (2e6, "2M"),
+        (3e9, "3G"),
+    ],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
