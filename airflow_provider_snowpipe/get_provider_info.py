@@ -70,6 +70,26 @@ def get_provider_info() -> dict[str, Any]:
         "plugins": [{"name": "snowpipe", "plugin-class": f"{_PACKAGE}.plugins.snowpipe.SnowpipePlugin"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_cli_commands"],
         "connection-types": [_connection_type()],
+        "config": {
+            "snowpipe": {
+                "description": "How much of the past the Snowpipe page reads from the XComs of tasks.",
+                "options": {
+                    "page_history_days": _setting("45", "Greatest age of tasks, days."),
+                    "page_history_tasks": _setting("2000", "Most task instances, the latest ones."),
+                    "page_history_megabytes": _setting("16", "Most megabytes of their XComs."),
+                },
+            }
+        },
+    }
+
+
+def _setting(default: str, description: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": __version__,
+        "type": "integer",
+        "example": None,
+        "default": default,
     }
 
 

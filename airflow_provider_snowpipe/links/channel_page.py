@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
 
-from airflow_provider_snowpipe.streaming.names import quote_url_segment
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName, quote_url_segment
 from airflow_provider_snowpipe.streaming.offsets import known_formats
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-    from airflow_provider_snowpipe.streaming.names import PipeName
 
 CHANNEL_PAGE_KEY = "channel_page"
 PAGES_PREFIX = "/snowpipe"
@@ -116,6 +117,67 @@ def channels_query(pipe: PipeName, prefix: str = "", page: int = 1) -> str:
     return f"channels?{urlencode(values)}"
 
 
+def pipe_query(pipe: PipeName, *, sort: str = "lag", descending: bool = True, page: int = 1) -> str:
+    """What comes after the connection in the address of a pipe's page.
+
+    :param pipe: the pipe
+    :param sort: the column that orders its channels
+    :param descending: the greatest first
+    :param page: which hundred channels, from 1
+    """
+    values: dict[str, Any] = _names(pipe)
+    if (sort, descending) != ("lag", True):
+        values |= {"sort": sort, "descending": str(descending).lower()}
+    if page > 1:
+        values["page"] = page
+    return f"pipe?{urlencode(values)}"
+
+
+def pages_base() -> str:
+    """The path of this provider's pages, with that of ``[api] base_url`` before it."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/") + PAGES_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class PageAddress:
+    """What the address of a page names: the connection, the pipe, and the channel where it is of one.
+
+    :param connection: the connection's id
+    :param pipe: the pipe
+    :param channel: the channel, None in the address of a list
+    :param target: the offset token that the task should commit there, None where the address has none
+    """
+
+    connection: str
+    pipe: PipeName
+    channel: str | None = None
+    target: str | None = None
+
+    @classmethod
+    def read(cls, address: object) -> Self | None:
+        """Read the XCom ``channel_page`` of a task.
+
+        :param address: what :func:`channel_page` or :func:`pipe_page` gave
+        :returns: None for anything else
+        """
+        if not isinstance(address, str):
+            return None
+        try:
+            parts = urlsplit(address)
+        except ValueError:
+            return None
+        _, found, rest = parts.path.partition(f"{PAGES_PREFIX}/connections/")
+        connection, _, kind = rest.rpartition("/")
+        given = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        if not found or not connection or kind not in ("channel", "channels"):
+            return None
+        try:
+            pipe = PipeName(*(given.get(name, "") for name in ("database", "schema", "pipe")))
+        except ConfigurationError:
+            return None
+        return cls(unquote(connection), pipe, given.get("channel"), given.get("target"))
+
+
 def _common_start(names: Sequence[str]) -> str:
     if not names:
         return ""
@@ -129,5 +191,4 @@ def _names(pipe: PipeName) -> dict[str, Any]:
 
 
 def _base(hook: SnowpipeHook) -> str:
-    path = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
-    return f"{path}{PAGES_PREFIX}/connections/{quote_url_segment(hook.snowflake_conn_id)}"
+    return f"{pages_base()}/connections/{quote_url_segment(hook.snowflake_conn_id)}"

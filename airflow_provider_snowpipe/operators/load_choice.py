@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,10 +138,15 @@ class LoadChoice:
         return planned, None
 
     def xcom(self) -> dict[str, Any] | None:
-        """The plan as JSON, with the rows and bytes that it is for."""
+        """The plan as JSON, with the data's shape, and the rows and bytes that it is for."""
         if self.plan is None or self.shape is None:
             return None
-        return {**self.plan.as_json(), "expected": expected_of(self.shape, self.policy.costs)}
+        shape = dataclasses.asdict(self.shape)
+        return {
+            **self.plan.as_json(),
+            "shape": shape,
+            "expected": expected_of(self.shape, self.policy.costs),
+        }
 
     def _pipe_of(self, path: LoadPath) -> str | None:
         return self.file_pipe if path is LoadPath.PIPE else None

@@ -286,6 +286,8 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
                 "rejected": channel.rejected,
                 "dead_lettered": channel.dead_lettered,
                 "undecoded": channel.undecoded,
+                "committed": channel.committed or channel.target_token is None,
+                "latency_ms": channel.latency_ms,
             }
             for channel in report.channels
         },

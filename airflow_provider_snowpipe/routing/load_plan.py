@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 
 class LoadPath(StrEnum):
@@ -120,6 +120,32 @@ class LoadPlan:
         """The plan as a JSON object, for a task's value."""
         found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return found
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self | None:
+        """Read what :meth:`as_json` made.
+
+        :param value: the object; keys beside the plan's own are passed over
+        :returns: None if it is no plan, or one of a release that wrote them otherwise
+        """
+        try:
+            own = {one.name: value[one.name] for one in dataclasses.fields(cls)}
+            return cls(
+                **{
+                    **own,
+                    "path": LoadPath(own["path"]),
+                    "reasons": tuple(map(str, own["reasons"])),
+                    "estimates": tuple(
+                        PathEstimate(**{**one, "path": LoadPath(one["path"])}) for one in own["estimates"]
+                    ),
+                    "warnings": tuple(
+                        PlanWarning(Concern(one["concern"]), str(one["text"])) for one in own["warnings"]
+                    ),
+                    "compact": None if own["compact"] is None else CompactAdvice(**own["compact"]),
+                }
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
 
     def table(self) -> list[dict[str, str]]:
         """The paths side by side, each cell in words."""

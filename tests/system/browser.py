@@ -6,6 +6,8 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from selenium.common.exceptions import (
     ElementClickInterceptedException,
@@ -15,6 +17,7 @@ from selenium.common.exceptions import (
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support import expected_conditions
 from selenium.webdriver.support.ui import WebDriverWait
@@ -54,14 +57,52 @@ class Pages:
         self.press("Sign in")
         self._wait.until(expected_conditions.presence_of_element_located((By.XPATH, _button("Admin"))))
 
+    def sign_in_as_viewer(self, user: str, password: str) -> None:
+        """Sign in as somebody who has no menu ``Admin``."""
+        self.visit("auth/login/")
+        self._ready(By.NAME, "username").send_keys(user)
+        self._ready(By.NAME, "password").send_keys(password)
+        self.press("Sign in")
+        self._wait.until_not(expected_conditions.url_contains("auth/login"))
+
     def visit(self, path: str) -> None:
         self._chrome.get(f"{self._url}/{path}")
+
+    def enter_frame(self) -> None:
+        """Go on within the page that Airflow shows in its own."""
+        self._wait.until(expected_conditions.frame_to_be_available_and_switch_to_it((By.TAG_NAME, "iframe")))
+
+    def leave_frame(self) -> None:
+        """Go on with Airflow's own page."""
+        self._chrome.switch_to.default_content()
+
+    def run(self, script: str) -> Any:
+        """The value of a script in the page."""
+        return self._chrome.execute_script(script)
+
+    def complaints(self) -> list[str]:
+        """What the browser has refused or found wrong since it was asked last, without Airflow's own."""
+        return [
+            entry["message"]
+            for entry in self._chrome.get_log("browser")
+            # That the frame can escape its sandbox is a warning of how Airflow makes it.
+            if "/snowpipe/" in entry["message"] and "sandboxing" not in entry["message"]
+        ]
+
+    def picture(self, file: Path, width: int, height: int) -> None:
+        """Save what is shown, in a window of that size."""
+        self._chrome.set_window_size(width, height)
+        self._chrome.save_screenshot(str(file))
 
     def press(self, label: str, within: str = "") -> None:
         self._click(within + _button(label))
 
     def follow(self, label: str) -> None:
         self._click(f"//a[normalize-space()='{label}']")
+
+    def press_key_on(self, xpath: str) -> None:
+        """Follow a link as who has no mouse does."""
+        self._ready(By.XPATH, xpath).send_keys(Keys.ENTER)
 
     def choose(self, option: str) -> None:
         """Type into the dialog's list, and take the option of that name."""
@@ -123,6 +164,14 @@ def _button(label: str) -> str:
 @contextmanager
 def signed_in(airflow: AirflowProcesses) -> Iterator[Pages]:
     """A browser of its own, where the administrator has signed in."""
+    with opened(airflow) as pages:
+        pages.sign_in(*airflow.login)
+        yield pages
+
+
+@contextmanager
+def opened(airflow: AirflowProcesses) -> Iterator[Pages]:
+    """A browser of its own, where nobody has signed in."""
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     options.add_argument("--headless=new")
@@ -133,8 +182,6 @@ def signed_in(airflow: AirflowProcesses) -> Iterator[Pages]:
         options.add_argument("--no-sandbox")
     chrome = Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
-        pages = Pages(chrome, airflow.url)
-        pages.sign_in(*airflow.login)
-        yield pages
+        yield Pages(chrome, airflow.url)
     finally:
         chrome.quit()

@@ -124,6 +124,24 @@ def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stac
     assert pages.text_of("//*[@id='committed']") == committed
 
 
+@pytest.mark.begins(run=mapped_run)
+@pytest.mark.usefixtures("begun")
+def test_the_page_is_in_airflows_frame_and_leads_to_the_pipe_and_back_to_the_task(
+    pages: Pages, stack: Stack
+) -> None:
+    assert stack.airflow.api.wait_for_run("many_channels", "mapped", RUN_SECONDS) == "success"
+    pages.visit("plugin/snowpipe")
+    pages.enter_frame()
+    pages.wait_until_shown("//h1[normalize-space()='Snowpipe']")
+    pages.follow("LOCAL.PUBLIC.STATIONS-STREAMING")
+    pages.wait_until_shown("//*[local-name()='svg'][@role='img']")
+    pages.wait_until_shown("//table[@id='channels'][contains(., 'many_channels_station_001')]")
+    assert pages.text_of("//table[@id='channels']//span[contains(@class, 'state')]") == "COMMITTED"
+    pages.follow("many_channels · append [1]")
+    pages.leave_frame()
+    pages.wait_until_at("dags/many_channels/runs/mapped/tasks/append/mapped/1")
+
+
 def test_who_is_signed_out_sees_no_channel(stack: Stack) -> None:
     path = f"{stack.airflow.url}/snowpipe/connections/snowflake_default"
     query = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "STATIONS-STREAMING", "channel": "c"}

@@ -108,6 +108,8 @@ def test_what_is_committed_by_then_needs_no_triggerer(lab):
             "rejected": 0,
             "dead_lettered": 0,
             "undecoded": 0,
+            "committed": True,
+            "latency_ms": 5,
         }
     }
     assert xcoms["targets"][CHANNEL]["token"] == TOKENS[-1]

@@ -241,6 +241,8 @@ class TestResult:
             "rejected": 0,
             "dead_lettered": 0,
             "undecoded": 0,
+            "committed": True,
+            "latency_ms": None,
         }
         assert instance.xcoms["targets"] == {
             channel: {"token": token, "offset_format": "file:line", "rejected_baseline": 0, "rows": rows}

@@ -1,0 +1,768 @@
+"""What tasks have left behind of pipes and plans, read from Airflow's own database.
+
+Nothing is written for the pages. A task that works on a pipe leaves the XCom ``channel_page`` when it begins,
+which names its connection and pipe; what it did is its value and the XComs ``targets``, ``plan`` and
+``outcome``. XComs are there on every release, for failed and running tasks as well, are found by an index on
+their key, keep the rights of their DAG, and go when Airflow removes the run. The task store has no index
+over tasks and is not there before Airflow 3.3; asset events are there only for tasks with outlets, and name
+neither connection nor target.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
+from airflow.models.connection import Connection
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.providers.common.compat.sdk import conf
+from sqlalchemy import Text, and_, cast, func, select
+
+from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_KEY, PageAddress
+from airflow_provider_snowpipe.plugins.charts import Series
+from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from airflow_provider_snowpipe.streaming.offsets import known_formats, offset_class
+from airflow_provider_snowpipe.streaming.status import REJECTED_ROWS
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+    from sqlalchemy.orm import Session
+
+    from airflow_provider_snowpipe.streaming.names import PipeName
+
+PLAN_KEY = "plan"
+EXPIRY = dt.timedelta(days=30)
+"""A channel without appends for so long is deleted with its token ("Channels and exactly-once delivery")."""
+EXPIRES_SOON = dt.timedelta(days=7)
+_RUNNING = ("running", "deferred", "up_for_reschedule", "restarting", "awaiting_input")
+_FAILED = ("failed", "up_for_retry")
+_TASKS_AT_A_TIME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLimits:
+    """How much of the past a page reads, as the section ``[snowpipe]`` of Airflow's configuration says.
+
+    :param days: ``page_history_days``, the greatest age
+    :param tasks: ``page_history_tasks``, most task instances, the latest ones
+    :param size: ``page_history_megabytes``, most bytes of their XComs
+    """
+
+    days: int = 45
+    tasks: int = 2_000
+    size: int = 16_000_000
+
+    @classmethod
+    def configured(cls) -> Self:
+        """The limits of this Airflow."""
+        return cls(
+            conf.getint("snowpipe", "page_history_days", fallback=cls().days),
+            conf.getint("snowpipe", "page_history_tasks", fallback=cls().tasks),
+            1_000_000 * conf.getint("snowpipe", "page_history_megabytes", fallback=16),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a user may read, by Airflow's own checks.
+
+    :param dag_ids: DAGs
+    :param may_read: whether a connection of that id
+    """
+
+    dag_ids: frozenset[str]
+    may_read: Callable[[str], bool]
+
+    @classmethod
+    def of(cls, user: BaseUser, session: Session) -> Self:
+        """Ask the auth manager.
+
+        :param user: who is signed in
+        :param session: of Airflow's database
+        """
+        manager: Any = get_auth_manager()
+
+        @cache
+        def may_read(connection: str) -> bool:
+            team = None
+            if conf.getboolean("core", "multi_team", fallback=False):
+                team = Connection.get_team_name(connection, session=session)
+            details = ConnectionDetails(conn_id=connection, team_name=team)
+            return bool(manager.is_authorized_connection(method="GET", details=details, user=user))
+
+        return cls(frozenset(manager.get_authorized_dag_ids(user=user, session=session)), may_read)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which tasks are meant; None for all.
+
+    :param connection: of this connection
+    :param pipe: of this pipe
+    :param dag_id: of this DAG
+    :param run_id: of this run
+    :param task_id: this task
+    :param map_index: this one of a mapped task
+    """
+
+    connection: str | None = None
+    pipe: PipeName | None = None
+    dag_id: str | None = None
+    run_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
+
+    def conditions(self) -> list[Any]:
+        """As conditions of a query over XComs."""
+        names = ("dag_id", "run_id", "task_id", "map_index")
+        return [
+            getattr(XComModel, name) == wanted
+            for name in names
+            if (wanted := getattr(self, name)) is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKey:
+    """A task instance.
+
+    :param dag_id: its DAG
+    :param run_id: its run
+    :param task_id: its task
+    :param map_index: which one of a mapped task, -1 where it is not mapped
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelWork:
+    """What one task did on one channel, or saw of it.
+
+    :param channel: the channel's name
+    :param target: the offset token that the task owed, None where it owed nothing
+    :param offset_format: its format
+    :param found: the committed offset token that the task found
+    :param committed: the committed offset token that it left or saw, None where it saw none
+    :param rows: rows that it sent, None for a task that only looked
+    :param rejected: rows of them that the service rejected
+    :param dead_lettered: rows that were put aside
+    :param latency_ms: the service's average time from append to commit
+    """
+
+    channel: str
+    target: str | None = None
+    offset_format: str | None = None
+    found: str | None = None
+    committed: str | None = None
+    rows: int | None = None
+    rejected: int = 0
+    dead_lettered: int = 0
+    latency_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWork:
+    """What one task did on one pipe.
+
+    :param key: the task instance
+    :param connection: the connection's id
+    :param pipe: the pipe
+    :param operator: the operator's class name
+    :param state: the task's state in Airflow
+    :param began: when it began, None where it has not
+    :param ended: when it ended, None while it runs
+    :param seconds: how long its load took
+    :param channels: channel by channel; empty where it left nothing of them
+    """
+
+    key: TaskKey
+    connection: str
+    pipe: PipeName
+    operator: str
+    state: str
+    began: dt.datetime | None
+    ended: dt.datetime | None
+    seconds: float | None
+    channels: tuple[ChannelWork, ...] = ()
+
+    @property
+    def time(self) -> dt.datetime:
+        """When it ended or, while it runs, began."""
+        return self.ended or self.began or dt.datetime.fromtimestamp(0, dt.UTC)
+
+    @property
+    def is_running(self) -> bool:
+        """True while the task has more to do."""
+        return self.state in _RUNNING
+
+    @property
+    def is_failed(self) -> bool:
+        """True when its last try failed."""
+        return self.state in _FAILED
+
+    @property
+    def has_sent(self) -> bool:
+        """True for a task that sent rows, also none, and not only looked."""
+        return any(one.rows is not None for one in self.channels)
+
+    @property
+    def rows(self) -> int:
+        """Rows over all channels."""
+        return sum(one.rows or 0 for one in self.channels)
+
+    @property
+    def rejected(self) -> int:
+        """Rejected rows over all channels."""
+        return sum(one.rejected for one in self.channels)
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """Rows a second, None where no row was sent or no time is known."""
+        return self.rows / self.seconds if self.rows and self.seconds else None
+
+    @property
+    def latency_ms(self) -> int | None:
+        """The longest average time from append to commit of a channel."""
+        return max((one.latency_ms for one in self.channels if one.latency_ms is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What was read.
+
+    :param tasks: from the oldest to the latest
+    :param hidden: tasks that are left out because their connection may not be read
+    :param is_cut: True when there was more than the limits let in
+    """
+
+    tasks: tuple[TaskWork, ...]
+    hidden: int = 0
+    is_cut: bool = False
+
+    def pipes(self) -> dict[tuple[str, PipeName], list[TaskWork]]:
+        """The tasks of each pipe, by connection and pipe."""
+        found: dict[tuple[str, PipeName], list[TaskWork]] = {}
+        for task in self.tasks:
+            found.setdefault((task.connection, task.pipe), []).append(task)
+        return found
+
+
+def read_history(session: Session, rights: Rights, limits: HistoryLimits, where: Where) -> History:
+    """Read what tasks left of pipes.
+
+    :param session: of Airflow's database
+    :param rights: what the user may read
+    :param limits: how much is read
+    :param where: which tasks
+    """
+    marks = _marks(session, CHANNEL_PAGE_KEY, rights, limits, where)
+    is_cut, hidden = len(marks) > limits.tasks, 0
+    meant: list[tuple[Any, PageAddress]] = []
+    for mark in marks[: limits.tasks]:
+        page = PageAddress.read(XComModel.deserialize_value(mark))
+        if page is None or where.pipe not in (None, page.pipe):
+            continue
+        if where.connection not in (None, page.connection):
+            continue
+        if not rights.may_read(page.connection):
+            hidden += 1
+            continue
+        meant.append((mark, page))
+    tasks: list[TaskWork] = []
+    room = limits.size
+    for at in range(0, len(meant), _TASKS_AT_A_TIME):
+        part = meant[at : at + _TASKS_AT_A_TIME]
+        values, used = _values(session, [mark for mark, _ in part], ("return_value", "targets"), room)
+        tasks += [_task_work(mark, page, values.get(_key(mark), {})) for mark, page in part]
+        room -= used
+        if room <= 0:
+            is_cut = is_cut or at + _TASKS_AT_A_TIME < len(meant)
+            break
+    return History(tuple(sorted(tasks, key=lambda one: one.time)), hidden, is_cut)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLoad:
+    """A load that was routed.
+
+    :param key: the task instance
+    :param state: its state in Airflow
+    :param began: when it began
+    :param plan: the plan
+    :param shape: the data's shape, empty where the task left none
+    :param outcome: ``path``, ``estimated`` and ``actual``, empty until the load has ended well
+    """
+
+    key: TaskKey
+    state: str
+    began: dt.datetime | None
+    plan: LoadPlan
+    shape: Mapping[str, Any]
+    outcome: Mapping[str, Any]
+
+    @property
+    def facts(self) -> list[str]:
+        """The shape as facts of a few words."""
+        return shape_words(self.shape)
+
+    @property
+    def comparison(self) -> list[dict[str, str]]:
+        """Estimate and outcome of each figure; empty until the load has ended well."""
+        estimated, actual = (_mapping(self.outcome.get(name)) for name in ("estimated", "actual"))
+        return [
+            {
+                "name": label,
+                "estimate": _fact(estimated.get(name), write),
+                "outcome": _fact(actual.get(name), write),
+            }
+            for name, label, write in (_FIGURES if actual else ())
+        ]
+
+
+def read_plans(
+    session: Session, rights: Rights, limits: HistoryLimits, where: Where, most: int, page: int = 1
+) -> tuple[list[PlannedLoad], bool]:
+    """Read the plans of routed loads, the latest first.
+
+    :param session: of Airflow's database
+    :param rights: what the user may read
+    :param limits: how much is read
+    :param where: which tasks
+    :param most: plans of a page
+    :param page: which page, from 1
+    :returns: the plans, and whether there may be more
+    """
+    marks = _marks(session, PLAN_KEY, rights, limits, where)[: limits.tasks]
+    shown = marks[(page - 1) * most : page * most]
+    values, _ = _values(session, shown, (PLAN_KEY, "outcome"), limits.size)
+    found = []
+    for mark in shown:
+        value = _mapping(values.get(_key(mark), {}).get(PLAN_KEY))
+        plan = LoadPlan.from_json(value)
+        if plan is not None:
+            outcome = _mapping(values[_key(mark)].get("outcome"))
+            began = _utc(mark.start_date)
+            shape = _mapping(value.get("shape"))
+            found.append(PlannedLoad(_key(mark), mark.state or "none", began, plan, shape, outcome))
+    return found, len(marks) > page * most
+
+
+_KEY = ("dag_id", "run_id", "task_id", "map_index")
+
+
+def _marks(session: Session, key: str, rights: Rights, limits: HistoryLimits, where: Where) -> Sequence[Any]:
+    """The latest task instances with an XCom of that key; one more than the limit where there are more."""
+    since = dt.datetime.now(dt.UTC) - dt.timedelta(days=limits.days)
+    same_task = and_(*(getattr(TaskInstance, name) == getattr(XComModel, name) for name in _KEY))
+    columns = [getattr(XComModel, name) for name in (*_KEY, "dag_run_id")]
+    if key == CHANNEL_PAGE_KEY:
+        columns.append(XComModel.value)
+    return session.execute(
+        select(
+            *columns,
+            *(getattr(TaskInstance, name) for name in ("state", "operator", "start_date", "end_date")),
+        )
+        .join(TaskInstance, same_task)
+        .where(XComModel.key == key, XComModel.timestamp >= since)
+        .where(XComModel.dag_id.in_(sorted(rights.dag_ids)), *where.conditions())
+        .order_by(XComModel.timestamp.desc())
+        .limit(limits.tasks + 1)
+    ).all()
+
+
+def _key(row: Any) -> TaskKey:
+    return TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index)
+
+
+def _values(
+    session: Session, tasks: Sequence[Any], keys: Sequence[str], room: int
+) -> tuple[dict[TaskKey, dict[str, Any]], int]:
+    """XComs of some tasks by their key, and their size; those that find no room are left out."""
+    length = func.length(cast(XComModel.value, Text))
+    among = (
+        XComModel.dag_run_id.in_({task.dag_run_id for task in tasks}),
+        XComModel.task_id.in_({task.task_id for task in tasks}),
+        XComModel.key.in_(keys),
+    )
+    columns = [getattr(XComModel, name) for name in (*_KEY, "dag_run_id", "key")]
+    wanted = {_key(task) for task in tasks}
+    taken: dict[tuple[Any, ...], int] = {}
+    for row in session.execute(select(*columns, length.label("length")).where(*among)):
+        if _key(row) in wanted and sum(taken.values()) + (row.length or 0) <= room:
+            taken[(_key(row), row.key)] = row.length or 0
+    found: dict[TaskKey, dict[str, Any]] = {}
+    if taken:
+        for row in session.execute(select(*columns, XComModel.value).where(*among, length <= room)):
+            if (_key(row), row.key) in taken:
+                found.setdefault(_key(row), {})[row.key] = XComModel.deserialize_value(row)
+    return found, sum(taken.values())
+
+
+_FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("rows", "Rows", "{:,.0f}".format),
+    ("bytes", "Bytes", size),
+    ("seconds", "All rows after", duration),
+    ("latency", "First rows after", duration),
+    ("credits", "Credits", credit_count),
+)
+
+
+def shape_words(shape: Mapping[str, Any]) -> list[str]:
+    """Write the shape of data as facts of a few words.
+
+    :param shape: a data shape as JSON
+    """
+    files = _mapping(shape.get("files"))
+    found = [
+        ("with an end" if shape["bounded"] else "without an end") if "bounded" in shape else "",
+        _fact(shape.get("rows"), "{:,.0f} rows".format),
+        _fact(shape.get("bytes"), size),
+        _fact(files.get("count"), "{:,.0f} file(s)".format),
+        _fact(files.get("bytes"), lambda value: f"{size(value)} stored"),
+        str(files.get("format") or ""),
+        "staged" if files.get("staged") else "",
+        _fact(shape.get("arrival_rate"), lambda value: f"{size(value)}/s"),
+        _fact(shape.get("freshness"), lambda value: f"fresh within {duration(value)}"),
+        "backfill" if shape.get("backfill") else "",
+        _fact(shape.get("partitions"), "{:,.0f} partition(s)".format),
+    ]
+    return [one for one in found if one]
+
+
+def _fact(value: Any, write: Callable[[float], str]) -> str:
+    return "" if _number(value) is None else write(value)
+
+
+# -- From the XComs of a task to what it did -------------------------------------------------------------
+
+
+def _task_work(mark: Any, page: PageAddress, values: Mapping[str, Any]) -> TaskWork:
+    value = _mapping(values.get("return_value"))
+    seconds = _number(value.get("seconds"))
+    if seconds is None and mark.start_date and mark.end_date:
+        seconds = (mark.end_date - mark.start_date).total_seconds()
+    works = _channel_works(value, _mapping(values.get("targets")))
+    if not works and page.channel is not None:
+        works = [ChannelWork(page.channel, page.target)]
+    return TaskWork(
+        key=_key(mark),
+        connection=page.connection,
+        pipe=page.pipe,
+        operator=mark.operator or "",
+        state=mark.state or "none",
+        began=_utc(mark.start_date),
+        ended=_utc(mark.end_date),
+        seconds=seconds,
+        channels=tuple(works),
+    )
+
+
+def _channel_works(value: Mapping[str, Any], targets: Mapping[str, Any]) -> list[ChannelWork]:
+    """What a task's value says of channels: that of a load, an append, a change of a channel, or a sensor."""
+    channels = value.get("channels")
+    if isinstance(channels, Mapping):
+        return [_work(name, one, targets.get(name)) for name, one in channels.items()]
+    if isinstance(value.get("channel"), str) and "pipe" in value:
+        return [_work(value["channel"], value, targets.get(value["channel"]))]
+    if value and all(one is None or isinstance(one, str) for one in value.values()) and "pipe" not in value:
+        return [ChannelWork(name, committed=token) for name, token in value.items()]
+    return [_work(name, {}, target) for name, target in targets.items()]
+
+
+def _work(name: str, value: Any, target: Any) -> ChannelWork:
+    value, target = _mapping(value) or {"committed": value}, _mapping(target)
+    to, seen = _text(value.get("to")), value.get("committed", True)
+    rows = value.get("rows", target.get("rows"))
+    return ChannelWork(
+        channel=str(name),
+        target=_text(target.get("token")),
+        offset_format=_text(target.get("offset_format")),
+        found=_text(value.get("from")),
+        committed=(to if seen is True else None) if "to" in value else _text(value.get("new", seen)),
+        rows=None if _number(rows) is None else int(rows),
+        rejected=int(_number(value.get("rejected")) or 0),
+        dead_lettered=int(_number(value.get("dead_lettered")) or 0),
+        latency_ms=None if _number(value.get("latency_ms")) is None else int(value["latency_ms"]),
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """A mapping, or its JSON text, which a task that ended in the triggerer leaves; else an empty one."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _utc(time: dt.datetime | None) -> dt.datetime | None:
+    return time if time is None or time.tzinfo else time.replace(tzinfo=dt.UTC)
+
+
+# -- From what tasks did to how far a pipe and its channels are ------------------------------------------
+
+
+@dataclass(slots=True)
+class ChannelState:
+    """How far a channel is, as far as tasks have seen it.
+
+    :param channel: its name
+    :param committed: the last committed offset token that a task saw
+    :param target: the last offset token that a task owed
+    :param rows: rows that tasks sent
+    :param rejected: rows of them that were rejected
+    :param latency_ms: the last known average time from append to commit
+    :param committed_at: when a task last saw a commit
+    :param written_at: when a task last wrote
+    :param owed: rows of loads whose commit no task has seen, and when each ended
+    """
+
+    channel: str
+    committed: str | None = None
+    target: str | None = None
+    rows: int = 0
+    rejected: int = 0
+    latency_ms: int | None = None
+    committed_at: dt.datetime | None = None
+    written_at: dt.datetime | None = None
+    owed: list[tuple[ChannelWork, dt.datetime]] = field(default_factory=list)
+
+    @property
+    def lag_rows(self) -> int:
+        """Rows that were sent and not seen committed."""
+        return sum(work.rows or 0 for work, _ in self.owed)
+
+    @property
+    def behind_since(self) -> dt.datetime | None:
+        """Since when."""
+        return self.owed[0][1] if self.owed else None
+
+    @property
+    def word(self) -> str:
+        """Its state."""
+        return _word(self.rejected, bool(self.owed), self.committed_at, self.expires_at)
+
+    @property
+    def expires_at(self) -> dt.datetime | None:
+        """When it is deleted unless somebody writes."""
+        return None if self.written_at is None else self.written_at + EXPIRY
+
+    def take(self, work: ChannelWork, time: dt.datetime) -> int:
+        """Go on with what a task did.
+
+        :param work: what it did on this channel
+        :param time: when
+        :returns: rows that are known to be committed now and were not before
+        """
+        self.rows += work.rows or 0
+        self.rejected += work.rejected
+        self.latency_ms = work.latency_ms if work.latency_ms is not None else self.latency_ms
+        self.target = work.target or self.target
+        if work.rows:
+            self.owed.append((work, time))
+            self.written_at = time
+        done = [one for one in self.owed if _is_covered(one[0], work)]
+        self.owed = [one for one in self.owed if one not in done]
+        if work.committed is not None:
+            self.committed, self.committed_at = work.committed, time
+        elif work.found is not None:
+            self.committed = work.found
+        return sum(one.rows or 0 for one, _ in done)
+
+
+def _is_covered(owed: ChannelWork, seen: ChannelWork) -> bool:
+    """True when a task saw that what another, or itself, owed is committed."""
+    if owed is seen or owed.target is None:
+        return seen.committed is not None
+    token = seen.committed or seen.found
+    if token is None:
+        return False
+    if token == owed.target or (seen.committed is not None and seen.rows is not None):
+        return True  # a channel commits in order
+    if owed.offset_format not in known_formats():
+        return False
+    try:
+        spelled = offset_class(owed.offset_format)
+        return not spelled.parse(token) < spelled.parse(owed.target)
+    except (OffsetTokenError, ConfigurationError):
+        return False
+
+
+def _word(
+    rejected: int, is_behind: bool, committed_at: dt.datetime | None, expires_at: dt.datetime | None
+) -> str:
+    now = dt.datetime.now(dt.UTC)
+    if rejected:
+        return REJECTED_ROWS
+    if is_behind:
+        return "BEHIND"
+    if expires_at is not None and expires_at <= now + EXPIRES_SOON:
+        return "EXPIRED" if expires_at <= now else "EXPIRES SOON"
+    return "COMMITTED" if committed_at else "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """How many rows were sent and committed at a time, since the history begins.
+
+    :param time: when
+    :param sent: rows up to the targets of the tasks
+    :param committed: rows of them that a task had seen committed
+    """
+
+    time: dt.datetime
+    sent: int
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipeState:
+    """How far a pipe is, as far as tasks have seen it.
+
+    :param connection: the connection's id
+    :param pipe: the pipe
+    :param tasks: what worked on it, from the oldest
+    :param channels: each channel's state
+    :param points: rows over time
+    """
+
+    connection: str
+    pipe: PipeName
+    tasks: Sequence[TaskWork]
+    channels: Sequence[ChannelState]
+    points: Sequence[Point]
+
+    @classmethod
+    def of(
+        cls, connection: str, pipe: PipeName, tasks: Sequence[TaskWork], channel: str | None = None
+    ) -> Self:
+        """Go through what tasks did.
+
+        :param connection: the connection's id
+        :param pipe: the pipe
+        :param tasks: from the oldest
+        :param channel: this channel only, None for all
+        """
+        states: dict[str, ChannelState] = {}
+        points: list[Point] = []
+        own: list[TaskWork] = []
+        sent = committed = 0
+        for task in tasks:
+            works = [one for one in task.channels if channel in (None, one.channel)]
+            if works or channel is None:
+                own.append(task if channel is None else replace(task, channels=tuple(works)))
+            for work in works:
+                state = states.setdefault(work.channel, ChannelState(work.channel))
+                sent += work.rows or 0
+                committed += state.take(work, task.time)
+            if works and not (task.is_running and not task.has_sent):
+                points.append(Point(task.time, sent, committed))
+        return cls(connection, pipe, own, list(states.values()), points)
+
+    @property
+    def writers(self) -> list[TaskWork]:
+        """The tasks that sent rows."""
+        return [task for task in self.tasks if task.has_sent]
+
+    @property
+    def rows_over_time(self) -> list[Series]:
+        """For a chart: rows that tasks owed, and those of them that are committed."""
+        return [
+            Series("target", [(one.time, one.sent) for one in self.points]),
+            Series("committed", [(one.time, one.committed) for one in self.points]),
+        ]
+
+    @property
+    def speed_over_time(self) -> list[Series]:
+        """For a chart: rows a second of each load."""
+        return [Series("rows/s", [(task.time, task.rows_per_second) for task in self.writers])]
+
+    @property
+    def latency_over_time(self) -> list[Series]:
+        """For a chart: milliseconds from append to commit of each load."""
+        return [Series("latency", [(task.time, task.latency_ms) for task in self.writers])]
+
+    @property
+    def rejected_over_time(self) -> list[Series]:
+        """For a chart: rejected rows of each load."""
+        return [Series("rejected", [(task.time, task.rejected) for task in self.writers])]
+
+    @property
+    def rows(self) -> int:
+        """Rows that tasks sent."""
+        return sum(one.rows for one in self.channels)
+
+    @property
+    def rejected(self) -> int:
+        """Rows of them that were rejected."""
+        return sum(one.rejected for one in self.channels)
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """Rows a second of the last task that sent some."""
+        return next(_known(task.rows_per_second for task in reversed(self.tasks)), None)
+
+    @property
+    def latency_ms(self) -> int | None:
+        """The longest average time from append to commit, of the last task that knew one."""
+        return next(_known(task.latency_ms for task in reversed(self.tasks)), None)
+
+    @property
+    def lag_rows(self) -> int:
+        """Rows that were sent and not seen committed."""
+        return sum(one.lag_rows for one in self.channels)
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """Seconds since the first of them was sent, None where nothing is behind."""
+        since = min(_known(one.behind_since for one in self.channels), default=None)
+        return None if since is None else (dt.datetime.now(dt.UTC) - since).total_seconds()
+
+    @property
+    def oldest_commit(self) -> dt.datetime | None:
+        """The last commit of the channel that has committed nothing for the longest time."""
+        return min(_known(one.committed_at for one in self.channels), default=None)
+
+    @property
+    def expires_at(self) -> dt.datetime | None:
+        """When the first of its channels is deleted unless somebody writes."""
+        return min(_known(one.expires_at for one in self.channels), default=None)
+
+    @property
+    def word(self) -> str:
+        """Its state: what is worst, in one word."""
+        last = {(task.key.dag_id, task.key.task_id, task.key.map_index): task for task in self.tasks}
+        if any(task.is_failed for task in last.values()):
+            return "FAILED"
+        oldest = self.oldest_commit
+        found = _word(self.rejected, any(one.owed for one in self.channels), oldest, self.expires_at)
+        is_loading = any(task.is_running for task in last.values())
+        return "LOADING" if is_loading and found != REJECTED_ROWS else found
+
+
+Value = TypeVar("Value")
+
+
+def _known(values: Iterable[Value | None]) -> Iterator[Value]:
+    return (value for value in values if value is not None)

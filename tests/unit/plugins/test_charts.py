@@ -1,0 +1,107 @@
+"""Charts: what they show, to whom, and whatever the names are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from airflow_provider_snowpipe.plugins.charts import (
+    HEIGHT,
+    MOST_POINTS,
+    WIDTH,
+    Series,
+    dot_chart,
+    number,
+    step_chart,
+    thinned,
+)
+
+BEGAN = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+
+
+def series(name: str, *values: float | None) -> Series:
+    return Series(name, [(BEGAN + dt.timedelta(minutes=at), value) for at, value in enumerate(values)])
+
+
+def drawn(chart: str) -> ElementTree.Element:
+    return ElementTree.fromstring(str(chart))  # noqa: S314  made by the test itself
+
+
+def test_a_line_goes_through_its_values() -> None:
+    chart = drawn(step_chart("Rows", [series("target", 0, 50, 100), series("committed", 0, 0, 100)]))
+
+    lines = [one.get("d") for one in chart.iter("path")]
+    assert len(lines) == 2
+    assert lines[0] == "M76.0 210.0H392.0V111.0H708.0V12.0H708"
+    assert [one.text for one in chart.iter("span")] == ["target", "committed"]
+
+
+def test_a_screen_reader_gets_a_title_and_the_last_values() -> None:
+    svg = drawn(dot_chart("Latency", [series("latency", 10, 1500)], " ms")).find("svg")
+
+    assert svg is not None
+    assert svg.get("role") == "img"
+    labels = {one.get("id"): one.text for one in svg if one.tag in ("title", "desc")}
+    assert list(labels) == svg.get("aria-labelledby", "").split()
+    assert list(labels.values()) == [
+        "Latency",
+        "From 01-31 12:00:00 to 01-31 12:01:00. At the end: latency 1.5k ms.",
+    ]
+
+
+def test_nothing_known_is_no_chart() -> None:
+    assert step_chart("Rows", [series("a"), series("b", None, float("nan"))]) == ""
+
+
+def test_one_value_and_zeroes_are_drawn() -> None:
+    for chart in (step_chart("Rows", [series("a", 0)]), dot_chart("Rows", [series("a", 7)])):
+        for one in drawn(chart).iter("circle"):
+            assert 0 <= float(one.get("cx", "")) <= WIDTH
+            assert 0 <= float(one.get("cy", "")) <= HEIGHT
+
+
+def test_names_are_escaped() -> None:
+    hostile = "</title><script>alert('x')</script>"
+    chart = str(step_chart(hostile, [series(hostile, 1), series('"&', 2)], hostile))
+
+    assert "<script" not in chart
+    assert drawn(chart).find("svg/title").text == hostile  # type: ignore[union-attr]
+
+
+def test_nothing_of_it_needs_an_inline_style_or_a_request() -> None:
+    chart = str(step_chart("Rows", [series("a", 1, 2)]))
+
+    assert not re.search(r"style=|href|url\(|on\w+=", chart)
+
+
+def test_a_long_line_keeps_its_peaks_and_ends() -> None:
+    points = [(float(at), 1.0) for at in range(10_000)]
+    points[5_432] = (5_432.0, 99.0)
+
+    left = thinned(points)
+
+    assert len(left) <= MOST_POINTS
+    assert (left[0], left[-1]) == (points[0], points[-1])
+    assert (5_432.0, 99.0) in left
+    assert left == sorted(left)
+    assert thinned(points[:10]) == points[:10]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.5, "0.5"),
+        (999, "999"),
+        (12_500, "12.5k"),
+        (999_500, "1M"),
+        (999_499, "999k"),
+        (2e6, "2M"),
+        (3e9, "3G"),
+    ],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert number(value) == text

@@ -1,0 +1,252 @@
+"""What the pages know of pipes and plans from the XComs of tasks, and what they leave out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.airflow_tables import PLAN, page_address, streamed
+from tests.airflow_version import AIRFLOW
+
+if AIRFLOW < (3, 1):
+    pytest.skip("Airflow 2 has no such pages", allow_module_level=True)
+
+from sqlalchemy.orm import Session
+
+from airflow_provider_snowpipe.links.channel_page import PageAddress
+from airflow_provider_snowpipe.plugins.history import (
+    HistoryLimits,
+    PipeState,
+    Rights,
+    Where,
+    read_history,
+    read_plans,
+    shape_words,
+)
+from airflow_provider_snowpipe.routing.load_plan import LoadPlan
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+PIPE = PipeName("LOCAL", "PUBLIC", "ORDERS-STREAMING")
+
+
+@pytest.fixture
+def read(airflow_tables):
+    """Read as a user who may read everything unless ``rights`` says otherwise."""
+
+    def history(where=None, rights=None, **limits):
+        given = rights or Rights(frozenset({"orders", "other"}), lambda _: True)
+        with Session(airflow_tables.engine) as session:
+            return read_history(session, given, HistoryLimits(**limits), where or Where())
+
+    return history
+
+
+@pytest.fixture
+def pipe(read):
+    def state(channel=None):
+        return PipeState.of("lake", PIPE, read().tasks, channel)
+
+    return state
+
+
+class TestAddress:
+    def test_is_read_as_it_was_written(self):
+        name = "team/a b&c"
+        expected = PageAddress(name, PIPE, "x&y=/#?")
+
+        assert PageAddress.read(page_address(name, channel="x&y=/#?")) == expected
+        assert PageAddress.read("/prefix" + page_address(name)) == replace(expected, channel=None)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            None,
+            {},
+            "",
+            "https://[",
+            "/snowpipe/connections/c/pipe?database=D&schema=S&pipe=P",
+            "/snowpipe/connections/c/channels",
+        ],
+    )
+    def test_of_anything_else_is_none(self, text):
+        assert PageAddress.read(text) is None
+
+
+class TestHistory:
+    def test_of_a_stream_is_channel_by_channel(self, airflow_tables, read):
+        channels = {
+            "a": {"to": "f:3", "rows": 3, "rejected": 1},
+            "b": {"to": "g:5", "rows": 5, "latency_ms": 90},
+        }
+        airflow_tables.leave(**streamed(channels), map_index=2)
+
+        (task,) = read().tasks
+
+        assert (task.connection, task.pipe, task.key.map_index) == ("lake", PIPE, 2)
+        assert (task.rows, task.rejected, task.rows_per_second, task.latency_ms) == (8, 1, 4.0, 90)
+        assert [(one.channel, one.committed, one.target) for one in task.channels] == [
+            ("a", "f:3", "f:3"),
+            ("b", "g:5", "g:5"),
+        ]
+
+    def test_of_an_append_and_of_a_change_of_a_channel(self, airflow_tables, pipe):
+        value = {"channel": "a", "pipe": str(PIPE)}
+        appended = {**value, "from": None, "to": "1:2", "rows": 2, "rejected": 0, "committed": False}
+        target = {"a": {"token": "1:2", "offset_format": "batch:row", "rows": 2}}
+        page = page_address("lake", channel="a")
+        airflow_tables.leave(run="r1", channel_page=page, return_value=appended, targets=target)
+        behind = pipe()
+        reset = {**value, "old": "1:2", "new": "1:9"}
+        airflow_tables.leave(run="r2", minutes_ago=1, channel_page=page, return_value=reset)
+
+        assert (behind.lag_rows, behind.word) == (2, "BEHIND")
+        assert (pipe().lag_rows, pipe().channels[0].committed, pipe().word) == (0, "1:9", "COMMITTED")
+
+    @pytest.mark.parametrize("as_text", [False, True], ids=["worker", "triggerer"])
+    @pytest.mark.parametrize(("token", "lag"), [("f:2", 3), ("f:3", 0), ("f:10", 0), ("other", 3)])
+    def test_a_sensor_tells_what_is_committed(self, airflow_tables, pipe, token, lag, as_text):
+        airflow_tables.leave(**streamed({"a": {"to": "f:3", "rows": 3, "committed": False}}))
+        assert pipe().lag_rows == 3
+        seen = {"a": token}
+        airflow_tables.leave(
+            task="wait",
+            minutes_ago=1,
+            channel_page=page_address("lake"),
+            return_value=json.dumps(seen) if as_text else seen,
+        )
+
+        assert pipe().lag_rows == lag
+        assert [(point.sent, point.committed) for point in pipe().points] == [(3, 0), (3, 3 - lag)]
+
+    def test_the_next_load_tells_that_its_predecessor_is_committed(self, airflow_tables, pipe):
+        airflow_tables.leave(run="r1", **streamed({"a": {"to": "f:3", "rows": 3, "committed": False}}))
+        second = {"a": {"from": "f:3", "to": "f:5", "rows": 2, "committed": False}}
+        airflow_tables.leave(run="r2", minutes_ago=2, **streamed(second))
+
+        assert pipe().lag_rows == 2
+        assert pipe().lag_seconds == pytest.approx(120, abs=60)
+
+    def test_a_task_that_runs_or_failed_is_there_without_a_value(self, airflow_tables, pipe):
+        airflow_tables.leave(run="r1", state="failed", channel_page=page_address("lake"))
+        failed = pipe()
+        airflow_tables.leave(run="r2", state="running", minutes_ago=1, channel_page=page_address("lake"))
+
+        assert (failed.word, failed.tasks[0].is_failed, failed.channels) == ("FAILED", True, [])
+        assert pipe().word == "LOADING"
+
+    def test_rejected_rows_are_no_success(self, airflow_tables, pipe):
+        airflow_tables.leave(**streamed({"a": {"to": "f:3", "rows": 3, "rejected": 3}}))
+
+        assert (pipe().word, pipe().channels[0].word) == ("REJECTED ROWS", "REJECTED ROWS")
+
+    @pytest.mark.parametrize(("days", "word"), [(1, "COMMITTED"), (25, "EXPIRES SOON"), (31, "EXPIRED")])
+    def test_a_channel_without_rows_expires(self, airflow_tables, pipe, days, word):
+        loaded = {"a": {"to": "f:3", "rows": 3}}
+        airflow_tables.leave(minutes_ago=days * 1440, **streamed(loaded))
+        nothing = {"a": {"from": "f:3", "to": "f:3", "rows": 0}}
+        airflow_tables.leave(run="r2", minutes_ago=5, **streamed(nothing))
+
+        assert pipe().word == word
+        assert pipe().expires_at == airflow_tables.now - dt.timedelta(days=days) + dt.timedelta(days=30)
+
+    def test_of_one_channel_leaves_the_others_out(self, airflow_tables, pipe):
+        airflow_tables.leave(
+            run="r1", **streamed({"a": {"to": "f:3", "rows": 3}, "b": {"to": "f:4", "rows": 4}})
+        )
+        airflow_tables.leave(run="r2", **streamed({"b": {"to": "f:9", "rows": 5}}))
+
+        assert (pipe("a").rows, len(pipe("a").tasks), [one.channel for one in pipe("a").channels]) == (
+            3,
+            1,
+            ["a"],
+        )
+
+    def test_what_is_not_ours_or_broken_is_passed_over(self, airflow_tables, read):
+        airflow_tables.leave(task="a", channel_page={"an": "object"})
+        airflow_tables.leave(task="b", channel_page=page_address("lake"), return_value=[1], targets="{broken")
+        broken = {"channels": {"c": None, "d": 5, "e": {"rows": "many", "to": 4, "rejected": True}}}
+        airflow_tables.leave(task="c", channel_page=page_address("lake"), return_value=broken)
+
+        b, c = sorted(read().tasks, key=lambda one: one.key.task_id)
+        assert b.channels == ()
+        assert [(one.channel, one.rows, one.committed) for one in c.channels] == [
+            ("c", None, None),
+            ("d", None, None),
+            ("e", None, None),
+        ]
+
+
+class TestBounds:
+    def test_age_number_and_size(self, airflow_tables, read):
+        for run in range(6):
+            airflow_tables.leave(
+                run=f"r{run}", minutes_ago=1440 * run + 1, **streamed({"a": {"to": "f:1", "rows": 1}})
+            )
+
+        assert len(read().tasks) == 6
+        assert len(read(days=3).tasks) == 3
+        latest = read(tasks=2)
+        assert ([one.key.run_id for one in latest.tasks], latest.is_cut) == (["r1", "r0"], True)
+        assert read(tasks=6).is_cut is False
+        assert all(one.channels == () for one in read(size=10).tasks)
+
+    def test_only_what_is_asked_for(self, airflow_tables, read):
+        airflow_tables.leave(run="r1", **streamed({"a": {"to": "f:1", "rows": 1}}))
+        airflow_tables.leave(run="r2", **streamed({"a": {"to": "f:1", "rows": 1}}, table="OTHER"))
+        airflow_tables.leave(
+            run="r2", task="two", **streamed({"a": {"to": "f:1", "rows": 1}}, connection="x")
+        )
+
+        assert len(read(Where(pipe=PIPE)).tasks) == 2
+        assert len(read(Where(pipe=PIPE, connection="lake")).tasks) == 1
+        assert [one.key.task_id for one in read(Where(run_id="r2", task_id="two")).tasks] == ["two"]
+
+    def test_nothing_of_a_dag_or_connection_that_may_not_be_read(self, airflow_tables, read):
+        airflow_tables.leave(**streamed({"a": {"to": "f:1", "rows": 1}}))
+        airflow_tables.leave(dag="other", **streamed({"a": {"to": "f:1", "rows": 1}}, connection="secret"))
+
+        shown = read(rights=Rights(frozenset({"orders", "other"}), lambda name: name != "secret"))
+        assert ([one.connection for one in shown.tasks], shown.hidden) == (["lake"], 1)
+        assert read(rights=Rights(frozenset({"other"}), lambda name: name != "secret")).tasks == ()
+
+
+class TestPlans:
+    def test_are_read_with_shape_and_outcome(self, airflow_tables):
+        shape = {"bounded": True, "rows": 1200, "bytes": 2e6, "partitions": 2, "files": None}
+        plan = {**PLAN.as_json(), "shape": shape, "expected": {"rows": 1200, "bytes": 2e6}}
+        outcome = {
+            "path": "stream",
+            "planned": "stream",
+            "estimated": {"rows": 1200, "bytes": 2e6, "seconds": 12.0, "credits": 0.02},
+            "actual": {"rows": 1201, "bytes": None, "seconds": 10, "credits": 0.03},
+            "loads": [],
+        }
+        airflow_tables.leave(run="r1", plan={"somebody": "else's"})
+        airflow_tables.leave(run="r2", minutes_ago=1, plan=plan, outcome=outcome)
+        rights = Rights(frozenset({"orders"}), lambda _: True)
+
+        with Session(airflow_tables.engine) as session:
+            (load,), more = read_plans(session, rights, HistoryLimits(), Where(), 10)
+            hidden, _ = read_plans(session, Rights(frozenset(), lambda _: True), HistoryLimits(), Where(), 10)
+
+        assert (load.plan, more, hidden) == (PLAN, False, [])
+        assert load.facts == ["with an end", "1,200 rows", "2 MB", "2 partition(s)"]
+        lines = {one["name"]: (one["estimate"], one["outcome"]) for one in load.comparison}
+        assert lines["Rows"] == ("1,200", "1,201")
+        assert lines["Bytes"] == ("2 MB", "")
+        assert lines["Credits"] == ("0.02", "0.03")
+
+    @pytest.mark.parametrize(
+        "changed", [{"path": "fly"}, {"estimates": [{"path": "copy"}]}, {"compact": {"x": 1}}]
+    )
+    def test_of_another_release_are_passed_over(self, changed):
+        assert LoadPlan.from_json(PLAN.as_json()) == PLAN
+        assert LoadPlan.from_json({**PLAN.as_json(), **changed}) is None
+
+    def test_shape_that_is_not_known_has_no_words(self):
+        assert shape_words({}) == []
+        live = {"bounded": False, "arrival_rate": 2000, "files": {"count": 3, "staged": True}}
+        assert shape_words(live) == ["without an end", "3 file(s)", "staged", "2 kB/s"]
