@@ -10,10 +10,10 @@ from typing import Any, Protocol, Self
 from airflow_provider_snowpipe.spark.connect import is_connect
 from airflow_provider_snowpipe.spark.driver import start_spark
 from airflow_provider_snowpipe.spark.failures import error_type_of
-from airflow_provider_snowpipe.spark.report import write_whole
+from airflow_provider_snowpipe.spark.report_place import report_place
 from airflow_provider_snowpipe.spark.ui_address import UI_FILE, UiAddresses
 from airflow_provider_snowpipe.spark.versions import require_same_spark
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 
 
 class Submitted(Protocol):
@@ -76,7 +76,7 @@ def leave(plan: Submitted, name: str, text: str) -> None:
     :param text: what it holds
     """
     if plan.report_path:
-        write_whole(text, Path(plan.report_path).with_name(name))
+        report_place(plan.report_path).write(name, text)
 
 
 def clear_report(plan: Submitted) -> None:
@@ -87,12 +87,9 @@ def clear_report(plan: Submitted) -> None:
     """
     if not plan.report_path:
         return
-    path = Path(plan.report_path)
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigurationError(
-            f"plan report_path is {plan.report_path!r}: its directory does not exist or cannot be written"
-        )
-    path.unlink(missing_ok=True)
+    place = report_place(plan.report_path)
+    place.check()
+    place.remove(Path(plan.report_path).name)
 
 
 def complain(error: SnowpipeError) -> int:

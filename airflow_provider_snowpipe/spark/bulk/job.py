@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
             )
             leave(plan, Path(plan.report_path).name, failed.to_json())
             return complain(error)
-    report.write(plan.report_path)
+    leave(plan, Path(plan.report_path).name, report.to_json())
     print(
         f"snowpipe wrote files={len(report.files)} rows={report.rows} bytes={report.bytes} "
         f"seconds={report.seconds:g}",
