@@ -22,6 +22,7 @@ JARS = (
     "org.junit.platform:junit-platform-commons:1.12.2",
     "org.bouncycastle:bcprov-jdk18on:1.80",
     "org.bouncycastle:bcpkix-jdk18on:1.80",
+    "org.bouncycastle:bcutil-jdk18on:1.80",
     "org.mockito:mockito-core:4.11.0",
     "junit:junit:4.13.2",
 )
@@ -72,4 +73,8 @@ def yarn_cluster(folder: Path) -> Iterator[YarnCluster]:
         assert ready is not None, (folder / "cluster.log").read_text()[-3000:]
         yield YarnCluster(conf, ready, folder)
     finally:
-        process.communicate(timeout=_STOP_SECONDS)
+        try:
+            process.communicate(timeout=_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -5,7 +5,17 @@ import org.apache.hadoop.yarn.server.MiniYARNCluster;
 
 /** A ResourceManager and a NodeManager in one JVM, until its standard input ends: MiniYarn CONF_FOLDER. */
 public class MiniYarn {
-  public static void main(String[] arguments) throws Exception {
+  public static void main(String[] arguments) {
+    try {
+      run(arguments[0]);
+    } catch (Throwable error) {
+      error.printStackTrace();
+      System.exit(1);
+    }
+    System.exit(0);
+  }
+
+  private static void run(String folder) throws Exception {
     YarnConfiguration conf = new YarnConfiguration();
     conf.set("fs.defaultFS", "file:///");
     conf.set("yarn.scheduler.capacity.root.queues", "default");
@@ -24,7 +34,7 @@ public class MiniYarn {
     cluster.init(conf);
     cluster.start();
     for (String name : new String[] {"core-site.xml", "yarn-site.xml"}) {
-      try (OutputStream out = new FileOutputStream(arguments[0] + "/" + name)) {
+      try (OutputStream out = new FileOutputStream(folder + "/" + name)) {
         cluster.getConfig().writeXml(out);
       }
     }
@@ -32,6 +42,5 @@ public class MiniYarn {
     while (System.in.read() >= 0) {
     }
     cluster.stop();
-    System.exit(0);
   }
 }
