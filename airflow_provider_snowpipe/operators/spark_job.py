@@ -195,6 +195,11 @@ class SparkDriverOperator(SparkSubmitOperator):
             return ClientRun.find(memory, self.log, show, self._if_it_runs)
         settings = self._cluster_settings(context)
         settings.check(self.conf)
+        if self._follows_in_triggerer and self._yarn_rm_auth is not None:
+            raise ConfigurationError(
+                "yarn_rm_auth and deferrable are both given, and no trigger can keep the former: drop one of "
+                "them, or let Kerberos sign in by keytab and principal of the Spark connection"
+            )
         return ClusterRun.find(settings, memory, self.log, show)
 
     def _new_run(self, context: Context, memory: DriverMemory) -> DriverRun:

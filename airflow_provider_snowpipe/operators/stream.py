@@ -158,8 +158,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
     :param spark_conn_id: the Spark connection
-    :param work_path: with ``deploy_mode="cluster"``, a folder that both this worker and the driver reach, in
-        an address of Airflow's object storage (templated)
     :param kafka_conn_id: deprecated, the source says ``conn_id`` (templated)
     :param iceberg_conn_id: deprecated, likewise (templated)
     :param channel_prefix: first part of the channels' names, stable over runs; None for the
@@ -176,7 +174,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         a mapping or its JSON text (templated)
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
         carries the rows, in files where they are many; None for this package's own client (templated)
-    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
+    :param work_path: for a driver on the cluster, a folder that both this worker and the driver reach: an
+        address of Airflow's object storage (templated)
+    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf``, ``driver_memory`` and ``deploy_mode``;
+        its ``status_poll_interval`` is the time between two looks at an application on YARN, 10 s; and
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
     :raises ConfigurationError: if an argument is wrong
     """
@@ -222,6 +223,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         poll_interval: float = 5.0,
         batch_limits: Mapping[str, Any] | str | None = None,
         sdk_profile: str | None = None,
+        work_path: str | None = None,
         **kwargs: Any,
     ) -> None:
         for name in OWN_ARGUMENTS:
@@ -231,7 +233,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                     "Spark connection is spark_conn_id=…"
                 )
         kwargs.setdefault("name", "")
-        super().__init__(conn_id=spark_conn_id, **kwargs)
+        super().__init__(conn_id=spark_conn_id, work_path=work_path, **kwargs)
         self.source = stream_values(source)
         self.table = table
         self.pipe = pipe

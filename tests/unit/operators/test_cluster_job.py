@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from requests.auth import HTTPBasicAuth
 
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.cluster_job import (
@@ -210,6 +211,7 @@ class TestRefusedBeforeSubmission:
             (None, {"work_path": None}, "work_path"),
             (None, {"work_path": "/no/such/folder"}, "work_path"),
             (None, {"conf": {"spark.yarn.submit.waitAppCompletion": "true"}}, "drop it"),
+            (None, {"yarn_rm_auth": HTTPBasicAuth("u", "p"), "deferrable": True}, "yarn_rm_auth"),
             (None, {"conf": {"spark.redaction.regex": "password"}}, "secret"),
             (None, {"deploy_mode": "client", "conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
         ],
