@@ -121,7 +121,8 @@ class ResourceManager:
         answer = self._send("GET", f"apps/{application_id}")
         if answer.status_code == requests.codes.not_found:
             return YarnApplication(application_id, "UNKNOWN")
-        return self._read(answer, lambda body: YarnApplication.of(body["app"]))
+        found: YarnApplication = self._read(answer, lambda body: YarnApplication.of(body["app"]))
+        return found
 
     def tagged(self, tag: str) -> list[YarnApplication]:
         """List the applications with a tag, the newest first.
@@ -135,7 +136,8 @@ class ResourceManager:
             found = [YarnApplication.of(one) for one in (body["apps"] or {}).get("app", [])]
             return sorted((one for one in found if tag in one.tags), key=lambda one: one.id, reverse=True)
 
-        return self._read(answer, read)
+        tagged: list[YarnApplication] = self._read(answer, read)
+        return tagged
 
     def kill(self, application_id: str) -> None:
         """Ask YARN to kill an application; one that has ended stays as it is.

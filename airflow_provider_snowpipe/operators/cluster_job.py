@@ -40,8 +40,6 @@ from airflow_provider_snowpipe.triggers.application import (
 )
 
 if TYPE_CHECKING:
-    import logging
-
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from requests.auth import AuthBase
 
@@ -175,7 +173,7 @@ class ClusterPlace:
         """
         if not isinstance(kept, Mapping):
             return None
-        values = {one.name: kept.get(one.name) for one in fields(cls)}
+        values: dict[str, Any] = {one.name: kept.get(one.name) for one in fields(cls)}
         known = values["application_id"]
         if not all(isinstance(values[name], str) for name in ("tag", "host", "directory")):
             return None
@@ -199,7 +197,7 @@ class ClusterRun:
         settings: ClusterSettings,
         place: ClusterPlace,
         memory: DriverMemory,
-        log: logging.Logger,
+        log: Any,
         show: Callable[[str | None], None],
     ) -> None:
         self.place = place
@@ -218,7 +216,7 @@ class ClusterRun:
         cls,
         settings: ClusterSettings,
         memory: DriverMemory,
-        log: logging.Logger,
+        log: Any,
         show: Callable[[str | None], None],
     ) -> Self:
         """Prepare a new submission, which is remembered before anything is started.
@@ -251,7 +249,7 @@ class ClusterRun:
         cls,
         settings: ClusterSettings,
         memory: DriverMemory,
-        log: logging.Logger,
+        log: Any,
         show: Callable[[str | None], None],
     ) -> Self | None:
         """Find the application of an earlier try; None where there is none that this try could take over.

@@ -24,8 +24,6 @@ from airflow_provider_snowpipe.operators.submission import SentLoad, launch_envi
 from airflow_provider_snowpipe.spark.ui_address import UiAddresses
 
 if TYPE_CHECKING:
-    import logging
-
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
     from psutil import Process  # type: ignore[import-untyped]
@@ -416,7 +414,7 @@ class ClientRun:
     def find(
         cls,
         memory: DriverMemory,
-        log: logging.Logger,
+        log: Any,
         show: Callable[[str | None], None],
         if_it_runs: str,
     ) -> Self | None:

@@ -244,6 +244,25 @@ class SparkDriverOperator(SparkSubmitOperator):
         run.follow()
         return self._outcome(run, memory)
 
+    def _stop_on_cluster(self, context: Context, memory: DriverMemory, error: AirflowException) -> None:
+        """Stop an application that still runs when the time of its deferred task is over.
+
+        :param context: the task's context
+        :param memory: what earlier tries have left
+        :param error: what says that the time is over
+        :raises AirflowException: if there was one
+        """
+        run = self._found_run(context, memory) if self._is_on_cluster else None
+        if not isinstance(run, ClusterRun):
+            return
+        run.stop()
+        run.remove()
+        memory.forget_driver()
+        raise AirflowException(
+            f"the task's execution_timeout ended while YARN application {run.place.application_id} ran, "
+            "which was stopped; a retry resumes from the committed tokens"
+        ) from error
+
     def _taken(self, run: DriverRun) -> Any:
         """What a driver has left that has ended well, whatever YARN calls its end; else None."""
         found = self._ended(run)

@@ -176,7 +176,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         carries the rows, in files where they are many; None for this package's own client (templated)
     :param work_path: for a driver on the cluster, a folder that both this worker and the driver reach: an
         address of Airflow's object storage (templated)
-    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf``, ``driver_memory`` and ``deploy_mode``;
+    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf``, ``driver_memory``, ``deploy_mode``;
         its ``status_poll_interval`` is the time between two looks at an application on YARN, 10 s; and
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
     :raises ConfigurationError: if an argument is wrong
@@ -311,7 +311,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         except AirflowException as error:
             if not is_deferral_timeout(error):
                 raise
-            DriverMemory(context, durable=self.durable).forget_driver()
+            memory = DriverMemory(context, durable=self.durable)
+            self._stop_on_cluster(context, memory, error)
+            memory.forget_driver()
             raise AirflowException(
                 f"snowpipe error: CommitTimeoutError: pipe {self._pipe_hook().pipe_name()}: not every "
                 f"channel has committed its target within {self.commit_timeout:g} s; the task's log says "

@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
+from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PAT, FakeSnowpipe, KilledError
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
 from tests.stream_worker import FileState, TaskInstance
@@ -557,10 +558,9 @@ class TestDeferral:
         return deferred.value
 
     def resumed(self, lab: Lab, deferral: TaskDeferred, status: str = "ended") -> dict[str, Any]:
-        operator = lab.operator(deferrable=True)
-        assert deferral.kwargs is not None
-        value: dict[str, Any] = getattr(operator, deferral.method_name)(
-            lab.context(), event={"status": status, "message": "away"}, **deferral.kwargs
+        kwargs = {"event": {"status": status, "message": "away"}, **(deferral.kwargs or {})}
+        value: dict[str, Any] = lab.operator(deferrable=True).resume_execution(
+            deferral.method_name, json.loads(json.dumps(kwargs)), lab.context()
         )
         return value
 
@@ -612,6 +612,17 @@ class TestDeferral:
 
         with pytest.raises(AirflowFailException, match="RowsRejectedError"):
             self.resumed(lab, deferral)
+        assert lab.leftovers() == []
+
+    def test_a_deferral_that_takes_too_long_stops_the_application(self, lab):
+        self.deferred(lab)
+        words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
+
+        with pytest.raises(AirflowException, match="execution_timeout"):
+            lab.operator(deferrable=True).resume_execution("__fail__", {"error": words}, lab.context())
+
+        assert lab.yarn.killed == list(lab.yarn.applications)
+        assert lab.kept() == {}
         assert lab.leftovers() == []
 
     def test_a_triggerer_that_lost_sight_of_it_leaves_it_to_the_next_try(self, lab):
