@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -227,6 +229,36 @@ def test_queue_that_does_not_exist_is_told(load: Load) -> None:
     with pytest.raises(AirflowException, match="nowhere"):
         load.operator(yarn_queue="nowhere").execute(load.context("one"))
     assert list(load.shared.iterdir()) == []
+
+
+def test_report_is_written_and_read_wherever_hadoop_reaches(tmp_path: Path) -> None:
+    """In a process of its own: a JVM stays for as long as its Python."""
+    program = """
+import sys
+from airflow_provider_snowpipe.spark.report_place import report_place
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+place = report_place(sys.argv[1])
+place.check()
+assert place.read("report.json") is None
+for text in ("first", "zweites \u00e4"):
+    place.write("report.json", text)
+assert place.read("report.json") == "zweites \u00e4"
+place.remove("report.json")
+place.remove("report.json")
+assert place.read("report.json") is None
+try:
+    report_place("nosuch://bucket/report.json").check()
+except ConfigurationError as error:
+    assert "No FileSystem for scheme" in str(error), error
+else:
+    raise AssertionError("nothing reaches that")
+"""
+    address = (tmp_path / "new" / "report.json").as_uri()
+    done = subprocess.run([sys.executable, "-c", program, address], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 async def _first_event(trigger: Any) -> dict[str, Any]:
