@@ -610,7 +610,7 @@ def import_public_modules() -> list[types.ModuleType]:
         for name in entry["python-modules"]
     ]
     names += [
-        f"{PACKAGE}.{name}" for name in ("sources", "routing.planner", "streaming.errors", "spark.plan")
+        f"{PACKAGE}.{name}" for name in ("sources", "routing.planner", "streaming.errors", "spark.submit.plan")
     ]
     return [importlib.import_module(name) for name in names]
 

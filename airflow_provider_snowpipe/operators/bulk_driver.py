@@ -16,12 +16,12 @@ from uuid import uuid4
 
 from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
 from airflow_provider_snowpipe.bulk.stage import SourceFile, StageReference, Staging, staged_at
-from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
+from airflow_provider_snowpipe.operators.driver_place import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.operators.submission import application_name, job_error_of
 from airflow_provider_snowpipe.spark import write_job_file
-from airflow_provider_snowpipe.spark.report import write_whole
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+    from airflow_provider_snowpipe.operators.spark_job import DriverRun
     from airflow_provider_snowpipe.spark.bulk.write_plan import WritePlan, WriteReport
 
 
@@ -41,9 +42,10 @@ _LOCAL = ("", "file")
 class BulkDriverOperator(SparkDriverOperator):
     """What every operator has that has Spark write files.
 
-    :param spark_conn_id: the Spark connection; client deploy mode only
+    :param spark_conn_id: the Spark connection
     :param work_path: a folder that all executors and this worker see, for the files until they are staged;
-        None for a temporary one of this machine, which a local master sees
+        None for a temporary one of this machine, which a local master sees. With ``deploy_mode="cluster"``
+        the driver sees it, too, and leaves its report there
     :param kwargs: options of ``SparkSubmitOperator``
     """
 
@@ -51,8 +53,7 @@ class BulkDriverOperator(SparkDriverOperator):
         self, *, spark_conn_id: str = "spark_default", work_path: str | None = None, **kwargs: Any
     ) -> None:
         kwargs.setdefault("name", "")
-        super().__init__(application=write_job_file(), conn_id=spark_conn_id, **kwargs)
-        self.work_path = work_path
+        super().__init__(application=write_job_file(), conn_id=spark_conn_id, work_path=work_path, **kwargs)
         self._make_plan: MakePlan | None = None
         self._folder: str | None = None
         self._shared_folder = True
@@ -80,21 +81,20 @@ class BulkDriverOperator(SparkDriverOperator):
             yield report
             memory.forget()
 
-    def _prepare(self, place: DriverPlace, memory: DriverMemory) -> None:
+    def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         attempt = uuid4().hex[:12]
-        root = self._folder or _as_url(self.work_path or str(Path(place.directory, "rows")))
+        shared = f"{run.folder}/rows" if isinstance(run, ClusterRun) else self.work_path
+        root = self._folder or _as_url(shared or str(run.directory / "rows"))
         if self._make_plan is None:
             raise ConfigurationError("nothing is planned: a plan is made before a driver is started")
-        plan = self._make_plan(self.name, f"{root.rstrip('/')}/{attempt}", attempt, str(place.report_path))
-        write_whole(plan.to_json(), place.plan_path)
-        self.application_args = [str(place.plan_path)]
+        folder, report_path = f"{root.rstrip('/')}/{attempt}", run.plan_keys()["report_path"]
+        plan = self._make_plan(self.name, folder, attempt, report_path)
+        self.application_args = [run.write_plan(plan.to_json())]
         self._hook = None
         self.log.info("writing %s into %s as %s", plan.address, plan.folder, plan.application)
 
-    def _ended(self, place: DriverPlace) -> WriteReport | None:
-        from airflow_provider_snowpipe.spark.bulk.write_plan import WriteReport
-
-        report = WriteReport.read(place.report_path)
+    def _ended(self, run: DriverRun) -> WriteReport | None:
+        report = _report_of(run)
         if report is None or report.error is not None:
             return None
         self.log.info(
@@ -106,22 +106,20 @@ class BulkDriverOperator(SparkDriverOperator):
         )
         return report
 
-    def _failure(self, place: DriverPlace, output: str) -> tuple[str, bool] | None:
-        from airflow_provider_snowpipe.spark.bulk.write_plan import WriteReport
-
-        report = WriteReport.read(place.report_path)
+    def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
+        report = _report_of(run)
         if report is None:
             return job_error_of(None, None, output)
         return job_error_of(report.error, report.error_type, output)
 
     def _clean_up(self) -> None:
         """Remove what the driver has written and read in the folder of all, too, however it has ended."""
-        if self._directory is not None and self.work_path and self._folder is None:
+        if isinstance(self._run, ClientRun) and self.work_path and self._folder is None:
             from airflow_provider_snowpipe.spark.bulk.write_plan import WritePlan
 
-            place = DriverPlace.here(self._directory)
-            if place.plan_path.is_file():
-                folder = WritePlan.read(place.plan_path).folder
+            plan = self._run.place.plan_path
+            if plan.is_file():
+                folder = WritePlan.read(plan).folder
                 for one in (local_path(folder), brought_folder(folder)):
                     shutil.rmtree(one, ignore_errors=True)
         super()._clean_up()
@@ -129,13 +127,20 @@ class BulkDriverOperator(SparkDriverOperator):
     def _get_hook(self) -> SparkSubmitHook:
         hook = super()._get_hook()
         master = str(hook._connection["master"])
-        if self._directory is not None and not self._shared_folder and not master.startswith("local"):
+        if self._run is not None and not self._shared_folder and not master.startswith("local"):
             raise ConfigurationError(
                 f"the master of the Spark connection {self._conn_id!r} is {master!r}, whose executors do not "
                 "see this worker's temporary folder: give work_path=…, a folder that all of them and this "
                 "worker see, or name an external stage"
             )
         return hook
+
+
+def _report_of(run: DriverRun) -> WriteReport | None:
+    from airflow_provider_snowpipe.spark.bulk.write_plan import WriteReport
+
+    text = run.text(REPORT_FILE)
+    return None if text is None else WriteReport.from_json(text)
 
 
 def local_path(url: str) -> Path:

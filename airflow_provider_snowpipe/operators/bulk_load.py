@@ -87,7 +87,9 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
     :param schema: their schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` with a key pair, an access
         token or OAuth (templated)
-    :param spark_conn_id: the Spark connection; client deploy mode only
+    :param spark_conn_id: the Spark connection; with ``deploy_mode="cluster"`` the driver runs on YARN, as
+        :class:`~airflow_provider_snowpipe.operators.stream.SnowpipeStreamOperator` says, and needs
+        ``work_path``
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
     :raises ConfigurationError: if an argument is wrong

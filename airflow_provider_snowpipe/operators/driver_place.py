@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
+import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_snowpipe.operators.submission import SentLoad
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_provider_snowpipe.operators.submission import SentLoad, launch_environment
+from airflow_provider_snowpipe.spark.report import UiAddresses
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
     from psutil import Process  # type: ignore[import-untyped]
 
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+    from airflow_provider_snowpipe.streaming.auth import Credentials
+
 
 DIRECTORY_PREFIX = "snowpipe-"
+REPORT_FILE = "report.json"
 _DRIVER_KEY = "snowpipe_driver"
+_APPLICATION_KEY = "snowpipe_application"
 _REJECTED_KEY = "snowpipe_rejected_before"
 _SENT_KEY = "snowpipe_sent"
 _CLOCKS = dt.timedelta(minutes=1)
@@ -61,7 +74,7 @@ class DriverPlace:
     @property
     def report_path(self) -> Path:
         """The run report, there when the driver has ended by itself."""
-        return Path(self.directory, "report.json")
+        return Path(self.directory, REPORT_FILE)
 
     @property
     def start_path(self) -> Path:
@@ -101,17 +114,24 @@ class DriverPlace:
 
     def processes(self) -> list[Process]:
         """List the living processes that run this place's plan, ``spark-submit`` and the driver."""
-        import psutil
+        return processes_with(str(self.plan_path))
 
-        plan = str(self.plan_path)
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if plan in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+
+def processes_with(argument: str) -> list[Process]:
+    """List the living processes of this machine that have an argument.
+
+    :param argument: the whole of it
+    """
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if argument in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
 
 
 class DriverMemory:
@@ -125,6 +145,7 @@ class DriverMemory:
 
     def __init__(self, context: Context, *, durable: bool) -> None:
         values: Any = context
+        self.durable = durable
         self._store = values.get("task_state_store") if durable else None
         self._try_number = max(1, getattr(values.get("ti"), "try_number", 1))
         self._run_began = getattr(values.get("dag_run"), "start_date", None)
@@ -159,6 +180,18 @@ class DriverMemory:
         if self._store is not None:
             self._store.set(_DRIVER_KEY, asdict(place))
 
+    def application(self) -> Any:
+        """What the try before kept of its application on a cluster, None if there was none."""
+        return self._get(_APPLICATION_KEY)
+
+    def keep_application(self, kept: Mapping[str, str | None]) -> None:
+        """Remember an application on a cluster, before it is submitted and when it has its id.
+
+        :param kept: what finds it
+        """
+        if self._store is not None:
+            self._store.set(_APPLICATION_KEY, dict(kept))
+
     def keep_rejected_before(self, counts: Mapping[str, int]) -> None:
         """Remember the first counts that a try has seen; later ones would hide what it skipped.
 
@@ -172,17 +205,22 @@ class DriverMemory:
         return SentLoad.of(self._get(_SENT_KEY))
 
     def keep_sent(self, sent: SentLoad) -> None:
-        """Remember what the driver has sent, and still where it ran, whose directory may not be removed yet.
+        """Remember what the driver has sent.
+
+        Where it ran on this machine is still remembered, since its directory may not be removed yet; an
+        application on a cluster has nothing more to say.
 
         :param sent: the load
         """
         if self._store is not None:
             self._store.set(_SENT_KEY, sent.to_kept())
+            self._store.delete(_APPLICATION_KEY)
 
     def forget_driver(self) -> None:
         """Forget the driver and what it sent, so that the next try starts a new one."""
         if self._store is not None:
             self._store.delete(_DRIVER_KEY)
+            self._store.delete(_APPLICATION_KEY)
             self._store.delete(_SENT_KEY)
 
     def forget(self) -> None:
@@ -321,3 +359,216 @@ def runs(process: Process) -> bool:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+# -- One run of the job's driver in client mode: started by this try, or found still running --------------
+
+_STARTED = "snowpipe start "
+_UI_KNOWN = "snowpipe ui "
+
+
+class ClientRun:
+    """A driver in client mode on this machine: one that this try starts, or one that still runs.
+
+    :param place: where it runs
+    :param memory: what the next try will know
+    :param say: writes a line to the task's log
+    :param show: is told the address of the application's page once it is known
+    """
+
+    def __init__(
+        self,
+        place: DriverPlace,
+        memory: DriverMemory,
+        say: Callable[..., None],
+        show: Callable[[str | None], None],
+    ) -> None:
+        self.place = place
+        self._memory = memory
+        self._say = say
+        self._show = show
+        self._hook: SparkSubmitHook | None = None
+        self._stopped = Event()
+
+    @classmethod
+    def new(
+        cls,
+        memory: DriverMemory,
+        say: Callable[..., None],
+        show: Callable[[str | None], None],
+    ) -> Self:
+        """Make a place for a new driver.
+
+        It is remembered before anything is in it: a worker that dies on the way leaves a place where nothing
+        runs, never a driver that nobody knows of.
+
+        :param memory: what the next try will know
+        :param say: writes a line to the task's log
+        :param show: is told the address of the application's page
+        """
+        place = DriverPlace.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
+        memory.keep_place(place)
+        return cls(place, memory, say, show)
+
+    @classmethod
+    def find(
+        cls,
+        memory: DriverMemory,
+        log: Any,
+        show: Callable[[str | None], None],
+        if_it_runs: str,
+    ) -> Self | None:
+        """Find the driver of an earlier try, None where nothing of it is on this machine.
+
+        :param memory: what the earlier try kept
+        :param log: the task's log
+        :param show: is told the address of the application's page
+        :param if_it_runs: what becomes of a driver on another machine
+        """
+        place = memory.place()
+        if place is None:
+            return None
+        if not place.is_here():
+            log.warning(
+                "an earlier try ran its driver on %s, of which nothing is to be seen here; a new driver is "
+                "submitted, and %s",
+                place.host,
+                if_it_runs,
+            )
+            return None
+        return cls(place, memory, log.info, show) if place.is_ours() else None
+
+    @property
+    def directory(self) -> Path:
+        """What this task writes for ``spark-submit`` and the driver."""
+        return Path(self.place.directory)
+
+    def plan_keys(self) -> dict[str, str]:
+        """Where the plan says that report and credentials are."""
+        return {
+            "report_path": str(self.place.report_path),
+            "credentials_path": str(self.directory / "credentials.json"),
+        }
+
+    def write_plan(self, text: str) -> str:
+        """Write the plan; the application's argument that names it.
+
+        :param text: the plan
+        """
+        self.place.plan_path.write_text(text, encoding="utf-8")
+        return str(self.place.plan_path)
+
+    def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
+        """Write the file from which the driver takes its credentials.
+
+        :param credentials: those of Snowflake
+        :param secrets: those of the source
+        """
+        from airflow_provider_snowpipe.spark.credentials import write_credentials
+
+        write_credentials(credentials, self.plan_keys()["credentials_path"], secrets)
+
+    def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
+        """The environment of ``spark-submit`` on this machine.
+
+        :param hook: the settings of the submission
+        :param env_vars: the author's variables, which win
+        """
+        elsewhere = hook._is_yarn or hook._is_kubernetes
+        python = "python3" if elsewhere else sys.executable
+        environment = launch_environment(self.directory / "java", executor_python=python)
+        return {**environment, **{name: str(value) for name, value in env_vars.items()}}
+
+    def text(self, name: str) -> str | None:
+        """Read what the driver has left, None if there is nothing.
+
+        :param name: the file's name
+        """
+        path = self.directory / name
+        return path.read_text("utf-8") if path.is_file() else None
+
+    def is_over(self) -> bool:
+        """True where nothing runs, or nobody will look for what does."""
+        return not self.place.processes() or self._memory.place() is None
+
+    def remove(self) -> None:
+        """Remove the driver's directory."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def submit(
+        self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
+    ) -> None:
+        """Start the driver and wait for its end, in the place of the hook's own ``submit``.
+
+        :param hook: builds the command and reads the output
+        :param environment: what the driver needs on this machine; the hook's own settings win
+        :param application: the job's file
+        :raises AirflowException: if ``spark-submit`` fails
+        """
+        self._hook = hook
+        command = hook._build_spark_submit_command(application)
+        if self._stopped.is_set():
+            raise AirflowException("the task was killed before it submitted its application")
+        process = start_logged(hook, command, environment, self.place.log_path)
+        if self._stopped.is_set():  # by a signal, between the question and the start
+            stop_process_tree(process)
+        lines = follow(self.place.log_path, lambda: process.poll() is None)
+        hook._process_spark_submit_log(self._noticed(lines))
+        code = process.wait()
+        if code:
+            raise AirflowException(
+                f"Cannot execute: {hook._mask_cmd(command)}. Error code is: {code}.{hook._submit_log_tail}"
+            )
+        hook._run_post_submit_commands()
+
+    def follow(self) -> None:
+        """Follow a driver that an earlier try started, until it has ended; nothing where this one did."""
+        if self._hook is not None:
+            return
+        self._keep_start()
+        running = self.place.processes()
+        if not running:
+            return
+        self._say(
+            "reconnecting to the driver that an earlier try started (process %s); nothing is submitted",
+            ", ".join(str(process.pid) for process in running),
+        )
+        self._show_ui()
+        lines = follow(self.place.log_path, partial(self._still_runs, running), from_start=False)
+        for line in self._noticed(lines):
+            self._say("%s", line.rstrip())
+
+    def hide_ui(self) -> None:
+        """Take back the address of the application's page, which ended with it, for the history server's."""
+        addresses = UiAddresses.read(self.place.ui_path)
+        if addresses is not None and addresses.running is not None:
+            self._show(addresses.ended)
+
+    def stop(self) -> None:
+        """End the driver and everything that it started, within a few seconds; none is started any more."""
+        self._stopped.set()
+        if self._hook is not None:
+            stop_process_tree(self._hook._submit_sp)
+        stop_processes(self.place.processes())
+
+    def _still_runs(self, known: list[Process]) -> bool:
+        """Look at the known processes; only when they have ended, look for others of this place."""
+        known[:] = [process for process in known if runs(process)] or self.place.processes()
+        return bool(known)
+
+    def _noticed(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            if line.startswith(_STARTED):
+                self._keep_start()
+            elif line.startswith(_UI_KNOWN):
+                self._show_ui()
+            yield line
+
+    def _show_ui(self) -> None:
+        addresses = UiAddresses.read(self.place.ui_path)
+        if addresses is not None and addresses.running is not None:
+            self._show(addresses.running)
+
+    def _keep_start(self) -> None:
+        if self.place.start_path.is_file():
+            self._memory.keep_rejected_before(json.loads(self.place.start_path.read_text("utf-8")))

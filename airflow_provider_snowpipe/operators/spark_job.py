@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import sys
-import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.links.spark_ui import leave_address
-from airflow_provider_snowpipe.operators.driver_place import (
-    DIRECTORY_PREFIX,
-    DriverMemory,
-    DriverPlace,
-    follow,
-    runs,
-    start_logged,
-    stop_process_tree,
-    stop_processes,
+from airflow_provider_snowpipe.operators.cluster_job import (
+    ClusterPlace,
+    ClusterRun,
+    ClusterSettings,
+    is_cluster_mode,
 )
+from airflow_provider_snowpipe.operators.driver_place import ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.submission import (
-    launch_environment,
-    require_client_mode,
+    application_name,
     require_spark_submit,
     search_path,
     spark_connection,
 )
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.spark.report import UiAddresses
 from airflow_provider_snowpipe.spark.submit.local_spark import ClassDataArchive, QuickStart, is_local
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    RetriesExhaustedError,
+    SnowpipeError,
+    error_line,
+)
+from airflow_provider_snowpipe.triggers.application import ENDED
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
-    from psutil import Process  # type: ignore[import-untyped]
 
-    from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+    from airflow_provider_snowpipe.streaming.auth import Credentials
 
 
 OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
@@ -56,21 +53,78 @@ _LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 _KILLED = "the task was killed; no new application is submitted"
 
 
+class DriverRun(Protocol):
+    """One run of the job's driver as a task sees it: what surrounds ``spark-submit`` in one deploy mode."""
+
+    @property
+    def directory(self) -> Path:
+        """What this task writes for ``spark-submit``."""
+
+    def plan_keys(self) -> dict[str, str]:
+        """Where the plan says that report and credentials are."""
+
+    def write_plan(self, text: str) -> str:
+        """Write the plan; the application's argument that names it."""
+
+    def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
+        """Put the credentials where the driver, and nobody else, takes them."""
+
+    def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
+        """Complete the settings of the submission; the environment of ``spark-submit``."""
+
+    def submit(
+        self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
+    ) -> None:
+        """Run ``spark-submit`` to its end."""
+
+    def follow(self) -> None:
+        """Wait until the driver has ended, if it has not yet."""
+
+    def text(self, name: str) -> str | None:
+        """Read what the driver has left, None if there is nothing."""
+
+    def stop(self) -> None:
+        """End the driver and everything that it started; none is started any more."""
+
+    def is_over(self) -> bool:
+        """True where nothing runs, or nobody will look for what does."""
+
+    def hide_ui(self) -> None:
+        """Take back the address of the application's page, if it ended with it."""
+
+    def remove(self) -> None:
+        """Remove whatever the run left on the disk."""
+
+
 class SparkDriverOperator(SparkSubmitOperator):
-    """What every operator has that runs a job of ours: one driver in client mode, found again after a death.
+    """What every operator has that runs a job of ours: one driver, found again after a worker's death.
+
+    Where the driver runs is the matter of a :class:`DriverRun`: beside the task
+    (:class:`~airflow_provider_snowpipe.operators.driver_place.ClientRun`) or on the cluster
+    (:class:`~airflow_provider_snowpipe.operators.cluster_job.ClusterRun`).
 
     :param application: the job's file
     :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` says
         it as ``spark.log.level``
+    :param work_path: a folder that worker and driver reach, for a driver on the cluster
+    :param status_poll_interval: with a driver on the cluster, seconds between two looks at its application
     :param kwargs: options of ``SparkSubmitOperator``
     :raises ConfigurationError: if there is no such level
     """
 
-    def __init__(self, *, application: Path, spark_log_level: str = "WARN", **kwargs: Any) -> None:
-        super().__init__(application=str(application), **kwargs)
+    def __init__(
+        self,
+        *,
+        application: Path,
+        spark_log_level: str = "WARN",
+        work_path: str | None = None,
+        status_poll_interval: int = 10,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(application=str(application), status_poll_interval=status_poll_interval, **kwargs)
         self.spark_log_level = spark_log_level
+        self.work_path = work_path
         check_one_of("spark_log_level", spark_log_level, _LOG_LEVELS)
-        self._directory: Path | None = None
         self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
         self._killed = False
@@ -78,10 +132,10 @@ class SparkDriverOperator(SparkSubmitOperator):
         self._archive: ClassDataArchive | None = None
 
     @abstractmethod
-    def _prepare(self, place: DriverPlace, memory: DriverMemory) -> None:
+    def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         """Write the plan and whatever belongs to it, and make the plan the application's argument.
 
-        :param place: the driver's place
+        :param run: the driver's
         :param memory: what earlier tries have left
         """
 
@@ -93,17 +147,17 @@ class SparkDriverOperator(SparkSubmitOperator):
         return None
 
     @abstractmethod
-    def _ended(self, place: DriverPlace) -> Any:
+    def _ended(self, run: DriverRun) -> Any:
         """Take over what a driver has left that has ended well; None if it has not, or left nothing.
 
-        :param place: its place
+        :param run: its run
         """
 
     @abstractmethod
-    def _failure(self, place: DriverPlace, output: str) -> tuple[str, bool] | None:
+    def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
         """Say why a driver did not end well, and whether a retry is pointless; None if nobody knows.
 
-        :param place: its place
+        :param run: its run
         :param output: the end of what ``spark-submit`` printed
         """
 
@@ -113,13 +167,147 @@ class SparkDriverOperator(SparkSubmitOperator):
         found = self._rejoin(context, memory)
         return self._start(context, memory) if found is None else found
 
+    @property
+    def _is_on_cluster(self) -> bool:
+        """True where the driver runs on the cluster: so says the operator, or else the Spark connection.
+
+        :raises ConfigurationError: if they contradict each other or there is no such connection
+        """
+        mode = self._deploy_mode or spark_connection(str(self._conn_id)).extra_dejson.get("deploy-mode")
+        return is_cluster_mode(mode, self.conf)
+
+    def _cluster_settings(self, context: Context) -> ClusterSettings:
+        ti = context["ti"]
+        return ClusterSettings(
+            conn_id=str(self._conn_id),
+            work_path=self.work_path or "",
+            identity=application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index),
+            poll_seconds=self._status_poll_interval,
+            auth=self._yarn_rm_auth,
+        )
+
+    def _show_page(self, context: Context) -> Callable[[str | None], None]:
+        return partial(leave_address, context["ti"])
+
+    def _found_run(self, context: Context, memory: DriverMemory) -> DriverRun | None:
+        """The run of an earlier try, None where there is none to go on with."""
+        show = self._show_page(context)
+        if not self._is_on_cluster:
+            return ClientRun.find(memory, self.log, show, self._if_it_runs)
+        settings = self._cluster_settings(context)
+        settings.check(self.conf)
+        if self._follows_in_triggerer and self._yarn_rm_auth is not None:
+            raise ConfigurationError(
+                "yarn_rm_auth and deferrable are both given, and no trigger can keep the former: drop one of "
+                "them, or let Kerberos sign in by keytab and principal of the Spark connection"
+            )
+        return ClusterRun.find(settings, memory, self.log, show)
+
+    def _new_run(self, context: Context, memory: DriverMemory) -> DriverRun:
+        show = self._show_page(context)
+        if not self._is_on_cluster:
+            return ClientRun.new(memory, self.log.info, show)
+        return ClusterRun.new(self._cluster_settings(context), memory, self.log, show)
+
+    def _wait(self, run: DriverRun) -> None:
+        """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on."""
+        if isinstance(run, ClusterRun) and self._follows_in_triggerer:
+            kept = asdict(run.place)
+            self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs={"place": kept})
+        run.follow()
+
+    @property
+    def _follows_in_triggerer(self) -> bool:
+        """True where the worker is not needed while a driver on the cluster runs."""
+        return False
+
+    def _resumed(
+        self, context: Context, memory: DriverMemory, event: Mapping[str, Any], place: Mapping[str, Any]
+    ) -> Any:
+        """Go on with a driver that the triggerer has followed to its end; what it has left.
+
+        :param context: the task's context
+        :param memory: what earlier tries have left
+        :param event: the trigger's
+        :param place: the submission
+        :raises RetriesExhaustedError: if the triggerer lost sight of it; the next try goes on
+        """
+        if event["status"] != ENDED:
+            raise RetriesExhaustedError(f"{event['message']}. The application was not stopped; run again")
+        kept = ClusterPlace.of(place)
+        if kept is None:
+            raise AirflowException(
+                f"the task was deferred with {place!r}, which is no submission of this release of "
+                "airflow-provider-snowpipe; a retry resumes from the committed tokens"
+            )
+        settings = self._cluster_settings(context)
+        self._run = run = ClusterRun(settings, kept, memory, self.log, self._show_page(context))
+        run.follow()
+        return self._outcome(run, memory)
+
+    def _stop_on_cluster(self, context: Context, memory: DriverMemory, error: AirflowException) -> None:
+        """Stop an application that still runs when the time of its deferred task is over.
+
+        :param context: the task's context
+        :param memory: what earlier tries have left
+        :param error: what says that the time is over
+        :raises AirflowException: if there was one
+        """
+        run = self._found_run(context, memory) if self._is_on_cluster else None
+        if not isinstance(run, ClusterRun):
+            return
+        run.stop()
+        run.remove()
+        memory.forget_driver()
+        raise AirflowException(
+            f"the task's execution_timeout ended while YARN application {run.place.application_id} ran, "
+            "which was stopped; a retry resumes from the committed tokens"
+        ) from error
+
+    def _taken(self, run: DriverRun) -> Any:
+        """What a driver has left that has ended well, whatever YARN calls its end; else None."""
+        found = self._ended(run)
+        application = run.application if isinstance(run, ClusterRun) else None
+        if found is not None and application is not None and not application.has_succeeded:
+            self.log.warning("%s; its report says that all is done, which counts", application)
+        return found
+
+    def _outcome(self, run: DriverRun, memory: DriverMemory) -> Any:
+        """What a driver has left; its report and what is committed decide, not what YARN calls its end.
+
+        :raises AirflowException: if it has failed, in its own words where it left some
+        """
+        found = self._taken(run)
+        if found is not None:
+            return found
+        failure = self._failure(run, "")
+        if failure is not None:
+            text, permanent = failure
+            raise (AirflowFailException if permanent else AirflowException)(text)
+        if not isinstance(run, ClusterRun):
+            raise ConfigurationError(
+                f"there is no run report in {str(run.directory)!r}: the Spark job ended before it could "
+                "write it; its log says why"
+            )
+        found = self._without_driver(memory)
+        if found is not None:
+            self.log.warning(
+                "%s left no report, and all of the source is committed: the load is done", run.application
+            )
+            return found
+        raise AirflowException(
+            f"{run.application} ended and left no report in {run.folder}: see the driver's log (yarn logs "
+            f"-applicationId {run.place.application_id}), and that the driver can write there. What is "
+            "committed stays; a retry resumes from it"
+        )
+
     def on_kill(self) -> None:
         """Stop Spark, driver and all, and remove what the run left on the disk; the channels resume."""
         self._killed = True
         try:
             if self._run is not None:
                 self._run.stop()
-            if self._hook is not None:
+            if self._hook is not None and not isinstance(self._run, ClusterRun):
                 super().on_kill()
         finally:
             self._clean_up()
@@ -149,13 +337,13 @@ class SparkDriverOperator(SparkSubmitOperator):
             run = self._run
             if self._killed or run is None:
                 self._clean_up()
-            elif not run.place.processes() or memory.place() is None:
+            elif run.is_over():
                 run.hide_ui()
                 self._clean_up()
             # else the task has lost its supervisor, and the next try looks for the living driver's directory.
 
     def _get_hook(self) -> SparkSubmitHook:
-        """Make the Spark hook, whose driver runs here and whose executors may have none of our code."""
+        """Make the Spark hook, whose driver and executors may run where none of our code is."""
         try:
             hook = super()._get_hook()
         except NameError as error:  # of the Spark provider 6.3.4, where the Kubernetes provider is missing
@@ -165,23 +353,16 @@ class SparkDriverOperator(SparkSubmitOperator):
                 f"the Spark connection {self._conn_id!r} names a Kubernetes master: install "
                 "apache-airflow-providers-cncf-kubernetes on the worker"
             ) from None
-        require_client_mode(hook._connection["deploy_mode"], hook._conf)
-        directory, run = self._directory, self._run
+        run = self._run
         if self._killed:  # the hook's own submit would start a driver that nobody stops
             raise AirflowException(_KILLED)
-        if directory is None or run is None:
+        if run is None:
             return hook
         hook._conf = {"spark.log.level": self.spark_log_level, **hook._conf}
         if not hook._connection["master"].startswith("local"):
-            archive = str(write_package_archive(directory))
+            archive = str(write_package_archive(run.directory))
             hook._py_files = ",".join([*filter(None, [hook._py_files]), archive])
-        elsewhere = hook._is_yarn or hook._is_kubernetes
-        environment = {
-            **launch_environment(
-                directory / "java", executor_python="python3" if elsewhere else sys.executable
-            ),
-            **{name: str(value) for name, value in (self.env_vars or {}).items()},
-        }
+        environment = run.prepare(hook, self.env_vars or {})
         if is_local(hook._connection["master"]):
             self._start_quickly(hook, environment)
         hook.submit = partial(run.submit, hook, environment)  # type: ignore[method-assign]
@@ -203,26 +384,14 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, whose worker died; what it has left if it has ended well."""
-        place = memory.place()
-        if place is None:
+        self._run = run = self._found_run(context, memory)
+        if run is None:
             return None
-        if not place.is_here():
-            self.log.warning(
-                "an earlier try ran its driver on %s, of which nothing is to be seen here; a new driver is "
-                "submitted, and %s",
-                place.host,
-                self._if_it_runs,
-            )
-            return None
-        if not place.is_ours():
-            return None
-        self._directory = Path(place.directory)
-        self._run = run = self._new_run(context, place, memory)
-        run.rejoin()
-        found = self._ended(place)
+        self._wait(run)
+        found = self._taken(run)
         if found is not None:
             return found
-        text, permanent = self._failure(place, "") or ("it left no report", False)
+        text, permanent = self._failure(run, "") or ("it left no report", False)
         if permanent:
             raise AirflowFailException(text)
         self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
@@ -230,11 +399,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         return None
 
     def _start(self, context: Context, memory: DriverMemory) -> Any:
-        """Submit a new driver and wait for it, unless there is nothing for it to do.
-
-        Its place is remembered before anything is in it: a worker that dies on the way leaves a place where
-        nothing runs, never a driver that nobody knows of.
-        """
+        """Submit a new driver and wait for it, unless there is nothing for it to do."""
         if self._killed:
             raise AirflowException(_KILLED)
         binary = spark_connection(str(self._conn_id)).extra_dejson.get("spark-binary")
@@ -243,30 +408,19 @@ class SparkDriverOperator(SparkSubmitOperator):
         found = self._without_driver(memory)
         if found is not None:
             return found
-        self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
-        place = DriverPlace.here(self._directory)
-        memory.keep_place(place)
-        self._run = self._new_run(context, place, memory)
-        self._prepare(place, memory)
-        self._submit(context, place)
-        found = self._ended(place)
-        if found is None:
-            raise ConfigurationError(
-                f"the run report {str(place.report_path)!r} cannot be read: the Spark job ended before it "
-                "could write it; its log says why"
-            )
-        return found
+        self._run = run = self._new_run(context, memory)
+        self._prepare(run, memory)
+        self._submit(context, run)
+        self._wait(run)
+        return self._outcome(run, memory)
 
-    def _new_run(self, context: Context, place: DriverPlace, memory: DriverMemory) -> DriverRun:
-        return DriverRun(place, memory, self.log.info, partial(leave_address, context["ti"]))
-
-    def _submit(self, context: Context, place: DriverPlace) -> None:
+    def _submit(self, context: Context, run: DriverRun) -> None:
         is_whole = False
         try:
             super().execute(context)
             is_whole = True
         except AirflowException as error:
-            found = self._failure(place, str(error))
+            found = self._failure(run, str(error))
             if found is None:
                 raise
             text, permanent = found
@@ -277,112 +431,6 @@ class SparkDriverOperator(SparkSubmitOperator):
                 archive.settle(is_whole=is_whole)
 
     def _clean_up(self) -> None:
-        directory, self._directory, self._run = self._directory, None, None
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-# -- One run of the job's driver as a task sees it: started by this try, or found still running ----------
-
-_STARTED = "snowpipe start "
-_UI_KNOWN = "snowpipe ui "
-
-
-class DriverRun:
-    """A driver in its place.
-
-    :param place: where it runs
-    :param memory: what the next try will know
-    :param say: writes a line to the task's log
-    :param show: is told the address of the application's page once it is known
-    """
-
-    def __init__(
-        self,
-        place: DriverPlace,
-        memory: DriverMemory,
-        say: Callable[..., None],
-        show: Callable[[str | None], None],
-    ) -> None:
-        self.place = place
-        self._memory = memory
-        self._say = say
-        self._show = show
-        self._hook: SparkSubmitHook | None = None
-        self._stopped = Event()
-
-    def submit(
-        self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
-    ) -> None:
-        """Start the driver and wait for its end, in the place of the hook's own ``submit``.
-
-        :param hook: builds the command and reads the output
-        :param environment: what the driver needs on this machine; the hook's own settings win
-        :param application: the job's file
-        :raises AirflowException: if ``spark-submit`` fails
-        """
-        self._hook = hook
-        command = hook._build_spark_submit_command(application)
-        if self._stopped.is_set():
-            raise AirflowException("the task was killed before it submitted its application")
-        process = start_logged(hook, command, environment, self.place.log_path)
-        if self._stopped.is_set():  # by a signal, between the question and the start
-            stop_process_tree(process)
-        lines = follow(self.place.log_path, lambda: process.poll() is None)
-        hook._process_spark_submit_log(self._noticed(lines))
-        code = process.wait()
-        if code:
-            raise AirflowException(
-                f"Cannot execute: {hook._mask_cmd(command)}. Error code is: {code}.{hook._submit_log_tail}"
-            )
-        hook._run_post_submit_commands()
-
-    def rejoin(self) -> None:
-        """Follow a driver that an earlier try started, until it has ended."""
-        self._keep_start()
-        running = self.place.processes()
-        if not running:
-            return
-        self._say(
-            "reconnecting to the driver that an earlier try started (process %s); nothing is submitted",
-            ", ".join(str(process.pid) for process in running),
-        )
-        self._show_ui()
-        lines = follow(self.place.log_path, partial(self._still_runs, running), from_start=False)
-        for line in self._noticed(lines):
-            self._say("%s", line.rstrip())
-
-    def hide_ui(self) -> None:
-        """Take back the address of the application's page, which ended with it, for the history server's."""
-        addresses = UiAddresses.read(self.place.ui_path)
-        if addresses is not None and addresses.running is not None:
-            self._show(addresses.ended)
-
-    def stop(self) -> None:
-        """End the driver and everything that it started, within a few seconds; none is started any more."""
-        self._stopped.set()
-        if self._hook is not None:
-            stop_process_tree(self._hook._submit_sp)
-        stop_processes(self.place.processes())
-
-    def _still_runs(self, known: list[Process]) -> bool:
-        """Look at the known processes; only when they have ended, look for others of this place."""
-        known[:] = [process for process in known if runs(process)] or self.place.processes()
-        return bool(known)
-
-    def _noticed(self, lines: Iterable[str]) -> Iterator[str]:
-        for line in lines:
-            if line.startswith(_STARTED):
-                self._keep_start()
-            elif line.startswith(_UI_KNOWN):
-                self._show_ui()
-            yield line
-
-    def _show_ui(self) -> None:
-        addresses = UiAddresses.read(self.place.ui_path)
-        if addresses is not None and addresses.running is not None:
-            self._show(addresses.running)
-
-    def _keep_start(self) -> None:
-        if self.place.start_path.is_file():
-            self._memory.keep_rejected_before(json.loads(self.place.start_path.read_text("utf-8")))
+        run, self._run = self._run, None
+        if run is not None:
+            run.remove()

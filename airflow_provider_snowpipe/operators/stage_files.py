@@ -73,7 +73,7 @@ class SnowpipeStageFilesOperator(FileOperator):
         they are staged, toward 100 to 250 MB; or parameters of
         :class:`~airflow_provider_snowpipe.bulk.compaction.CompactOptions`. The form stays what it was, lines
         are compressed with gzip, and the same content is staged once
-    :param spark_conn_id: with ``compact``, the Spark connection; client deploy mode only
+    :param spark_conn_id: with ``compact``, the Spark connection
     :param spark_options: with ``compact``, options of ``SparkSubmitOperator``, such as ``driver_memory``
     :param work_path: with ``compact``, a folder that all executors and this worker see; None for a temporary
         one of this machine, which a local master sees (templated)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, conf
@@ -19,7 +17,8 @@ from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, lea
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
-from airflow_provider_snowpipe.operators.driver_place import DriverMemory
+from airflow_provider_snowpipe.operators.cluster_job import SECRET_VARIABLE, ClusterRun, is_cluster_mode
+from airflow_provider_snowpipe.operators.driver_place import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.source_connection import connected_source, warn_of_conn_ids
 from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS, SparkDriverOperator
@@ -32,8 +31,7 @@ from airflow_provider_snowpipe.operators.submission import (
     loaded_channels,
     mapping_argument,
     report_lines,
-    report_or_none,
-    require_client_mode,
+    report_of,
     settle_load,
     settled,
     targets_of,
@@ -48,7 +46,7 @@ from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
+    from airflow_provider_snowpipe.operators.spark_job import DriverRun
     from airflow_provider_snowpipe.spark.report import RunReport
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
     from airflow_provider_snowpipe.spark.submit.plan import JobPlan
@@ -69,11 +67,11 @@ class ChannelDriverOperator(SparkDriverOperator):
 
     @abstractmethod
     def _plan_for(
-        self, directory: Path, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
+        self, run: DriverRun, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
     ) -> JobPlan:
         """Write plan and credentials, and make the plan the application's argument.
 
-        :param directory: the driver's place
+        :param run: the driver's
         :param rejected_before: rows skipped before the first try that has not reported, by channel
         :param rejected_since_ms: where a retry does not know them, since when skipped rows are its own
         """
@@ -86,14 +84,18 @@ class ChannelDriverOperator(SparkDriverOperator):
         :param offset_format: the tokens' format
         """
 
-    def _prepare(self, place: DriverPlace, memory: DriverMemory) -> None:
-        self._plan_for(Path(place.directory), memory.rejected_before(), memory.rejected_since_ms())
+    @abstractmethod
+    def _offset_format(self) -> str:
+        """The format of the source's tokens."""
 
-    def _ended(self, place: DriverPlace) -> SentLoad | None:
-        report = report_or_none(str(place.report_path))
+    def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
+        self._plan_for(run, memory.rejected_before(), memory.rejected_since_ms())
+
+    def _ended(self, run: DriverRun) -> SentLoad | None:
+        report = report_of(run.text(REPORT_FILE))
         if report is None or report.error is not None:
             return None
-        return self._sent(report, _offset_format(place))
+        return self._sent(report, self._offset_format())
 
     def _sent(self, report: RunReport, offset_format: str) -> SentLoad:
         for line in report_lines(report):
@@ -101,17 +103,11 @@ class ChannelDriverOperator(SparkDriverOperator):
         self._reported(report, offset_format)
         return SentLoad(report, offset_format)
 
-    def _failure(self, place: DriverPlace, output: str) -> tuple[str, bool] | None:
-        report = report_or_none(str(place.report_path))
+    def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
+        report = report_of(run.text(REPORT_FILE))
         if report is not None:
-            self._reported(report, _offset_format(place))
+            self._reported(report, self._offset_format())
         return job_error(report, output)
-
-
-def _offset_format(place: DriverPlace) -> str:
-    from airflow_provider_snowpipe.spark.submit.plan import read_plan
-
-    return read_plan(place.plan_path).offset_format
 
 
 # -- The operator that loads rows into channels with Spark -----------------------------------------------
@@ -131,15 +127,22 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     ``SnowpipeCommitSensor(targets=load.output["targets"])``.
 
     With ``deferrable`` the task gives its worker back once the service has received all rows, and the
-    triggerer waits for the commit; value, XComs and errors are the same. While rows move, the driver needs
-    the worker. When the task is deferred, Spark has ended, so that a deferred task that is cleared or marked
-    leaves nothing to stop.
+    triggerer waits for the commit; value, XComs and errors are the same. While rows move, a driver in client
+    mode needs the worker; when the task is deferred, Spark has ended, so that a deferred task that is cleared
+    or marked leaves nothing to stop.
+
+    With ``deploy_mode="cluster"``, here or in the Spark connection, YARN runs the driver. The task submits it
+    once, whatever becomes of its worker: a retry follows the running application. What is committed decides,
+    not what YARN says of the application's end. With ``deferrable`` the worker is given back as soon as YARN
+    has the application. Needed are ``yarn_resourcemanager_webapp_address`` in the connection's extra and
+    ``work_path``.
 
     ``row_policy`` and the single arguments of :class:`RowPolicyOperator` say what becomes of rows that do not
     fit the table, and of the table.
 
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
-    in no argument, setting, environment variable or template.
+    in no argument, setting, environment variable or template. A driver on YARN finds them in its environment,
+    by a setting whose value Spark does not show.
 
     :param source: what to read: a :class:`~airflow_provider_snowpipe.sources.FileSource`, ``KafkaSource``,
         ``TableSource``, ``DeltaSource`` or ``IcebergSource``; or a mapping of its fields and its ``kind``,
@@ -149,7 +152,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     :param database: the pipe's database, None for the connection's (templated)
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
-    :param spark_conn_id: the Spark connection; client deploy mode only
+    :param spark_conn_id: the Spark connection
     :param kafka_conn_id: deprecated, the source says ``conn_id`` (templated)
     :param iceberg_conn_id: deprecated, likewise (templated)
     :param channel_prefix: first part of the channels' names, stable over runs; None for the
@@ -160,13 +163,16 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         ``skip`` goes on after it
     :param wait_for_commit: False ends the task when the rows are received, committed or not
     :param commit_timeout: seconds to wait for a channel's commit
-    :param deferrable: True waits for the commit in the triggerer
+    :param deferrable: True waits in the triggerer, for a driver on the cluster and for the commit
     :param poll_interval: with ``deferrable``, seconds between two looks at the channels
     :param batch_limits: when a batch of rows is closed and sent, by the keys of ``BatchLimits``;
         a mapping or its JSON text (templated)
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
         carries the rows, in files where they are many; None for this package's own client (templated)
-    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
+    :param work_path: for a driver on the cluster, a folder that both this worker and the driver reach: an
+        address of Airflow's object storage (templated)
+    :param kwargs: options of ``SparkSubmitOperator``, such as ``conf``, ``driver_memory``, ``deploy_mode``;
+        its ``status_poll_interval`` is the time between two looks at an application on YARN, 10 s; and
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
     :raises ConfigurationError: if an argument is wrong
     """
@@ -185,6 +191,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         "batch_limits",
         "sdk_profile",
         "dead_letter_path",
+        "work_path",
         *ChannelDriverOperator.template_fields,
     )
     operator_extra_links = (SnowsightLink(), SparkUiLink(), *CHANNEL_PAGE_LINKS)
@@ -211,6 +218,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         poll_interval: float = 5.0,
         batch_limits: Mapping[str, Any] | str | None = None,
         sdk_profile: str | None = None,
+        work_path: str | None = None,
         **kwargs: Any,
     ) -> None:
         for name in OWN_ARGUMENTS:
@@ -220,7 +228,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                     "Spark connection is spark_conn_id=…"
                 )
         kwargs.setdefault("name", "")
-        super().__init__(conn_id=spark_conn_id, **kwargs)
+        super().__init__(conn_id=spark_conn_id, work_path=work_path, **kwargs)
         self.source = stream_values(source)
         self.table = table
         self.pipe = pipe
@@ -246,24 +254,27 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
         :return: application, pipe, offset format, rows, bytes, and what each channel loaded
         """
-        ti = context["ti"]
-        self.name = self.name or application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index)
+        self._name_application(context)
         memory = DriverMemory(context, durable=self.durable)
         with self._ending(memory):
             self._leave_links(context)
             sent = self._sent_before(memory) or self._run_driver(context, memory)
-            if not self._defers:
-                return self._conclude(context, sent, memory)
-            memory.keep_sent(sent)
-            seen = self._first_look(sent)
-            if seen is not None:
-                return self._conclude(context, seen, memory)
-            self.defer(
-                trigger=self._trigger(sent),
-                method_name="execute_complete",
-                kwargs={"sent": sent.to_kept()},
-                timeout=timedelta(seconds=self.commit_timeout),
-            )
+            return self._after_driver(context, sent, memory)
+
+    def driver_ended(
+        self, context: Context, event: Mapping[str, Any], place: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Go on where the task gave its worker back while a driver on the cluster ran.
+
+        :param context: the task's context
+        :param event: the payload of the application trigger
+        :param place: the submission
+        :return: as :meth:`execute`
+        """
+        memory = DriverMemory(context, durable=self.durable)
+        self._name_application(context)
+        with self._ending(memory):
+            return self._after_driver(context, self._resumed(context, memory, event, place), memory)
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], sent: Mapping[str, str]
@@ -295,7 +306,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         except AirflowException as error:
             if not is_deferral_timeout(error):
                 raise
-            DriverMemory(context, durable=self.durable).forget_driver()
+            memory = DriverMemory(context, durable=self.durable)
+            self._stop_on_cluster(context, memory, error)
+            memory.forget_driver()
             raise AirflowException(
                 error_line(
                     "CommitTimeoutError",
@@ -305,9 +318,35 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                 )
             ) from error
 
+    def _name_application(self, context: Context) -> None:
+        ti = context["ti"]
+        self.name = self.name or application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index)
+
     @property
     def _defers(self) -> bool:
         return self.deferrable and self.wait_for_commit
+
+    @property
+    def _follows_in_triggerer(self) -> bool:
+        return self.deferrable
+
+    def _after_driver(self, context: Context, sent: SentLoad, memory: DriverMemory) -> dict[str, Any]:
+        """Conclude what a driver has sent, or wait for its commit in the triggerer."""
+        if not self._defers:
+            if self.wait_for_commit and isinstance(self._run, ClusterRun):
+                # Its report came a long way, and may be old by now.
+                sent = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=True)
+            return self._conclude(context, sent, memory)
+        memory.keep_sent(sent)
+        seen = self._first_look(sent)
+        if seen is not None:
+            return self._conclude(context, seen, memory)
+        self.defer(
+            trigger=self._trigger(sent),
+            method_name="execute_complete",
+            kwargs={"sent": sent.to_kept()},
+            timeout=timedelta(seconds=self.commit_timeout),
+        )
 
     def _sent_before(self, memory: DriverMemory) -> SentLoad | None:
         """What an earlier try has sent, whose worker died before Airflow had deferred the task, or after."""
@@ -316,7 +355,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             self.log.info("an earlier try has sent all rows; nothing is submitted, the commit is awaited")
             place = memory.place()
             if place is not None and place.is_here() and place.is_ours():
-                self._directory = Path(place.directory)  # of a worker that died before it removed this
+                # of a worker that died before it removed this
+                self._run = ClientRun(place, memory, self.log.info, lambda _: None)
         return sent
 
     def _pipe_hook(self) -> SnowpipeHook:
@@ -341,22 +381,20 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         prefix, source_name = self._prefix(source), self.source_name or source.default_name
         leave_channel_page(context["ti"], pipe_page(hook, f"{prefix}_{source_name}_"))
 
-    def _plan_for(
-        self, directory: Path, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
-    ) -> JobPlan:
-        from airflow_provider_snowpipe.spark.credentials import write_credentials
-        from airflow_provider_snowpipe.spark.submit.plan import write_plan
+    def _offset_format(self) -> str:
+        return self._source()[0].offset_format
 
+    def _plan_for(
+        self, run: DriverRun, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
+    ) -> JobPlan:
         hook = self._pipe_hook()
         source, secrets = self._source()
         rules = self._schema_policy().prepare(hook, source, self.log.info, secrets)
-        plan = self._plan(hook, directory, {**rules, "rejected_before": dict(rejected_before)})
+        plan = self._plan(hook, run.plan_keys(), {**rules, "rejected_before": dict(rejected_before)})
         plan = replace(plan, rejected_since_ms=rejected_since_ms)
-        path = directory / "plan.json"
-        write_plan(plan, path)
-        self.application_args = [str(path)]
+        self.application_args = [run.write_plan(plan.to_json())]
         self._hook = None
-        write_credentials(settled(hook.credentials()), plan.credentials_path, secrets)
+        run.write_secrets(settled(hook.credentials()), secrets)
         self.log.info(
             "loading %s through pipe %s as %s (channels %s_%s_<partition>)",
             plan.source.address,
@@ -379,7 +417,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             "rejected_before": dict(memory.rejected_before()),
             "rejected_since_ms": memory.rejected_since_ms(),
         }
-        plan = self._plan(hook, Path(tempfile.gettempdir()), known)
+        plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, known)
         try:
             with hook.get_client(retry=RetryPolicy(budget_seconds=0)) as client:
                 run = Run(plan, client, secrets=self._source()[1])
@@ -392,10 +430,13 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             return None
         if self._schema_policy().changes_table and all(one.from_token is None for one in report.channels):
             return None  # nobody has looked at the table yet
-        self.log.info("0 new rows: all that %s holds is committed; Spark is not started", plan.source.address)
+        if self._run is None:
+            self.log.info(
+                "0 new rows: all that %s holds is committed; Spark is not started", plan.source.address
+            )
         return self._sent(report, plan.offset_format)
 
-    def _plan(self, hook: SnowpipeHook, directory: Path, more: Mapping[str, Any]) -> JobPlan:
+    def _plan(self, hook: SnowpipeHook, keys: Mapping[str, str], more: Mapping[str, Any]) -> JobPlan:
         from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
         from airflow_provider_snowpipe.spark.submit.plan import JobPlan
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -410,9 +451,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             "on_data_loss": self.on_data_loss,
             "wait_for_commit": self.wait_for_commit and not self._defers,
             "commit_timeout": self.commit_timeout,
-            "report_path": str(directory / "report.json"),
-            "credentials_path": str(directory / "credentials.json"),
             "sdk_profile": self.sdk_profile or None,
+            **keys,
             **more,
         }
         limits = BatchLimits(
@@ -482,4 +522,5 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                 f"source is {dict(self.source)!r}: it needs a 'path', the directory that holds the files, or "
                 "the 'kind' of another source"
             )
-        require_client_mode(self._deploy_mode, None)
+        if self._deploy_mode is not None:
+            is_cluster_mode(self._deploy_mode, None)

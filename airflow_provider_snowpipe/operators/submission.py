@@ -124,24 +124,6 @@ def spark_connection(conn_id: str) -> Any:
         ) from None
 
 
-def require_client_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> None:
-    """Refuse a driver that would run on another machine, where the plan's files are not.
-
-    :param deploy_mode: of the operator or the Spark connection
-    :param conf: the Spark settings
-    :raises ConfigurationError: if the driver would run in the cluster
-    """
-    for origin, mode in (
-        ("deploy mode", deploy_mode),
-        ("conf 'spark.submit.deployMode'", (conf or {}).get("spark.submit.deployMode")),
-    ):
-        if mode and str(mode).lower() != "client":
-            raise ConfigurationError(
-                f"the {origin} is {mode!r}: only 'client' is supported, because the driver reads its plan "
-                "and credentials from files of the worker; the executors may run anywhere"
-            )
-
-
 def job_error(report: RunReport | None, output: str) -> tuple[str, bool] | None:
     """Find the job's own words for its failure.
 
@@ -222,14 +204,14 @@ def mapping_argument(name: str, value: Any) -> dict[str, Any]:
     return dict(value or {})
 
 
-def report_or_none(path: str) -> RunReport | None:
+def report_of(text: str | None) -> RunReport | None:
     """Read a run report, None if the driver has left none.
 
-    :param path: the file
+    :param text: what the file holds
     """
     from airflow_provider_snowpipe.spark.report import RunReport
 
-    return RunReport.read(path) if Path(path).is_file() else None
+    return None if text is None else RunReport.from_json(text)
 
 
 def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str, dict[str, Any]]:

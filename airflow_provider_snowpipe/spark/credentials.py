@@ -9,6 +9,7 @@ environment instead.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import stat
@@ -39,10 +40,27 @@ def write_credentials(
     :param secrets: passwords and keys of the source
     :raises ConfigurationError: if the file exists already, or the credentials are of another type
     """
-    values: dict[str, Any] = dict(_to_mapping(credentials))
-    if secrets:
-        values[_SOURCE] = dict(secrets.values)
-    body = json.dumps(values).encode()
+    values = _with_secrets(credentials, secrets)
+    write_private(json.dumps(values).encode(), path)
+
+
+def credentials_text(credentials: Credentials, secrets: SourceSecrets | None = None) -> str:
+    """What :func:`read_credentials_variable` takes from a variable, in letters that no shell changes.
+
+    :param credentials: a key pair, a programmatic access token or an OAuth token
+    :param secrets: passwords and keys of the source
+    :raises ConfigurationError: if the credentials are of another type
+    """
+    return base64.b64encode(json.dumps(_with_secrets(credentials, secrets)).encode()).decode()
+
+
+def write_private(body: bytes, path: str | os.PathLike[str]) -> None:
+    """Write a new file that only its owner can read.
+
+    :param body: what it holds
+    :param path: a file that does not exist yet, in a directory of this user
+    :raises ConfigurationError: if the file exists already
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -133,7 +151,7 @@ def _read_private(path: str | os.PathLike[str], remedy: str) -> bytes:
 def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
     """Take the credentials out of an environment variable, so that no later process inherits them.
 
-    :param name: the variable, whose value is what :func:`write_credentials` would write
+    :param name: the variable, whose value is what :func:`write_credentials` would write, or that in base64
     :raises ConfigurationError: if it is not set, or holds something else
     :raises AuthenticationError: if the private key in it cannot be read
     """
@@ -143,7 +161,23 @@ def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
             f"environment variable {name!r}, which the plan names for the credentials, is not set where the "
             "driver runs: let the platform put the secret there"
         )
-    return _from_mapping(body.encode(), f"environment variable {name!r}", "submit again")
+    decoded = body.encode() if body.lstrip().startswith("{") else _of_base64(body)
+    return _from_mapping(decoded, f"environment variable {name!r}", "submit again")
+
+
+def _of_base64(text: str) -> bytes:
+    """The bytes; none where the text is something else, which the caller then refuses."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
+
+
+def _with_secrets(credentials: Credentials, secrets: SourceSecrets | None) -> dict[str, Any]:
+    values: dict[str, Any] = dict(_to_mapping(credentials))
+    if secrets:
+        values[_SOURCE] = dict(secrets.values)
+    return values
 
 
 def _to_mapping(credentials: Credentials) -> dict[str, str | None]:

@@ -248,7 +248,7 @@ def main(argv: Sequence[str]) -> int:
             )
             write_beside_report(plan, Path(plan.report_path).name, failed.to_json())
             return report_error(error)
-    report.write(plan.report_path)
+    write_beside_report(plan, Path(plan.report_path).name, report.to_json())
     print(
         f"snowpipe wrote files={len(report.files)} rows={report.rows} bytes={report.bytes} "
         f"seconds={report.seconds:g}",

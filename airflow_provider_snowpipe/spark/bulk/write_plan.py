@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES, check_target
-from airflow_provider_snowpipe.spark.report import write_whole
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
 from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -221,29 +220,20 @@ class WriteReport:
         """The report as JSON text."""
         return json.dumps({"write_report_version": WRITE_PLAN_VERSION, **asdict(self)}, indent=2)
 
-    def write(self, path: str) -> None:
-        """Write the report so that a reader sees all of it or nothing.
-
-        :param path: the file
-        """
-        write_whole(self.to_json(), Path(path))
-
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Self | None:
-        """Read a report, None where the driver has left none.
+    def from_json(cls, text: str) -> Self:
+        """Read a report.
 
-        :param path: the file
+        :param text: what the driver has left
         :raises ConfigurationError: if it is not a report
         """
         try:
-            data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
+            data: Any = json.loads(text)
         except ValueError as error:
-            raise ConfigurationError(f"the report {os.fspath(path)!r} holds no JSON ({error})") from None
+            raise ConfigurationError(f"the driver's report holds no JSON ({error})") from None
         if not isinstance(data, dict) or data.pop("write_report_version", None) != WRITE_PLAN_VERSION:
             raise ConfigurationError(
-                f"the report {os.fspath(path)!r} is of another version: install one version of "
+                "the driver's report is of another version: install one version of "
                 "airflow-provider-snowpipe where Airflow and where Spark run"
             )
         values = checked_values(cls, data, "the report", skip_types=frozenset({"files"}))

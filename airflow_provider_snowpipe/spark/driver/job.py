@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.spark.driver.session import (
     write_beside_report,
 )
 from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.report_place import report_place
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan, checked_counts, read_plan
@@ -81,7 +82,7 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
     write_beside_report(plan, Path(plan.report_path).name, report.to_json())
     if plan.report_path and (plan.wait_for_commit or plan.on_error == "continue"):
         # Rejected rows are reported by this run, or accepted: the next one counts from here.
-        Path(plan.report_path).with_name(START_FILE).unlink(missing_ok=True)
+        report_place(plan.report_path).remove(START_FILE)
     for channel in report.channels:
         print(_summary(channel), flush=True)
     print(
@@ -101,15 +102,15 @@ def _unreported(plan: JobPlan) -> Mapping[str, int]:
 
     :raises ConfigurationError: if the file holds something else
     """
-    path = Path(plan.report_path).with_name(START_FILE) if plan.report_path else None
-    if path is None or not path.is_file():
+    text = report_place(plan.report_path).read(START_FILE) if plan.report_path else None
+    if text is None:
         return {}
     try:
-        return checked_counts(json.loads(path.read_text("utf-8")))
+        return checked_counts(json.loads(text))
     except (ValueError, ConfigurationError) as error:
         raise ConfigurationError(
-            f"{str(path)!r} is not what an earlier run of the plan leaves there ({error}): remove it if that "
-            "run's rejected rows are known"
+            f"{START_FILE!r} beside {plan.report_path!r} is not what an earlier run of the plan leaves there "
+            f"({error}): remove it if that run's rejected rows are known"
         ) from None
 
 

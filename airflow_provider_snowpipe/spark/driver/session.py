@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.spark.driver.failures import error_type_of
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, write_whole
+from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses
+from airflow_provider_snowpipe.spark.report_place import report_place
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def write_beside_report(plan: Submitted, name: str, text: str) -> None:
     :param text: what it holds
     """
     if plan.report_path:
-        write_whole(text, Path(plan.report_path).with_name(name))
+        report_place(plan.report_path).write(name, text)
 
 
 def clear_report(plan: Submitted) -> None:
@@ -93,12 +94,9 @@ def clear_report(plan: Submitted) -> None:
     """
     if not plan.report_path:
         return
-    path = Path(plan.report_path)
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigurationError(
-            f"plan report_path is {plan.report_path!r}: its directory does not exist or cannot be written"
-        )
-    path.unlink(missing_ok=True)
+    place = report_place(plan.report_path)
+    place.check()
+    place.remove(Path(plan.report_path).name)
 
 
 def report_error(error: SnowpipeError) -> int:

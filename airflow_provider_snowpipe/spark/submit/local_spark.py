@@ -42,7 +42,7 @@ def is_local(master: str) -> bool:
     return _LOCAL.fullmatch(master) is not None
 
 
-def _spark_homes(binary: str, environment: Mapping[str, str]) -> list[Path]:
+def spark_homes(binary: str, environment: Mapping[str, str]) -> list[Path]:
     """Folders that may be the home of the Spark that a ``spark-submit`` belongs to.
 
     :param binary: the program, as it is started
@@ -100,7 +100,7 @@ class QuickStart:
         :param driver_class_path: likewise
         :param is_small: True where the load is known to be small
         """
-        homes = _spark_homes(binary, environment)
+        homes = spark_homes(binary, environment)
         folders = [home / "conf" for home in homes]
         if environment.get("SPARK_CONF_DIR"):
             folders.append(Path(environment["SPARK_CONF_DIR"]))

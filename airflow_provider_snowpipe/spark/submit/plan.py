@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from airflow_provider_snowpipe.spark.report_place import is_url
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
@@ -33,7 +34,8 @@ class JobPlan:
     :param source_name: second part of each channel's name, stable over runs; a plan's JSON may leave it out,
         for the source's own name
     :param source: what to read
-    :param report_path: where the run report goes; empty for none, the log has the same
+    :param report_path: where the run report goes: an absolute path of the driver's machine or the URL of a
+        file that Spark's Hadoop reaches; empty for none, the log has the same
     :param credentials_path: the credentials file, removed by the driver as soon as it is read; or
     :param credentials_variable: the environment variable of the driver that holds what would be in the file
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
@@ -88,7 +90,8 @@ class JobPlan:
         for key in ("application", "account_url", "channel_prefix", "source_name"):
             if not getattr(self, key):
                 raise ConfigurationError(f"plan {key} is empty: give it a value")
-        for key in ("report_path", "credentials_path", "sdk_profile"):
+        paths = ["credentials_path", "sdk_profile", *([] if is_url(self.report_path) else ["report_path"])]
+        for key in paths:
             if getattr(self, key) and not os.path.isabs(getattr(self, key)):
                 raise ConfigurationError(
                     f"plan {key} is {getattr(self, key)!r}: give an absolute path, Spark's working "

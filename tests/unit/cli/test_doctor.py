@@ -298,7 +298,8 @@ class TestSpark:
     def test_a_driver_in_the_cluster(self, set_connection):
         found = of_spark(set_connection, "yarn", extra={"deploy-mode": "cluster"})
 
-        assert "client" in found["spark connection"].result
+        assert found["spark connection"].state == "failed"
+        assert "yarn_resourcemanager_webapp_address" in found["spark connection"].result
 
     def test_a_submit_program_that_is_missing(self, set_connection):
         found = of_spark(set_connection, "local", extra={"spark-binary": "spark3-submit"})

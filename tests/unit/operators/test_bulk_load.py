@@ -60,7 +60,7 @@ def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection):
         operator.writing(task_context(), plan),
     ):
         pytest.fail("a driver was submitted")
-    assert operator._directory is None
+    assert operator._run is None
 
 
 def test_columns_are_matched_by_name_where_none_holds_json():

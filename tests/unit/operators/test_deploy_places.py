@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
-from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace
-from airflow_provider_snowpipe.operators.spark_job import DriverRun
+from airflow_provider_snowpipe.operators.driver_place import ClientRun, DriverMemory, DriverPlace
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
@@ -28,8 +27,7 @@ class Submission:
 
     def __init__(self, operator: SnowpipeStreamOperator, directory: Path) -> None:
         memory = DriverMemory({}, durable=False)
-        run = DriverRun(DriverPlace.here(directory), memory, print, lambda _: None)
-        operator._directory, operator._run = directory, run
+        operator._run = ClientRun(DriverPlace.here(directory), memory, print, lambda _: None)
         operator.application_args = [str(directory / "plan.json")]
         hook = operator._get_hook()
         self.command = hook._build_spark_submit_command(operator.application)

@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators.driver_place import (
     DIRECTORY_PREFIX,
+    ClientRun,
     DriverMemory,
     DriverPlace,
     follow,
@@ -105,8 +106,8 @@ class Lab:
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         place = DriverPlace.here(directory)
         operator = SnowpipeStreamOperator(task_id="load", name="app", **self.options)
-        operator._directory = directory
-        operator._prepare(place, DriverMemory({}, durable=False))
+        memory = DriverMemory({}, durable=False)
+        operator._prepare(ClientRun(place, memory, print, lambda _: None), memory)
         with place.log_path.open("ab") as log:
             driver = psutil.Popen([self.options["spark_binary"], str(place.plan_path)], stdout=log)
         self.state.set("snowpipe_driver", asdict(place))
@@ -335,9 +336,9 @@ def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_wants_none(
     "step",
     [
         "driver_place.DriverPlace.processes",
-        "spark_job.DriverRun.rejoin",
-        "spark_job.follow",
-        "spark_job.UiAddresses.read",
+        "driver_place.ClientRun.follow",
+        "driver_place.follow",
+        "driver_place.UiAddresses.read",
     ],
 )
 def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, leftovers, step):

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators.driver_place import DriverMemory, DriverPlace, runs
+from airflow_provider_snowpipe.operators.driver_place import ClientRun, DriverMemory, DriverPlace, runs
 from airflow_provider_snowpipe.operators.schema_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import RowPolicy
@@ -132,7 +132,8 @@ class TestSubmission:
         store = None if state is None else FileState(tmp_path / "state")
         context: Any = {"ti": instance, "dag_run": run, "task_state_store": store}
         operator = make(name="app")
-        operator._prepare(DriverPlace.here(tmp_path), DriverMemory(context, durable=True))
+        memory = DriverMemory(context, durable=True)
+        operator._prepare(ClientRun(DriverPlace.here(tmp_path), memory, print, lambda _: None), memory)
 
         plan = read_plan(tmp_path / "plan.json")
         assert (plan.rejected_since_ms, plan.rejected_before) == (since, {})
@@ -142,8 +143,9 @@ class TestSubmission:
     ) -> None:
         operator = make(conf={"spark.ui.enabled": "false"}, verbose=True)
         operator.name = "app"
-        operator._directory = tmp_path
-        operator._plan_for(tmp_path, {})
+        memory = DriverMemory({}, durable=False)
+        operator._run = ClientRun(DriverPlace.here(tmp_path), memory, print, lambda _: None)
+        operator._plan_for(operator._run, {})
         hook = operator._get_hook()
 
         command = hook._build_spark_submit_command(operator.application)
@@ -319,7 +321,7 @@ class TestFailure:
             ({"batch_limits": {"wire_bytes": 5_000_000}}, "wire_bytes is 5000000"),
             ({"batch_limits": "rows=5"}, "no JSON object"),
             ({"table": None}, "no table and no pipe"),
-            ({"conf": {"spark.submit.deployMode": "cluster"}}, "only 'client'"),
+            ({"conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
         ],
     )
     def test_of_the_settings_comes_before_anything_runs(
@@ -374,7 +376,7 @@ class TestArguments:
             ({"on_error": "ignore"}, r"on_error is 'ignore'.*abort"),
             ({"on_data_loss": "x"}, "on_data_loss is 'x'"),
             ({"commit_timeout": 0}, "commit_timeout is 0"),
-            ({"deploy_mode": "cluster"}, "only 'client'"),
+            ({"deploy_mode": "elsewhere"}, "'client' or 'cluster'"),
             ({"spark_log_level": "quiet"}, "spark_log_level"),
             ({"application": "x.py"}, "application='x.py' cannot be given"),
         ],

@@ -13,7 +13,6 @@ from airflow_provider_snowpipe.operators.submission import (
     job_error,
     launch_environment,
     report_lines,
-    require_client_mode,
     require_spark_submit,
     spark_connection,
     targets_of,
@@ -47,14 +46,6 @@ def test_spark_submit_of_this_environment_is_found_without_activating_it(tmp_pat
     )
     assert environment["PYSPARK_PYTHON"] == sys.executable
     assert os.access(Path(environment["JAVA_HOME"]) / "bin" / "java", os.X_OK)
-
-
-@pytest.mark.parametrize(
-    ("mode", "conf"), [("cluster", None), (None, {"spark.submit.deployMode": "cluster"}), ("Cluster", {})]
-)
-def test_cluster_mode_is_refused_with_the_reason(mode, conf):
-    with pytest.raises(ConfigurationError, match="'client'"):
-        require_client_mode(mode, conf)
 
 
 class TestJobError:

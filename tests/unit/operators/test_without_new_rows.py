@@ -92,7 +92,7 @@ def lab(tmp_path, monkeypatch, set_connection, make, snowpipe):
 @pytest.mark.parametrize("waits", [True, False])
 def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
     operator = lab.operator(name="app", wait_for_commit=waits)
-    plan = operator._plan(operator._pipe_hook(), Path("/tmp"), {})  # noqa: S108  nothing is written there
+    plan = operator._plan(operator._pipe_hook(), {"credentials_variable": "NONE"}, {})
     run = Run(plan, lab.snowpipe.client())
     run.prepare()
     run.load(InProcessSpark())

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from airflow_provider_snowpipe.spark.credentials import (
+    credentials_text,
     read_credentials,
     read_credentials_variable,
     read_driver_secrets,
@@ -59,6 +60,22 @@ def test_credentials_are_taken_out_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SNOWPIPE_SECRET", (tmp_path / "c.json").read_text())
 
     assert read_credentials_variable("SNOWPIPE_SECRET") == (OAuthToken("t"), SourceSecrets())
+    assert "SNOWPIPE_SECRET" not in os.environ
+
+
+def test_a_variable_that_passes_through_a_shell_holds_no_letter_that_means_anything_there(monkeypatch, key):
+    passphrase = "pass'\"$(x)"
+    encryption = BestAvailableEncryption(passphrase.encode())
+    given = KeyPair("ACME", "LOADER", _pem(key, encryption), passphrase)
+    text = credentials_text(given, SourceSecrets({"sasl.password": "a b\n'$`"}))
+    assert text.replace("+", "").replace("/", "").replace("=", "").isalnum()
+    monkeypatch.setenv("SNOWPIPE_SECRET", text)
+
+    read, secrets = read_credentials_variable("SNOWPIPE_SECRET")
+
+    assert isinstance(read, KeyPair)
+    assert (read.subject, read.passphrase) == (given.subject, given.passphrase)
+    assert secrets == SourceSecrets({"sasl.password": "a b\n'$`"})
     assert "SNOWPIPE_SECRET" not in os.environ
 
 

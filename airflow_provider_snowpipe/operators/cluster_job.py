@@ -1,0 +1,559 @@
+"""A Spark driver on a YARN cluster: checked, submitted once, found again, followed and stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_provider_snowpipe.hooks.yarn import APPLICATION_ID, ResourceManager, YarnApplication
+from airflow_provider_snowpipe.operators.driver_place import (
+    DIRECTORY_PREFIX,
+    REPORT_FILE,
+    DriverMemory,
+    DriverPlace,
+    follow,
+    processes_with,
+    start_logged,
+    stop_process_tree,
+    stop_processes,
+)
+from airflow_provider_snowpipe.operators.storage import file_system, read_text, storage_path
+from airflow_provider_snowpipe.operators.submission import launch_environment, spark_connection
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.triggers.application import (
+    UNREACHABLE_SECONDS,
+    ApplicationLook,
+    SnowpipeApplicationTrigger,
+)
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from requests.auth import AuthBase
+
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+    from airflow_provider_snowpipe.streaming.auth import Credentials
+
+SECRET_VARIABLE = "SNOWPIPE_SECRET"  # noqa: S105  a variable's name
+"""Of the driver's environment. Spark shows no setting that is named so (``spark.redaction.regex``)."""
+SECRET_SETTING = f"spark.yarn.appMasterEnv.{SECRET_VARIABLE}"
+PLAN_NAME = "snowpipe-plan.json"
+_REDACTION = "spark.redaction.regex"
+_WAIT = "spark.yarn.submit.waitAppCompletion"
+_TAGS = "spark.yarn.tags"
+_PREFIX = "snowpipe-"
+_TAG = re.compile(r"snowpipe-[0-9a-f]{16}-[0-9a-f]{8}")
+_KILLED = "the task was killed; its application on the cluster was stopped"
+
+
+def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> bool:
+    """True where the driver runs on the cluster.
+
+    :param deploy_mode: of the operator or else the Spark connection
+    :param conf: the Spark settings
+    :raises ConfigurationError: if there is no such mode, or a setting says another one
+    """
+    mode = (deploy_mode or "client").lower()
+    if mode not in ("client", "cluster"):
+        raise ConfigurationError(f"the deploy mode is {deploy_mode!r}: give 'client' or 'cluster'")
+    setting = (conf or {}).get("spark.submit.deployMode")
+    if setting and str(setting).lower() != mode:
+        raise ConfigurationError(
+            f"the conf 'spark.submit.deployMode' is {setting!r} and the deploy mode {mode!r}: say it by "
+            "deploy_mode=… or 'deploy-mode' in the Spark connection's extra, which this task reads, too"
+        )
+    return mode == "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What a driver on a cluster needs beside its submission, checked before anything is started.
+
+    :param conn_id: the Spark connection
+    :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
+    :param identity: what tells this task instance from others that have the same folder
+    :param poll_seconds: between two looks at the application
+    :param auth: for the ResourceManager, None for what the connection says
+    """
+
+    conn_id: str
+    work_path: str
+    identity: str
+    poll_seconds: float
+    auth: AuthBase | None = None
+
+    def check(self, conf: Mapping[str, Any] | None) -> None:
+        """Refuse what would fail on the cluster, or leave a driver that nobody can follow.
+
+        :param conf: the Spark settings
+        :raises ConfigurationError: with the remedy
+        """
+        master = str(spark_connection(self.conn_id).host or "")
+        if "yarn" not in master:
+            raise ConfigurationError(
+                f"the deploy mode is 'cluster' and the master of the Spark connection {self.conn_id!r} is "
+                f"{master!r}: only YARN runs drivers of this package on its machines. Standalone clusters "
+                "take no Python applications in this mode; use deploy_mode='client', whose executors may run "
+                "anywhere"
+            )
+        self.manager()
+        if not self.work_path:
+            raise ConfigurationError(
+                "the deploy mode is 'cluster' and there is no work_path: give a folder that both this worker "
+                "and the driver on the cluster read and write, such as 's3://bucket/folder', "
+                "'hdfs://name/folder' or a shared directory, where the driver leaves its report. Nothing was "
+                "submitted"
+            )
+        settings = {name: str(value) for name, value in (conf or {}).items()}
+        if settings.get(_WAIT, "false").strip().lower() != "false":
+            raise ConfigurationError(
+                f"conf {_WAIT!r} is {settings[_WAIT]!r}: drop it, the task follows the application without "
+                "the submitting process"
+            )
+        redaction = settings.get(_REDACTION)
+        if redaction is not None and re.search(redaction, SECRET_SETTING) is None:
+            raise ConfigurationError(
+                f"conf {_REDACTION!r} is {redaction!r}, by which Spark's pages and event log would show "
+                f"{SECRET_SETTING!r}: let it match 'secret', as Spark's own does"
+            )
+
+    def manager(self) -> ResourceManager:
+        """The client of the ResourceManager.
+
+        :raises ConfigurationError: if the connection does not say where it is
+        """
+        return ResourceManager.of_connection(self.conn_id, self.auth)
+
+    @property
+    def task_tag(self) -> str:
+        """What every application of the task instance has among its tags."""
+        return f"{_PREFIX}{hashlib.sha256(f'{self.work_path} {self.identity}'.encode()).hexdigest()[:16]}"
+
+    def folder(self, tag: str) -> str:
+        """The address of one submission's folder.
+
+        :param tag: the submission's tag
+        """
+        return f"{self.work_path.rstrip('/')}/{tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlace:
+    """One submission: what finds its application on the cluster, and what it left on the submitting machine.
+
+    :param tag: the application's tag, and the name of its folder below ``work_path``
+    :param host: the machine that submitted
+    :param directory: what ``spark-submit`` read there
+    :param application_id: YARN's id, None until it is known
+    """
+
+    tag: str
+    host: str
+    directory: str
+    application_id: str | None = None
+
+    @classmethod
+    def of(cls, kept: Any) -> Self | None:
+        """Read what a try kept.
+
+        :param kept: the mapping
+        :returns: None if it is something else
+        """
+        if not isinstance(kept, Mapping):
+            return None
+        values: dict[str, Any] = {one.name: kept.get(one.name) for one in fields(cls)}
+        known = values["application_id"]
+        if not all(isinstance(values[name], str) for name in ("tag", "host", "directory")):
+            return None
+        if not _TAG.fullmatch(values["tag"]) or not (known is None or APPLICATION_ID.fullmatch(str(known))):
+            return None
+        return cls(**values)
+
+
+class ClusterRun:
+    """One run of the job's driver on a cluster: submitted by this try, or found there.
+
+    :param settings: checked ones
+    :param place: the submission
+    :param memory: what the next try will know
+    :param log: the task's log
+    :param show: is told the address of the application's page
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        place: ClusterPlace,
+        memory: DriverMemory,
+        log: Any,
+        show: Callable[[str | None], None],
+    ) -> None:
+        self.place = place
+        self.application: YarnApplication | None = None
+        self._settings = settings
+        self._memory = memory
+        self._log = log
+        self._show = show
+        self._manager = settings.manager()
+        self._hook: SparkSubmitHook | None = None
+        self._secret = ""
+        self._stopped = Event()
+
+    @classmethod
+    def new(
+        cls,
+        settings: ClusterSettings,
+        memory: DriverMemory,
+        log: Any,
+        show: Callable[[str | None], None],
+    ) -> Self:
+        """Prepare a new submission, which is remembered before anything is started.
+
+        Folders that earlier tries of the same task instance left behind are removed.
+
+        :param settings: checked ones
+        :param memory: what the next try will know
+        :param log: the task's log
+        :param show: is told the address of the application's page
+        :raises ConfigurationError: if the folder cannot be made
+        """
+        tag = f"{settings.task_tag}-{uuid4().hex[:8]}"
+        place = ClusterPlace(tag, socket.gethostname(), tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
+        memory.keep_application(asdict(place))
+        run = cls(settings, place, memory, log, show)
+        try:
+            run._sweep()
+            run._make_folder()
+        except OSError as error:
+            run.remove()
+            raise ConfigurationError(
+                f"work_path {settings.work_path!r} cannot be written by this worker ({error}): name a folder "
+                "that it and the driver write. Nothing was submitted"
+            ) from None
+        return run
+
+    @classmethod
+    def find(
+        cls,
+        settings: ClusterSettings,
+        memory: DriverMemory,
+        log: Any,
+        show: Callable[[str | None], None],
+    ) -> Self | None:
+        """Find the application of an earlier try; None where there is none that this try could take over.
+
+        What Airflow kept of that try names the application. A try whose worker died between submission and
+        that is found by its tag, and so is a running one where Airflow keeps nothing (before 3.3).
+
+        :param settings: checked ones
+        :param memory: what the earlier try kept
+        :param log: the task's log
+        :param show: is told the address of the application's page
+        :raises RetriesExhaustedError: if the ResourceManager does not answer; nothing is submitted then
+        """
+        if not memory.durable:
+            return None
+        place = ClusterPlace.of(memory.application())
+        if place is None:
+            running = [one for one in settings.manager().tagged(settings.task_tag) if one.is_active]
+            tags = [tag for one in running[:1] for tag in one.tags if _TAG.fullmatch(tag)]
+            if not tags:
+                return None
+            place = ClusterPlace(tags[0], "", "", running[0].id)
+        run = cls(settings, place, memory, log, show)
+        run._end_submission()
+        if place.application_id is None and not run._found_by_tag():
+            log.info("an earlier try submitted no application; a new one is submitted")
+            run.remove()
+            memory.forget_driver()
+            return None
+        log.info(
+            "following YARN application %s, which an earlier try submitted; nothing is submitted",
+            run.place.application_id,
+        )
+        return run
+
+    @property
+    def directory(self) -> Path:
+        """What this task writes for ``spark-submit``; it is gone when that has ended."""
+        return Path(self.place.directory)
+
+    @property
+    def folder(self) -> str:
+        """The address of this submission's folder, where the driver leaves its report."""
+        return self._settings.folder(self.place.tag)
+
+    def plan_keys(self) -> dict[str, str]:
+        """Where the plan says that report and credentials are."""
+        return {
+            "report_path": f"{hadoop_address(self.folder)}/{REPORT_FILE}",
+            "credentials_variable": SECRET_VARIABLE,
+        }
+
+    def write_plan(self, text: str) -> str:
+        """Write the plan, which YARN brings into the driver's directory; the application's argument.
+
+        :param text: the plan
+        """
+        (self.directory / PLAN_NAME).write_text(text, encoding="utf-8")
+        return PLAN_NAME
+
+    def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
+        """Keep the credentials for the file that ``spark-submit`` reads its settings from.
+
+        :param credentials: those of Snowflake
+        :param secrets: those of the source
+        """
+        from airflow_provider_snowpipe.spark.credentials import credentials_text
+
+        self._secret = credentials_text(credentials, secrets)
+
+    def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
+        """Complete the settings of the submission; the environment of ``spark-submit``.
+
+        :param hook: the settings
+        :param env_vars: the author's variables, which the hook gives to the driver
+        """
+        # Its own tracking would submit again what YARN calls failed though everything is committed.
+        hook._is_yarn_cluster_mode = False
+        tags = [*filter(None, [hook._conf.get(_TAGS)]), self._settings.task_tag, self.place.tag]
+        hook._conf = {**hook._conf, _WAIT: "false", _TAGS: ",".join(tags)}
+        hook._files = ",".join([*filter(None, [hook._files]), str(self.directory / PLAN_NAME)])
+        environment = launch_environment(self.directory / "java")
+        # The driver's Python is that of its machine: Spark hands these two on to it.
+        environment["PYSPARK_PYTHON"] = environment["PYSPARK_DRIVER_PYTHON"] = str(
+            env_vars.get("PYSPARK_PYTHON", "python3")
+        )
+        environment |= {name: str(value) for name, value in env_vars.items()}
+        hook._properties_file = str(self._write_properties(hook, environment))
+        return environment
+
+    def text(self, name: str) -> str | None:
+        """Read what the driver has left, None if there is nothing.
+
+        :param name: the file's name
+        """
+        return read_text(storage_path(f"{self.folder}/{name}", None))
+
+    def submit(
+        self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
+    ) -> None:
+        """Submit, in the place of the hook's own ``submit``; ``spark-submit`` ends when YARN has taken it.
+
+        :param hook: builds the command and reads the output
+        :param environment: what ``spark-submit`` needs on this machine
+        :param application: the job's file
+        :raises AirflowException: if it is not taken
+        """
+        self._hook = hook
+        try:
+            command = hook._build_spark_submit_command(application)
+            if self._stopped.is_set():
+                raise AirflowException("the task was killed before it submitted its application")
+            log = self.directory / "submit.log"
+            process = start_logged(hook, command, environment, log)
+            if self._stopped.is_set():  # by a signal, between the question and the start
+                stop_process_tree(process)
+            hook._process_spark_submit_log(self._noticed(follow(log, lambda: process.poll() is None)))
+            code = process.wait()
+            hook._run_post_submit_commands()
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._stopped.is_set():
+            raise AirflowException(_KILLED)
+        if self.place.application_id is None and not self._found_by_tag():
+            raise AirflowException(
+                f"Cannot execute: {hook._mask_cmd(command)}. Error code is: {code}.{hook._submit_log_tail}"
+                if code
+                else "spark-submit ended well, and YARN has no application with the tag "
+                f"{self.place.tag!r}: {self._manager.url} may be the web address of another cluster than "
+                "HADOOP_CONF_DIR names"
+            )
+        self._log.info("submitted YARN application %s", self.place.application_id)
+
+    def trigger(self) -> SnowpipeApplicationTrigger:
+        """What follows the application while no worker does."""
+        return SnowpipeApplicationTrigger(
+            application_id=str(self.place.application_id),
+            spark_conn_id=self._settings.conn_id,
+            poll_interval=self._settings.poll_seconds,
+        )
+
+    def follow(self) -> None:
+        """Follow the application until it has ended.
+
+        :raises AirflowException: if the task is killed meanwhile
+        :raises RetriesExhaustedError: if the ResourceManager does not answer for long; the next try goes on
+        """
+        look = ApplicationLook(self._log, UNREACHABLE_SECONDS)
+        while not self._stopped.is_set():
+            try:
+                application = self._manager.application(str(self.place.application_id))
+            except SnowpipeError as error:
+                if not error.retryable or look.has_failed(error):
+                    raise
+            else:
+                look.has_seen(application)
+                if self.application is None or application.tracking_url != self.application.tracking_url:
+                    self._show(application.tracking_url)
+                self.application = application
+                if not application.is_active:
+                    self._keep_start()
+                    return
+            self._stopped.wait(self._settings.poll_seconds)
+        raise AirflowException(_KILLED)
+
+    def stop(self) -> None:
+        """Stop the submission and the application; none is started any more."""
+        self._stopped.set()
+        if self._hook is not None:
+            stop_process_tree(self._hook._submit_sp)
+        self._end_submission()
+        try:
+            if self.place.application_id is not None or self._found_by_tag():
+                self._manager.kill(str(self.place.application_id))
+                self._log.info("YARN was asked to kill application %s", self.place.application_id)
+        except SnowpipeError as error:
+            self._log.error(
+                "YARN application %s is not stopped: %s. Stop it by: yarn application -kill %s",
+                self.place.application_id,
+                error,
+                self.place.application_id,
+            )
+
+    def is_over(self) -> bool:
+        """True where the application has ended and nobody will read its report again."""
+        if self.application is None:
+            ended = self.place.application_id is None
+        else:
+            ended = not self.application.is_active
+        return ended and self._memory.application() is None
+
+    def remove(self) -> None:
+        """Remove the report's folder, and what ``spark-submit`` read."""
+        place = DriverPlace(self.place.host, self.place.directory)
+        if place.is_here() and place.is_ours():
+            shutil.rmtree(place.directory, ignore_errors=True)
+        self._remove_folder(self.folder)
+
+    def hide_ui(self) -> None:
+        """Nothing: YARN's address leads to the history server's page, or its own, when it has ended."""
+
+    def _end_submission(self) -> None:
+        """Stop a ``spark-submit`` on this machine whose worker is gone, before YARN is asked what it did."""
+        if self.place.host == socket.gethostname():
+            stop_processes(processes_with(str(self._properties_path)))
+
+    def _found_by_tag(self) -> bool:
+        found = self._manager.tagged(self.place.tag)
+        if found:
+            self._keep(found[0].id)
+        return bool(found)
+
+    def _keep(self, application_id: str) -> None:
+        self.place = replace(self.place, application_id=application_id)
+        self._memory.keep_application(asdict(self.place))
+
+    def _noticed(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            found = None if self.place.application_id else APPLICATION_ID.search(line)
+            # "Submitting" is said before YARN has it, and by then it may not: the tag decides.
+            if found and "ubmitted application" in line:
+                self._keep(found[0])
+            yield line
+
+    def _keep_start(self) -> None:
+        text = self.text("start.json")
+        if text is not None:
+            self._memory.keep_rejected_before(json.loads(text))
+
+    @property
+    def _properties_path(self) -> Path:
+        return self.directory / "submit.properties"
+
+    def _write_properties(self, hook: SparkSubmitHook, environment: Mapping[str, str]) -> Path:
+        """Write the one file of settings that ``spark-submit`` reads: the author's, and the credentials.
+
+        Spark reads its own ``spark-defaults.conf`` only where no file is named.
+        """
+        from airflow_provider_snowpipe.spark.credentials import write_private
+
+        given = hook._properties_file
+        files = [Path(given)] if given else _defaults_files(hook, environment)
+        lines = [one.read_text("utf-8") for one in files[:1] if given or one.is_file()]
+        if self._secret:
+            lines.append(f"{SECRET_SETTING} {self._secret}")
+            self._secret = ""
+        path = self._properties_path
+        write_private("\n".join([*lines, ""]).encode(), path)
+        return path
+
+    def _make_folder(self) -> None:
+        path = storage_path(self.folder, None)
+        if not _is_of_this_machine(path):
+            return  # an object store has no folders, and Hadoop makes its own
+        folder = Path(path.path)
+        folder.mkdir()
+        # The driver may run as another user, who writes where work_path lets him.
+        folder.chmod(folder.parent.stat().st_mode & 0o7777)
+
+    def _sweep(self) -> None:
+        """Remove folders of earlier tries that ended without it, as a killed worker's."""
+        root = storage_path(self._settings.work_path, None)
+        files = file_system(root)
+        for found in files.ls(root.path, detail=False) if files.exists(root.path) else []:
+            name = str(found).rstrip("/").rpartition("/")[2]
+            if name.startswith(f"{self._settings.task_tag}-") and _TAG.fullmatch(name):
+                self._remove_folder(self._settings.folder(name))
+
+    def _remove_folder(self, address: str) -> None:
+        path = storage_path(address, None)
+        try:
+            files = file_system(path)
+            if files.exists(path.path):
+                files.rm(path.path, recursive=True)
+        except OSError as error:
+            self._log.warning("%s is left behind: %s", address, error)
+
+
+def hadoop_address(address: str) -> str:
+    """The address by which Hadoop knows what Airflow's object storage reads.
+
+    :param address: a path, or a URL, whose connection (``s3://conn@bucket``) is Airflow's matter
+    """
+    scheme, mark, rest = address.partition("://")
+    if not mark:
+        return os.path.abspath(address)
+    authority, slash, path = rest.partition("/")
+    if scheme in ("s3", "s3n", "gs", "gcs"):
+        authority = authority.rpartition("@")[2]
+    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{authority}{slash}{path}"
+
+
+_HADOOP_SCHEMES = {"s3": "s3a", "s3n": "s3a", "gcs": "gs"}
+
+
+def _is_of_this_machine(path: Any) -> bool:
+    return path.protocol in ("file", "local", "")
+
+
+def _defaults_files(hook: SparkSubmitHook, environment: Mapping[str, str]) -> list[Path]:
+    """The files in which ``spark-submit`` would look for defaults; the first that is there counts."""
+    from airflow_provider_snowpipe.spark.submit.local_spark import spark_homes
+
+    known = {**os.environ, **environment}
+    folders = [Path(known["SPARK_CONF_DIR"])] if known.get("SPARK_CONF_DIR") else []
+    folders += [home / "conf" for home in spark_homes(hook._connection["spark_binary"], known)]
+    return [file for folder in folders if (file := folder / "spark-defaults.conf").is_file()]

@@ -1,0 +1,666 @@
+"""A driver on YARN: submitted once whatever dies, followed, stopped, and judged by what is committed.
+
+A scripted ResourceManager stands in for YARN; what its driver leaves and commits, each test says.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from requests.auth import HTTPBasicAuth
+
+from airflow_provider_snowpipe.operators import cluster_job
+from airflow_provider_snowpipe.operators.cluster_job import (
+    ClusterPlace,
+    ClusterRun,
+    hadoop_address,
+    is_cluster_mode,
+)
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
+from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
+from tests.airflow_version import AIRFLOW
+from tests.fake_snowpipe import PAT, FakeSnowpipe, KilledError
+from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
+from tests.stream_worker import FileState, TaskInstance
+
+CHANNEL, TARGET = "p_src_a", "1.ndjson:2"
+REPORT = RunReport("app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 2, 50, 0, True),), 1.5)
+PASSING = replace(REPORT, error="service away", error_type="RetriesExhaustedError")
+LASTING = replace(REPORT, error="3 row(s) skipped", error_type="RowsRejectedError")
+SUCCEEDED = ("FINISHED", "SUCCEEDED")
+
+
+class Lab:
+    """A load of one file through a driver on YARN."""
+
+    def __init__(
+        self, folder: Path, make: Any, snowpipe: FakeSnowpipe, yarn: ScriptedYarn, set_connection: Any
+    ) -> None:
+        self.make, self.channel, self.yarn = make, snowpipe.channel(CHANNEL), yarn
+        self.shared, self.temporary = folder / "shared", folder / "tmp"
+        self.shared.mkdir()
+        self.temporary.mkdir()
+        (folder / "src" / "a").mkdir(parents=True)
+        (folder / "src" / "a" / "1.ndjson").write_text('{"ID": 1}\n{"ID": 2}\n')
+        self._set_connection = set_connection
+        self.connect(yarn_resourcemanager_webapp_address=yarn.url)
+        self.state: FileState | None = FileState(folder / "state.json")
+        self.options: dict[str, Any] = {
+            "task_id": "load",
+            "source": {"path": str(folder / "src"), "listing_path": str(folder / "listings")},
+            "channel_prefix": "p",
+            "spark_binary": str(write_submit(folder / "fake-spark-submit", yarn)),
+            "spark_conn_id": "on_yarn",
+            "work_path": str(self.shared),
+            "status_poll_interval": 0,
+        }
+
+    def connect(self, host: str = "yarn", **extra: Any) -> None:
+        self._set_connection(
+            "on_yarn", conn_type="spark", host=host, extra={"deploy-mode": "cluster", **extra}
+        )
+
+    def operator(self, **options: Any) -> SnowpipeStreamOperator:
+        operator: SnowpipeStreamOperator = self.make(SnowpipeStreamOperator, **{**self.options, **options})
+        return operator
+
+    def context(self) -> Any:
+        return {"ti": TaskInstance(), "task_state_store": self.state}
+
+    def execute(self, **options: Any) -> dict[str, Any]:
+        return self.operator(**options).execute(self.context())
+
+    def folders(self) -> list[Path]:
+        return list(self.shared.iterdir())
+
+    def leave(self, report: RunReport | None = REPORT, *, committed: str | None = TARGET) -> None:
+        """What the driver commits, and the last that it writes."""
+        self.channel.committed = committed
+        if report is not None:
+            self.report_path().write_text(report.to_json())
+
+    def report_path(self) -> Path:
+        return Path(self.yarn.submissions[-1].plan["report_path"])
+
+    def kept(self) -> dict[str, Any]:
+        assert self.state is not None
+        return self.state.values()
+
+    def leftovers(self) -> list[Path]:
+        return [*self.folders(), *self.temporary.glob("snowpipe-*")]
+
+    def dies(self, monkeypatch: pytest.MonkeyPatch, what: str, *, after: bool = False) -> None:
+        """One try whose worker dies before a method of its run, or after it, and does no more."""
+        original = getattr(ClusterRun, what)
+
+        def died(*arguments: Any, **named: Any) -> Any:
+            if after:
+                original(*arguments, **named)
+            raise KilledError
+
+        with monkeypatch.context() as dying:
+            dying.setattr(ClusterRun, what, died)
+            dying.setattr(ClusterRun, "remove", lambda _: None)
+            with pytest.raises(KilledError):
+                self.execute()
+
+
+@pytest.fixture
+def yarn():
+    with scripted_yarn() as yarn:
+        yield yarn
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch, make, snowpipe, yarn, set_connection):
+    lab = Lab(tmp_path, make, snowpipe, yarn, set_connection)
+    monkeypatch.setattr(tempfile, "tempdir", str(lab.temporary))
+    return lab
+
+
+def test_a_load_is_submitted_followed_and_reported(lab, capsys):
+    lab.yarn.play("ACCEPTED", "RUNNING", "RUNNING", lab.leave, SUCCEEDED)
+
+    value = lab.execute()
+
+    assert value["rows"] == 2
+    assert value["channels"][CHANNEL]["to"] == TARGET
+    assert len(lab.yarn.submissions) == 1
+    assert lab.kept() == {}
+    assert lab.leftovers() == []
+    assert "(RUNNING), http://rm:8088/proxy/" in capsys.readouterr().out.replace("(ACCEPTED)", "(RUNNING)")
+
+
+def test_what_is_submitted(lab):
+    lab.yarn.play(lab.leave, SUCCEEDED)
+    lab.execute(conf={"spark.yarn.tags": "mine", "spark.x": "y"}, files="/x/a.txt", yarn_queue="loads")
+
+    (one,) = lab.yarn.submissions
+    assert (one.option("--master"), one.option("--deploy-mode")) == ("yarn", "cluster")
+    assert one.option("--queue") == "loads"
+    assert one.option("--py-files").endswith("/airflow_provider_snowpipe.zip")
+    assert one.option("--files").startswith("/x/a.txt,")
+    assert one.argv[-1] == Path(one.option("--files")).name
+    assert one.settings["spark.yarn.submit.waitAppCompletion"] == "false"
+    mine, task, run = one.settings["spark.yarn.tags"].split(",")
+    assert mine == "mine"
+    assert run.startswith(f"{task}-")
+    assert one.plan["report_path"] == str(lab.shared / run / "report.json")
+    assert one.environment["PYSPARK_PYTHON"] == one.environment["PYSPARK_DRIVER_PYTHON"] == "python3"
+
+
+def test_the_driver_runs_the_python_that_the_author_names(lab):
+    lab.yarn.play(lab.leave, SUCCEEDED)
+    lab.execute(env_vars={"PYSPARK_PYTHON": "/opt/python"})
+
+    (one,) = lab.yarn.submissions
+    assert one.environment["PYSPARK_DRIVER_PYTHON"] == "/opt/python"
+    assert one.settings["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] == "/opt/python"
+
+
+def test_credentials_are_in_a_private_file_and_nowhere_else(lab, capsys):
+    lab.yarn.play("RUNNING", lab.leave, SUCCEEDED)
+    lab.execute(verbose=True)
+
+    (one,) = lab.yarn.submissions
+    (line,) = one.properties.splitlines()
+    name, _, secret = line.partition(" ")
+    assert name == "spark.yarn.appMasterEnv.SNOWPIPE_SECRET"
+    assert json.loads(base64.b64decode(secret))["token"] == PAT
+    assert one.mode == 0o600
+    assert one.plan["credentials_variable"] == "SNOWPIPE_SECRET"
+    environment = {name: one.environment[name] for name in one.environment if "AIRFLOW_CONN" not in name}
+    shown = json.dumps([one.argv, environment, one.plan]) + "".join(capsys.readouterr())
+    assert PAT not in shown
+    assert secret not in shown
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_authors_properties_are_kept(lab, tmp_path, monkeypatch, named):
+    """Spark reads one file of properties."""
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    conf.joinpath("spark-defaults.conf").write_text("spark.default 1")
+    (tmp_path / "mine.conf").write_text("spark.mine 1")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+    lab.yarn.play(lab.leave, SUCCEEDED)
+
+    lab.execute(**({"properties_file": str(tmp_path / "mine.conf")} if named else {}))
+
+    first = lab.yarn.submissions[0].properties.splitlines()[0]
+    assert first == ("spark.mine 1" if named else "spark.default 1")
+
+
+class TestRefusedBeforeSubmission:
+    @pytest.mark.parametrize(
+        ("change", "options", "says"),
+        [
+            ({}, {}, "yarn_resourcemanager_webapp_address"),
+            ({"host": "spark://master:7077"}, {}, "only YARN"),
+            ({"host": "local[2]"}, {}, "only YARN"),
+            (None, {"work_path": None}, "work_path"),
+            (None, {"work_path": "/no/such/folder"}, "work_path"),
+            (None, {"conf": {"spark.yarn.submit.waitAppCompletion": "true"}}, "drop it"),
+            (None, {"yarn_rm_auth": HTTPBasicAuth("u", "p"), "deferrable": True}, "yarn_rm_auth"),
+            (None, {"conf": {"spark.redaction.regex": "password"}}, "secret"),
+            (None, {"deploy_mode": "client", "conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
+        ],
+    )
+    def test_what_would_fail_later(self, lab, change, options, says):
+        if change is not None:
+            lab.connect(**change)
+
+        with pytest.raises(AirflowFailException, match=says):
+            lab.execute(**options)
+        assert lab.yarn.submissions == []
+        assert lab.leftovers() == []
+
+    @pytest.mark.parametrize("mode", ["elsewhere", "CLUSTERS"])
+    def test_a_mode_that_does_not_exist(self, mode):
+        with pytest.raises(ConfigurationError, match=mode):
+            is_cluster_mode(mode, None)
+
+    def test_a_resource_manager_that_does_not_answer(self, lab):
+        lab.connect(yarn_resourcemanager_webapp_address="127.0.0.1:1")
+
+        with pytest.raises(RetriesExhaustedError, match=r"127\.0\.0\.1:1"):
+            lab.execute()
+        assert lab.yarn.submissions == []
+
+    def test_the_mode_of_the_operator_wins(self, lab):
+        lab.connect("local[2]")
+        lab.yarn.submit_code = 1
+
+        with pytest.raises(AirflowException):
+            lab.execute(deploy_mode="client")
+        assert is_cluster_mode("Cluster", {"spark.submit.deployMode": "cluster"})
+
+
+class TestEnds:
+    """What YARN says of the end, the driver's report, and what is committed; the latter two decide."""
+
+    @pytest.mark.parametrize(
+        "end", [SUCCEEDED, ("FINISHED", "FAILED"), ("FAILED", "FAILED"), ("KILLED", "KILLED")]
+    )
+    def test_a_good_report_of_committed_rows_is_a_success(self, lab, capsys, end):
+        lab.yarn.play("RUNNING", lab.leave, end)
+
+        assert lab.execute()["rows"] == 2
+        assert ("which counts" in capsys.readouterr().out) == (end != SUCCEEDED)
+        assert lab.leftovers() == []
+
+    @pytest.mark.parametrize(
+        ("report", "kind", "permanent"),
+        [
+            (PASSING, "RetriesExhaustedError: service away", False),
+            (LASTING, "RowsRejectedError: 3 row", True),
+        ],
+    )
+    def test_a_driver_that_failed_says_why(self, lab, report, kind, permanent):
+        lab.yarn.play("RUNNING", lambda: lab.leave(report, committed=None), ("FINISHED", "FAILED"))
+
+        with pytest.raises(AirflowException, match=kind) as failed:
+            lab.execute()
+        assert isinstance(failed.value, AirflowFailException) == permanent
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+    @pytest.mark.parametrize("end", [SUCCEEDED, ("FAILED", "FAILED"), ("KILLED", "KILLED")])
+    def test_everything_committed_without_a_report_is_a_success_that_says_so(self, lab, capsys, end):
+        lab.yarn.play("RUNNING", lambda: lab.leave(None), end)
+
+        assert lab.execute()["channels"][CHANNEL]["to"] == TARGET
+        assert "left no report, and all of the source is committed" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("end", [SUCCEEDED, ("FAILED", "FAILED"), ("KILLED", "KILLED")])
+    def test_rows_that_are_missing_without_a_report_are_a_failure(self, lab, end):
+        lab.yarn.play("RUNNING", lambda: lab.leave(None, committed="1.ndjson:1"), end)
+
+        with pytest.raises(AirflowException, match="yarn logs -applicationId application_1700000000000_0001"):
+            lab.execute()
+        assert lab.kept() == {}
+
+    def test_a_success_with_a_channel_behind_is_a_failure(self, lab):
+        lab.yarn.play("RUNNING", lambda: lab.leave(committed="1.ndjson:1"), SUCCEEDED)
+
+        with pytest.raises(AirflowException, match="CommitTimeoutError"):
+            lab.execute()
+        assert lab.leftovers() == []
+
+    def test_a_load_that_does_not_wait_takes_a_channel_behind(self, lab):
+        lab.yarn.play("RUNNING", lambda: lab.leave(committed="1.ndjson:1"), SUCCEEDED)
+
+        assert lab.execute(wait_for_commit=False)["rows"] == 2
+
+    def test_yarns_text_is_told(self, lab):
+        def end() -> None:
+            (one,) = lab.yarn.applications.values()
+            one.diagnostics = "Application was\nkilled: no memory"
+
+        lab.yarn.play("RUNNING", end, ("FAILED", "FAILED"))
+
+        with pytest.raises(AirflowException, match="killed: no memory"):
+            lab.execute()
+
+    def test_an_application_that_yarn_has_forgotten_has_ended(self, lab):
+        lab.yarn.play("RUNNING", lab.yarn.applications.clear, 404)
+
+        with pytest.raises(AirflowException, match="UNKNOWN"):
+            lab.execute()
+        assert lab.kept() == {}
+
+
+class TestAnotherTry:
+    """Nothing is submitted twice, wherever a worker died."""
+
+    def test_before_anything_was_submitted(self, lab, monkeypatch):
+        lab.dies(monkeypatch, "submit")
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+        assert lab.leftovers() == []
+
+    def test_before_the_id_was_kept(self, lab, monkeypatch):
+        lab.dies(monkeypatch, "_keep")
+        assert lab.kept()["snowpipe_application"]["application_id"] is None
+        lab.yarn.play("RUNNING", lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+        assert lab.leftovers() == []
+
+    @pytest.mark.parametrize("ended", [False, True])
+    def test_while_it_ran(self, lab, monkeypatch, capsys, ended):
+        lab.dies(monkeypatch, "follow")
+        lab.yarn.play(*([] if ended else ["RUNNING"]), lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+        assert "nothing is submitted" in capsys.readouterr().out
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+    def test_after_it_had_ended_well(self, lab, monkeypatch):
+        lab.yarn.play(lab.leave, SUCCEEDED)
+        lab.dies(monkeypatch, "follow", after=True)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+
+    @pytest.mark.parametrize("report", [None, PASSING])
+    def test_a_new_one_resumes_after_one_that_failed(self, lab, monkeypatch, report):
+        def start_and_fail() -> None:
+            lab.leave(report, committed=None)
+            lab.report_path().with_name("start.json").write_text(json.dumps({CHANNEL: 7}))
+
+        lab.yarn.play(start_and_fail, ("FAILED", "FAILED"))
+        lab.dies(monkeypatch, "follow", after=True)
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        befores = [one.plan["rejected_before"] for one in lab.yarn.submissions]
+        assert befores == [{}, {CHANNEL: 7}]
+        assert lab.leftovers() == []
+
+    def test_where_airflow_keeps_no_state_the_running_one_is_found(self, lab, monkeypatch):
+        lab.state = None
+        lab.dies(monkeypatch, "follow")
+        lab.yarn.play("RUNNING", lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+        assert lab.folders() == []
+
+    def test_where_airflow_keeps_no_state_an_ended_one_is_not_taken_for_this_run(self, lab, monkeypatch):
+        lab.state = None
+        lab.yarn.play(lambda: lab.leave(None, committed=None), ("FAILED", "FAILED"))
+        lab.dies(monkeypatch, "follow", after=True)
+        lab.yarn.play(lambda: lab.leave(), SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 2
+        assert lab.folders() == []
+
+    def test_not_durable_submits_anew(self, lab, monkeypatch):
+        pytest.importorskip("airflow.sdk.bases.resumablejobmixin", reason="durable is of Airflow 3.3")
+        lab.dies(monkeypatch, "follow")
+        lab.yarn.play(lambda: lab.leave(), SUCCEEDED)
+
+        lab.execute(durable=False)
+        assert len(lab.yarn.submissions) == 2
+
+    def test_a_submission_that_still_runs_on_this_machine_is_stopped_first(self, lab, monkeypatch, tmp_path):
+        lab.dies(monkeypatch, "submit")
+        place = lab.kept()["snowpipe_application"]
+        properties = str(Path(place["directory"], "submit.properties"))
+        sleeper = "import time; time.sleep(600)"
+        orphan = subprocess.Popen([sys.executable, "-c", sleeper, properties])
+        try:
+            lab.yarn.play(lab.leave, SUCCEEDED)
+            lab.execute()
+            assert orphan.poll() is not None
+        finally:
+            orphan.kill()
+            orphan.wait()
+        assert len(lab.yarn.submissions) == 1
+
+    def test_another_run_of_the_task_does_not_find_it(self, lab, monkeypatch):
+        lab.state = None
+        lab.dies(monkeypatch, "follow")
+        context = lab.context()
+        context["ti"].run_id = "manual__2"
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        lab.operator().execute(context)
+        assert len(lab.yarn.submissions) == 2
+
+    @pytest.mark.parametrize(
+        "kept",
+        [
+            "x",
+            {"tag": "../../etc", "host": "h", "directory": "/", "application_id": None},
+            {
+                "tag": "snowpipe-0123456789abcdef-01234567",
+                "host": 5,
+                "directory": "/",
+                "application_id": None,
+            },
+            {
+                "tag": "snowpipe-0123456789abcdef-01234567",
+                "host": "h",
+                "directory": "/",
+                "application_id": "../x",
+            },
+        ],
+    )
+    def test_a_state_that_is_no_submission_is_not_followed(self, kept):
+        assert ClusterPlace.of(kept) is None
+
+
+class TestSubmission:
+    def test_the_id_is_found_by_the_tag_where_spark_does_not_log_it(self, lab):
+        lab.yarn.says = "WARN nothing to see"
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+
+    def test_one_that_fails_says_so_and_leaves_nothing(self, lab):
+        lab.yarn.takes, lab.yarn.submit_code = False, 1
+
+        with pytest.raises(AirflowException, match="nothing was taken"):
+            lab.execute()
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+    def test_one_that_fails_after_yarn_took_it_is_followed(self, lab):
+        lab.yarn.submit_code = 1
+        lab.yarn.play("RUNNING", lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+
+    def test_one_that_went_to_another_cluster_is_told(self, lab):
+        lab.yarn.takes = False
+
+        with pytest.raises(AirflowException, match="HADOOP_CONF_DIR"):
+            lab.execute()
+
+
+class TestResourceManagerIsAway:
+    def test_for_a_moment(self, lab):
+        lab.yarn.play("RUNNING", 503, 500, 503, lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+
+    def test_for_long_ends_the_try_and_not_the_application(self, lab, monkeypatch):
+        with monkeypatch.context() as impatient:
+            impatient.setattr(cluster_job, "UNREACHABLE_SECONDS", 0.0)
+            lab.yarn.play("RUNNING", 503)
+            with pytest.raises(RetriesExhaustedError, match="503"):
+                lab.execute()
+        assert lab.yarn.killed == []
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+        assert lab.leftovers() == []
+
+
+class TestKill:
+    def test_while_it_runs(self, lab):
+        operator = lab.operator()
+        lab.yarn.play("RUNNING", "RUNNING")
+        look = ClusterRun.follow
+
+        def killed(run: ClusterRun) -> None:
+            operator.on_kill()
+            look(run)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ClusterRun, "follow", killed)
+            with pytest.raises(AirflowException, match="killed"):
+                operator.execute(lab.context())
+        assert lab.yarn.killed == list(lab.yarn.applications)
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+    def test_while_it_is_submitted(self, lab):
+        """YARN has it, and nobody has read that yet."""
+        operator = lab.operator()
+        lab.yarn.says = "nothing yet"
+        noticed = ClusterRun._noticed
+
+        def killed(run: ClusterRun, lines: Any) -> Any:
+            for line in noticed(run, lines):
+                operator.on_kill()
+                yield line
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ClusterRun, "_noticed", killed)
+            with pytest.raises(AirflowException, match="killed"):
+                operator.execute(lab.context())
+        assert lab.yarn.killed == list(lab.yarn.applications)
+        assert len(lab.yarn.killed) == 1
+        assert lab.leftovers() == []
+
+    @pytest.mark.parametrize("step", ["prepare", "submit"])
+    def test_before_it_is_submitted(self, lab, monkeypatch, step):
+        operator = lab.operator()
+        original = getattr(ClusterRun, step)
+
+        def killed(*arguments: Any, **named: Any) -> Any:
+            operator.on_kill()
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(ClusterRun, step, killed)
+        with pytest.raises(AirflowException, match="killed"):
+            operator.execute(lab.context())
+        assert lab.yarn.submissions == []
+        assert lab.leftovers() == []
+
+
+class TestDeferral:
+    def deferred(self, lab: Lab, **options: Any) -> TaskDeferred:
+        with pytest.raises(TaskDeferred) as deferred:
+            lab.execute(deferrable=True, **options)
+        return deferred.value
+
+    def resumed(self, lab: Lab, deferral: TaskDeferred, status: str = "ended") -> dict[str, Any]:
+        kwargs = {"event": {"status": status, "message": "away"}, **(deferral.kwargs or {})}
+        value: dict[str, Any] = lab.operator(deferrable=True).resume_execution(
+            deferral.method_name, json.loads(json.dumps(kwargs)), lab.context()
+        )
+        return value
+
+    def test_gives_the_worker_back_while_rows_move(self, lab):
+        deferral = self.deferred(lab)
+
+        assert lab.yarn.looks == 0
+        trigger = deferral.trigger
+        assert isinstance(trigger, SnowpipeApplicationTrigger)
+        assert [trigger.application_id] == list(lab.yarn.applications)
+        assert len(lab.folders()) == 1
+        assert lab.yarn.submissions[0].plan["wait_for_commit"] is False
+        assert list(lab.temporary.iterdir()) == []
+
+        lab.yarn.play(lab.leave, SUCCEEDED)
+        assert self.resumed(lab, deferral)["rows"] == 2
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+    def test_goes_on_without_a_state_of_airflow(self, lab):
+        lab.state = None
+        deferral = self.deferred(lab)
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        assert self.resumed(lab, deferral)["rows"] == 2
+        assert lab.leftovers() == []
+
+    def test_waits_for_the_commit_in_the_triggerer_too(self, lab):
+        deferral = self.deferred(lab)
+        behind = replace(REPORT, channels=(replace(REPORT.channels[0], committed=False),))
+        lab.yarn.play(lambda: lab.leave(behind, committed=None), SUCCEEDED)
+
+        with pytest.raises(TaskDeferred) as again:
+            self.resumed(lab, deferral)
+
+        assert again.value.method_name == "execute_complete"
+        assert lab.leftovers() == []
+        lab.channel.committed = TARGET
+        assert again.value.kwargs is not None
+        value = lab.operator(deferrable=True).execute_complete(
+            lab.context(), event={"status": "success", "tokens": {}}, **again.value.kwargs
+        )
+        assert value["channels"][CHANNEL]["to"] == TARGET
+        assert lab.kept() == {}
+
+    def test_a_driver_that_failed_says_why(self, lab):
+        deferral = self.deferred(lab)
+        lab.yarn.play(lambda: lab.leave(LASTING), ("FINISHED", "FAILED"))
+
+        with pytest.raises(AirflowFailException, match="RowsRejectedError"):
+            self.resumed(lab, deferral)
+        assert lab.leftovers() == []
+
+    def test_a_deferral_that_takes_too_long_stops_the_application(self, lab):
+        self.deferred(lab)
+        words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
+
+        with pytest.raises(AirflowException, match="execution_timeout"):
+            lab.operator(deferrable=True).resume_execution("__fail__", {"error": words}, lab.context())
+
+        assert lab.yarn.killed == list(lab.yarn.applications)
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+    def test_a_triggerer_that_lost_sight_of_it_leaves_it_to_the_next_try(self, lab):
+        deferral = self.deferred(lab)
+        with pytest.raises(RetriesExhaustedError, match="away"):
+            self.resumed(lab, deferral, "lost")
+        assert lab.yarn.killed == []
+
+        again = self.deferred(lab)
+        assert again.kwargs == deferral.kwargs
+        assert len(lab.yarn.submissions) == 1
+
+
+def test_an_object_store_is_a_work_path(lab):
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+
+    def leave() -> None:
+        lab.channel.committed = TARGET
+        store.pipe(f"/loads/{lab.report_path().parent.name}/report.json", REPORT.to_json().encode())
+
+    lab.yarn.play("RUNNING", leave, SUCCEEDED)
+
+    assert lab.execute(work_path="memory://loads/")["rows"] == 2
+    assert store.find("/loads") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ("/shared/loads", "/shared/loads"),
+        ("file:///shared/loads", "file:///shared/loads"),
+        ("s3://conn@bucket/loads", "s3a://bucket/loads"),
+        ("gs://bucket/loads", "gs://bucket/loads"),
+        ("hdfs://name:8020/loads", "hdfs://name:8020/loads"),
+        ("abfss://box@account.dfs.core.windows.net/x", "abfss://box@account.dfs.core.windows.net/x"),
+    ],
+)
+def test_hadoop_knows_an_address_by_its_own_scheme(given, known):
+    assert hadoop_address(given) == known
