@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
 
 
 def job_file() -> Path:
@@ -35,7 +36,8 @@ def register(spark: SparkSession) -> None:
     from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
     from airflow_provider_snowpipe.spark.sources.registry import streams
 
-    for data_source in (SnowpipeDataSource, *streams()):
+    data_sources: list[type[DataSource]] = [SnowpipeDataSource, *streams()]
+    for data_source in data_sources:
         spark.dataSource.register(data_source)
 
 
