@@ -609,9 +609,8 @@ def import_public_modules() -> list[types.ModuleType]:
         for entry in info[kind]
         for name in entry["python-modules"]
     ]
-    names += [
-        f"{PACKAGE}.{name}" for name in ("sources", "routing.planner", "streaming.errors", "spark.submit.plan")
-    ]
+    others = ("sources", "routing.planner", "streaming.errors", "spark.submit.plan")
+    names += [f"{PACKAGE}.{name}" for name in others]
     return [importlib.import_module(name) for name in names]
 
 
