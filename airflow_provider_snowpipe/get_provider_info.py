@@ -46,7 +46,11 @@ def get_provider_info() -> dict[str, Any]:
         ),
         "sensors": _modules("sensors.commit", "sensors.files_loaded"),
         "triggers": _modules(
-            "triggers.commit", "triggers.files_loaded", "triggers.offset", "triggers.statement"
+            "triggers.application",
+            "triggers.commit",
+            "triggers.files_loaded",
+            "triggers.offset",
+            "triggers.statement",
         ),
         "asset-uris": _asset_uris(),
         "dataset-uris": _asset_uris(),

@@ -253,7 +253,10 @@ class SparkDriverOperator(SparkSubmitOperator):
         :param error: what says that the time is over
         :raises AirflowException: if there was one
         """
-        run = self._found_run(context, memory) if self._is_on_cluster else None
+        try:
+            run = self._found_run(context, memory) if self._is_on_cluster else None
+        except ConfigurationError:
+            return  # without a Spark connection nothing was submitted: the wait was one for files
         if not isinstance(run, ClusterRun):
             return
         run.stop()

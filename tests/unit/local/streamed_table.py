@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import shutil
 import time
@@ -76,7 +75,7 @@ class StreamedTable:
         """A new pipe into the table, of a :class:`PipeDefinition` with these options."""
         key = PipeKey(self.schema, f"P{next(_numbers)}")
         self.database.pipes.create(key, self.name, PipeDefinition("COPY INTO ..", **options), replace=False)
-        return self.database.pipes.resolve(*dataclasses.astuple(key))
+        return self.database.pipes.resolve(*key)
 
     def open(
         self, name: str = "c", *, token: str | None = None, fail: bool = False, pipe: Pipe | None = None
