@@ -254,9 +254,10 @@ class SparkDriverOperator(SparkSubmitOperator):
         :raises AirflowException: if there was one
         """
         try:
-            run = self._found_run(context, memory) if self._is_on_cluster else None
+            on_cluster = self._is_on_cluster
         except ConfigurationError:
             return  # without a Spark connection nothing was submitted: the wait was one for files
+        run = self._found_run(context, memory) if on_cluster else None
         if not isinstance(run, ClusterRun):
             return
         run.stop()
