@@ -115,6 +115,8 @@ def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stac
     assert pages.text_of("//*[@id='rows_rejected']") == "0"
 
     pages.follow("LOCAL.PUBLIC.STATIONS-STREAMING")
+    pages.wait_until_at("snowpipe/connections/snowflake_default/pipe?")
+    pages.follow("Ask Snowflake now")
     pages.wait_until_at("snowpipe/connections/snowflake_default/channels?")
     pages.wait_until_shown("//main[contains(., '3 channel(s), page 1 of 1')]")
     pages.fill("prefix", channel)
