@@ -222,7 +222,7 @@ def _value(name: str, value: Any, default: Any = None) -> Any:
         if word == "NONE" or not value:
             return None
         decoded = _HEX.sub(lambda found: chr(int(found[1], 16)), value)
-        return read_string_literal(f"'{value}'") if decoded == value and len(value) > 1 else decoded
+        return read_string_literal(f"'{value}'") if decoded == value else decoded
     return "UTF8" if name == "ENCODING" and word in ("UTF-8", "UTF_8") else word
 
 

@@ -368,8 +368,7 @@ class Channels:
 
     def __iter__(self) -> Iterator[Channel]:
         self._expire_inactive()
-        opened = sorted(self._channels.items(), key=_by_name)
-        return iter([channel for (_, name), channel in opened if name != ELASTIC])
+        return iter([self._channels[key] for key in sorted(self._channels) if key[1] != ELASTIC])
 
     def get(self, pipe: Pipe, name: str) -> Channel:
         """Return an open channel.
@@ -515,8 +514,3 @@ def _new_session(channel: Channel, session: int, offset_token: str | None, now_m
         last_request_id=None,
         active_on_ms=now_ms,
     )
-
-
-def _by_name(item: tuple[tuple[PipeKey, str], Channel]) -> tuple[str, str, str]:
-    (key, name), _ = item
-    return key.schema, key.name, name

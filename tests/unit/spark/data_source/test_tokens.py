@@ -1,9 +1,11 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_provider_snowpipe.spark.credentials import standing_credentials, write_credentials
-from airflow_provider_snowpipe.spark.data_source.gates import driver_token, prepare
+from airflow_provider_snowpipe.spark.data_source import gates
+from airflow_provider_snowpipe.spark.data_source.gates import checked_columns, driver_token, prepare
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import (
@@ -11,6 +13,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.scripted_service import Reply, ScriptedService, scoped_token
 
 
@@ -27,15 +30,14 @@ def file(tmp_path):
     return path
 
 
+OPTIONS = {"database": "D", "schema": "S", "table": "T", "channelPrefix": "ds", "partitions": "2"}
+
+
 def _options(service, file=None, **more):
     options = {
         "accountUrl": service.url,
         "caBundle": service.ca_bundle,
-        "database": "D",
-        "schema": "S",
-        "table": "T",
-        "channelPrefix": "ds",
-        "partitions": "2",
+        **OPTIONS,
         **({} if file is None else {"credentialsFile": str(file)}),
         **more,
     }
@@ -98,6 +100,8 @@ def test_missing_credentials_are_an_error_that_says_where_they_go(monkeypatch):
 
     with pytest.raises(ConfigurationError, match="SNOWPIPE_CREDENTIALS_FILE"):
         standing_credentials(None)
+    with pytest.raises(ConfigurationError, match="SNOWPIPE_CREDENTIALS_FILE"):
+        driver_token(WriteOptions.parse({**OPTIONS, "accountUrl": "https://a"}))
     monkeypatch.setenv("SNOWPIPE_CREDENTIALS", "hunter2")
     with pytest.raises(ConfigurationError, match="variable SNOWPIPE_CREDENTIALS holds no JSON") as caught:
         standing_credentials(None)
@@ -142,3 +146,63 @@ def test_skipped_rows_are_counted_from_the_start_where_tokens_do_not_tell(servic
     seen = prepare(_options(service, file, offsetColumn="ID"), integer_offsets=True).seen
 
     assert seen.errors == {"ds_0": 3, "ds_1": 0}
+
+
+class TestColumns:
+    @pytest.fixture(autouse=True)
+    def clock(self, monkeypatch):
+        clock = SimpleNamespace(now=1000.0)
+        monkeypatch.setattr(gates, "_columns_kept", {})
+        monkeypatch.setattr(gates.time, "monotonic", lambda: clock.now)
+        return clock
+
+    @pytest.fixture
+    def described(self, monkeypatch):
+        """The tables that were described, by whom and over which trust; each time there is a column more."""
+        calls = []
+
+        def describe(account_url, credentials, table, *, ca_bundle):
+            calls.append((account_url, credentials.bearer(), table, ca_bundle))
+            return tuple(TableColumn(f"C{n}", "TEXT") for n in range(len(calls)))
+
+        monkeypatch.setattr(gates, "describe_table", describe)
+        return calls
+
+    def options(self, file, **more):
+        given = {"accountUrl": "https://a", "caBundle": "/ca.pem", "credentialsFile": str(file), **more}
+        return WriteOptions.parse({**OPTIONS, "unknownColumns": "warn", **given})
+
+    def test_are_not_asked_for_where_nothing_is_held_against_them(self, file, described):
+        assert checked_columns(self.options(file, unknownColumns="ignore")) == ()
+        assert described == []
+
+    def test_are_kept_for_a_minute(self, file, described, clock):
+        first = checked_columns(self.options(file))
+        clock.now += 59
+        again = checked_columns(self.options(file))
+        clock.now += 1
+        later = checked_columns(self.options(file))
+
+        assert ([c.name for c in first], again, [c.name for c in later]) == (["C0"], first, ["C0", "C1"])
+        assert described == [("https://a", "pat-one", '"D"."S"."T"', "/ca.pem")] * 2
+
+    @pytest.mark.parametrize("change", [{"table": "U"}, {"accountUrl": "https://b"}, {"caBundle": "/b.pem"}])
+    def test_are_those_of_this_table(self, file, described, change):
+        checked_columns(self.options(file))
+        checked_columns(self.options(file, **change))
+
+        assert len(set(described)) == 2
+
+    def test_are_asked_for_with_replaced_credentials(self, file, described):
+        checked_columns(self.options(file))
+        file.unlink()
+        write_credentials(ProgrammaticAccessToken("pat-two"), file)
+        checked_columns(self.options(file))
+
+        assert [token for _, token, _, _ in described] == ["pat-one", "pat-two"]
+
+    def test_of_a_table_without_any_are_refused(self, file, monkeypatch):
+        monkeypatch.setattr(gates, "describe_table", lambda *given, **named: ())
+
+        with pytest.raises(ConfigurationError, match=r'"D"."S"."T"'):
+            checked_columns(self.options(file))
