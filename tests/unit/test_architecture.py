@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pkgutil
 import subprocess
 import sys
@@ -60,3 +61,20 @@ def test_an_import_of_something_absent_is_noticed():
 def test_provider_metadata_imports_without_anything_installed():
     done = _import([f"{PACKAGE}.get_provider_info"], ["airflow", "pyarrow", "requests", "numpy"])
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("spark.plan", "JobPlan"),
+        ("spark.plan_order", "refuse_unordered_rows"),
+        ("spark.source_secrets", "SourceSecrets"),
+    ],
+)
+def test_an_address_that_the_docs_once_gave_still_works_and_warns(former, name):
+    sys.modules.pop(f"{PACKAGE}.{former}", None)
+
+    with pytest.warns(DeprecationWarning, match=f"{former} is deprecated"):
+        module = importlib.import_module(f"{PACKAGE}.{former}")
+
+    assert getattr(module, name).__module__ != module.__name__
