@@ -220,6 +220,16 @@ class TestWithoutAnOutlet:
         assert (self.told(events), task.outlets) == ([], ["report"])
 
 
+@pytest.mark.skipif(AIRFLOW >= (3, 0), reason="about Airflow 2")
+def test_airflow_2_hears_of_no_asset_without_an_outlet():
+    from airflow.utils.context import OutletEventAccessors
+
+    task = SimpleNamespace(outlets=[], dag_id="orders", task_id="load")
+    describe_outlets(task, {"outlet_events": OutletEventAccessors()}, cast(SnowpipeHook, Hook()), [A])
+
+    assert task.outlets == []
+
+
 class TestPartitions:
     ASSET = snowpipe_asset(**PLACE, partitioned=True)
 
