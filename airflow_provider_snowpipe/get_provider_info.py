@@ -76,8 +76,13 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [_connection_type()],
         "config": {
             "snowpipe": {
-                "description": "How much of the past the Snowpipe page reads from the XComs of tasks.",
+                "description": "Asset events, and how much of the past the Snowpipe page reads.",
                 "options": {
+                    "describe_assets": _setting(
+                        "True",
+                        "Whether a load without an outlet of its table tells of it as an asset.",
+                        "boolean",
+                    ),
                     "page_history_days": _setting("45", "Greatest age of tasks, days."),
                     "page_history_tasks": _setting("2000", "Most task instances, the latest ones."),
                     "page_history_megabytes": _setting("16", "Most megabytes of their XComs."),
@@ -87,11 +92,11 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _setting(default: str, description: str) -> dict[str, Any]:
+def _setting(default: str, description: str, kind: str = "integer") -> dict[str, Any]:
     return {
         "description": description,
         "version_added": __version__,
-        "type": "integer",
+        "type": kind,
         "example": None,
         "default": default,
     }

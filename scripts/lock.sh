@@ -9,7 +9,7 @@ resolve() {
         --no-emit-index-url --no-emit-find-links --constraints constraints.txt "$@"
 }
 
-resolve --extra dev --output-file requirements.lock pyproject.toml
+resolve --extra dev --generate-hashes --output-file requirements.lock pyproject.toml
 for wanted in scripts/airflow-versions/*.in; do
     resolve --extra local --extra spark --extra test --output-file "${wanted%.in}.txt" pyproject.toml "$wanted"
 done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.assets.uri import PARTITIONED_KEY, SCHEME, TableAddress
@@ -48,7 +49,8 @@ def describe_outlets(
 
     Only what was seen to be committed is told. An event of a load that did not wait for its commit says
     ``"committed": false``; the commit sensor's event then brings the tokens. Nothing here fails the task,
-    whose rows are loaded.
+    whose rows are loaded. A load without such an outlet gets an event on the asset of its table, when all of
+    its rows were seen to be committed (:func:`_tell_unasked`).
 
     :param task: the operator, for its outlets
     :param context: the task's context
@@ -56,7 +58,8 @@ def describe_outlets(
     :param channels: what was loaded
     """
     outlets, events = _told(task, context)
-    if not outlets:
+    is_unasked = not outlets and _tells_unasked(events) and _all_committed(channels)
+    if not outlets and not is_unasked:
         return
     try:
         table = _table_of(hook, [one.channel for one in channels])
@@ -64,6 +67,8 @@ def describe_outlets(
     except SnowpipeError as error:
         log.warning("the asset events say nothing of tokens and rows: %s", error)
         return
+    if is_unasked:
+        _tell_unasked(task, events, table, event_extra(pipe, channels))
     for outlet, address in _outlets_of(table, outlets):
         meant = [one for one in channels if address.channel in (None, one.channel)]
         event = events[outlet]
@@ -77,7 +82,8 @@ def describe_file_load(
 ) -> None:
     """Put the rows of a load of staged files into the extra of a task's events on assets of its table.
 
-    An asset of one channel is passed over: staged files come through none. Nothing here fails the task.
+    An asset of one channel is passed over: staged files come through none. Nothing here fails the task. A
+    load of rows without such an outlet gets an event on the asset of its table (:func:`_tell_unasked`).
 
     :param task: the operator, for its outlets
     :param context: the task's context
@@ -87,16 +93,20 @@ def describe_file_load(
     :param loader: ``COPY``, or the pipe's full name
     """
     outlets, events = _told(task, context)
-    if not outlets:
+    is_unasked = not outlets and rows > 0 and _tells_unasked(events)
+    if not outlets and not is_unasked:
         return
     try:
         address = TableAddress(hook.account(), *hook.place(), table)
     except SnowpipeError as error:
         log.warning("the asset events say nothing of rows: %s", error)
         return
+    extra = {"committed": True, "rows": rows, "loader": loader}
+    if is_unasked:
+        _tell_unasked(task, events, address, extra)
     for outlet, found in _outlets_of(address, outlets):
         if found.channel is None:
-            events[outlet].extra.update({"committed": True, "rows": rows, "loader": loader})
+            events[outlet].extra.update(extra)
 
 
 def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
@@ -125,6 +135,40 @@ def _told(task: Any, context: Mapping[str, Any]) -> tuple[list[Any], Any]:
     events = context.get("outlet_events")
     outlets = getattr(task, "outlets", None) or []
     return [] if events is None else [one for one in outlets if _is_ours(one)], events
+
+
+def _tells_unasked(events: Any) -> bool:
+    if events is None or find_spec("airflow.sdk") is None:
+        # Airflow 2.11 fails the task for an alias's event whose extra holds an object.
+        return False
+    from airflow.providers.common.compat.sdk import conf
+
+    return bool(conf.getboolean("snowpipe", "describe_assets", fallback=True))
+
+
+def _all_committed(channels: list[LoadedChannel]) -> bool:
+    """Whether a task has put rows there, and has seen the commit of all; a sensor knows of no rows."""
+    return all(one.committed and one.rows is not None for one in channels) and any(
+        one.rows for one in channels
+    )
+
+
+def _tell_unasked(task: Any, events: Any, table: TableAddress, extra: dict[str, Any]) -> None:
+    """Give the task an event on the asset of its table, which no outlet names.
+
+    The account is known when the task runs, not when the DAG is read. So the outlet is an asset alias, which
+    Airflow resolves by the event itself, and makes the asset where there is none ("Asset aliases" of
+    Airflow's documentation).
+    """
+    from airflow.providers.common.compat.sdk import Asset, AssetAlias
+
+    try:
+        alias = AssetAlias(name=f"snowpipe:{task.dag_id}.{task.task_id}")
+        events[alias].add(Asset(uri=str(table)), extra=extra)
+        # Airflow reads the outlets when the task has ended; the list itself belongs to the DAG, too.
+        task.outlets = [*task.outlets, alias]
+    except (AttributeError, TypeError, ValueError) as error:
+        log.warning("no asset event of table %s: %s: %s", table, type(error).__name__, error)
 
 
 def _outlets_of(table: TableAddress, outlets: list[Any]) -> Iterator[tuple[Any, TableAddress]]:

@@ -53,6 +53,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     :param on_older_batch: what to do when the channel has gone on to a later batch: ``fail``, or ``skip``
         where these rows are known to be loaded
     :param wait_for_commit: False ends the task when the rows are received
+    :param wait_for_completion: ``wait_for_commit`` by the name that Airflow's other providers have for it
     :param commit_timeout: seconds to wait for the commit
     :param max_rows: most rows
     :param max_bytes: most bytes of NDJSON
@@ -89,6 +90,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         offset_format: str | None = None,
         on_older_batch: str = "fail",
         wait_for_commit: bool = True,
+        wait_for_completion: bool | None = None,
         commit_timeout: float = 600.0,
         max_rows: int = 100_000,
         max_bytes: int = 64 * 1024 * 1024,
@@ -106,7 +108,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         self.token_column = token_column
         self.offset_format = offset_format
         self.on_older_batch = on_older_batch
-        self.wait_for_commit = wait_for_commit
+        self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
         self.commit_timeout = commit_timeout
         self.max_rows = max_rows
         self.max_bytes = max_bytes

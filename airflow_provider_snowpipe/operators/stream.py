@@ -162,6 +162,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     :param on_data_loss: ``fail`` fails the task when the committed position is not in the source any more,
         ``skip`` goes on after it
     :param wait_for_commit: False ends the task when the rows are received, committed or not
+    :param wait_for_completion: ``wait_for_commit`` by the name that Airflow's other providers have for it
     :param commit_timeout: seconds to wait for a channel's commit
     :param deferrable: True waits in the triggerer, for a driver on the cluster and for the commit
     :param poll_interval: with ``deferrable``, seconds between two looks at the channels
@@ -213,6 +214,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         source_name: str | None = None,
         on_data_loss: str = "fail",
         wait_for_commit: bool = True,
+        wait_for_completion: bool | None = None,
         commit_timeout: float = 600.0,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 5.0,
@@ -240,7 +242,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         self.channel_prefix = channel_prefix
         self.source_name = source_name
         self.on_data_loss = on_data_loss
-        self.wait_for_commit = wait_for_commit
+        self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
         self.commit_timeout = commit_timeout
         self.deferrable = deferrable
         self.poll_interval = poll_interval

@@ -206,6 +206,9 @@ def test_overview(pages: Pages, theme, tmp_path: Path, name: str) -> None:
     assert (red + green + blue < 200) == (name == "dark")
     pages.leave_frame()
     assert picture(pages, f"overview-{name}", tmp_path).stat().st_size < 150_000
+    pages.enter_frame()
+    hidden = "const one = document.querySelector('.wide'); return one.scrollWidth - one.clientWidth"
+    assert pages.run(hidden) == 0
     assert pages.complaints() == []
 
 

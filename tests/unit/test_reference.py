@@ -246,6 +246,24 @@ def test_each_field_of_the_connection_is_in_the_table(generated):
     assert [name for name in kind["conn-fields"] if f"| extra `{name}` |" not in table] == []
 
 
+def test_each_setting_that_the_code_reads_is_on_the_page():
+    page = (DOCS / "reference" / "configuration.md").read_text()
+    read = {
+        found
+        for file in (DOCS.parent / PACKAGE).rglob("*.py")
+        for found in re.findall(r"\bconf\.get\w*\(\s*\"(\w+)\",\s*\"(\w+)\"", file.read_text())
+    }
+    rows = [row for row in page.splitlines() if row.startswith("| `[")]
+
+    assert {section for section, _ in read} > {"snowpipe", "operators"}
+    assert {("snowpipe", name) for name in get_provider_info()["config"]["snowpipe"]["options"]} <= read
+    assert [
+        (section, name)
+        for section, name in sorted(read)
+        if not any(f"[{section}]" in row and re.search(rf"\b{name}\b", row) for row in rows)
+    ] == []
+
+
 @pytest.mark.parametrize("commands", ["airflow_commands", "local_commands"])
 def test_each_argument_of_a_command_is_in_the_reference(commands, generated):
     def arguments(parser):

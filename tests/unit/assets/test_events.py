@@ -7,12 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets, event_extra
+from airflow_provider_snowpipe.assets.events import (
+    LoadedChannel,
+    describe_file_load,
+    describe_outlets,
+    event_extra,
+)
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.status import ListedChannel
+from tests.airflow_version import AIRFLOW
 from tests.outlet_events import OutletEvents
 
 PLACE = {"account": "ORG-ACCT", "database": "DB", "schema": "S", "table": "T"}
@@ -139,6 +145,89 @@ def test_a_load_does_not_fail_for_its_event(hook, caplog):
 
 def test_a_task_without_such_outlets_asks_nothing():
     describe_outlets(SimpleNamespace(outlets=[]), {}, cast(SnowpipeHook, None), [A])
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="it looks into the events of the task SDK")
+class TestWithoutAnOutlet:
+    """The asset of a load of which no outlet tells."""
+
+    @pytest.fixture
+    def events(self):
+        from airflow.sdk.execution_time.context import OutletEventAccessors
+
+        return OutletEventAccessors()
+
+    @pytest.fixture
+    def task(self):
+        return SimpleNamespace(outlets=["report"], dag_id="orders", task_id="load")
+
+    def told(self, events):
+        return [
+            (one.source_alias_name, one.dest_asset_key.uri, one.extra)
+            for accessor in events._dict.values()
+            for one in accessor.asset_alias_events
+        ]
+
+    def describe(self, task, events, *channels, hook=None):
+        describe_outlets(task, {"outlet_events": events}, cast(SnowpipeHook, hook or Hook()), list(channels))
+
+    def test_its_table_gets_an_event_when_all_is_committed(self, task, events):
+        of_dag = task.outlets
+        self.describe(task, events, A, LoadedChannel("p_s_e", None, True, 0, "e"))
+
+        ((alias, uri, extra),) = self.told(events)
+        assert (alias, uri) == ("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")
+        assert (extra["committed"], extra["tokens"], extra["rows"]) == (True, {"p_s_a": "a:3"}, 3)
+        assert [getattr(one, "name", one) for one in task.outlets] == ["report", alias]
+        assert of_dag == ["report"]
+
+    @pytest.mark.parametrize(
+        "channels",
+        [[A, B], [LoadedChannel("c", "1", True)], [LoadedChannel("c", "1", True, 0)], []],
+        ids=["not-committed", "waited-for", "no-rows", "no-channel"],
+    )
+    def test_there_is_none_for_what_is_no_committed_load(self, task, events, channels):
+        self.describe(task, events, *channels)
+
+        assert (self.told(events), task.outlets) == ([], ["report"])
+
+    def test_there_is_none_beside_an_outlet_of_the_author(self, task, events):
+        task.outlets = [snowpipe_asset(**PLACE)]
+        self.describe(task, events, A)
+
+        assert (self.told(events), len(task.outlets)) == ([], 1)
+
+    def test_a_setting_switches_it_off(self, task, events, monkeypatch):
+        monkeypatch.setenv("AIRFLOW__SNOWPIPE__DESCRIBE_ASSETS", "False")
+        self.describe(task, events, A)
+
+        assert (self.told(events), task.outlets) == ([], ["report"])
+
+    @pytest.mark.parametrize(("rows", "number"), [(7, 1), (0, 0)])
+    def test_a_load_of_files_has_one_for_its_rows(self, task, events, rows, number):
+        hook = SimpleNamespace(account=lambda: "org-acct", place=lambda: ("DB", "S"))
+        describe_file_load(task, {"outlet_events": events}, cast(Any, hook), "T", rows, "COPY")
+
+        expected = [("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")] * number
+        assert [one[:2] for one in self.told(events)] == expected
+        assert [one[2]["rows"] for one in self.told(events)] == [rows] * number
+
+    def test_no_load_fails_for_it(self, task, events, caplog):
+        task.dag_id = "o" * 1_500
+        self.describe(task, events, A)
+
+        assert "no asset event" in caplog.text
+        assert (self.told(events), task.outlets) == ([], ["report"])
+
+
+@pytest.mark.skipif(AIRFLOW >= (3, 0), reason="about Airflow 2")
+def test_airflow_2_hears_of_no_asset_without_an_outlet():
+    from airflow.utils.context import OutletEventAccessors
+
+    task = SimpleNamespace(outlets=[], dag_id="orders", task_id="load")
+    describe_outlets(task, {"outlet_events": OutletEventAccessors()}, cast(SnowpipeHook, Hook()), [A])
+
+    assert task.outlets == []
 
 
 class TestPartitions:
