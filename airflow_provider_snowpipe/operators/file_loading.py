@@ -17,15 +17,16 @@ from airflow_provider_snowpipe.bulk.pipe_state import written
 from airflow_provider_snowpipe.bulk.stage import ContentPath, StageReference, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.file_boundary import (
+from airflow_provider_snowpipe.operators.load_planning import copied_value, ingested_value
+from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
+    copy_arguments,
     loaded_since,
     refuse_loaded,
     refuse_waiting,
+    why_not_copy,
 )
-from airflow_provider_snowpipe.operators.load_choice import copy_arguments, why_not_copy
-from airflow_provider_snowpipe.operators.load_planning import copied_value, ingested_value
-from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
     from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-    from airflow_provider_snowpipe.operators.file_boundary import CopyShare, FileBoundary
     from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-    from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+    from airflow_provider_snowpipe.spark.submit.file_boundary import CopyShare, FileBoundary
 
 
 @dataclass(slots=True)
@@ -258,11 +258,11 @@ class _NamedByContent:
     """Files under the names that they have in the stage, as links in a folder.
 
     :param folder: the folder
-    :param files: the files by their paths below the stage's
+    :param files: the files' own paths by those below the stage's
     """
 
     folder: Path
-    files: Mapping[str, SourceFile]
+    files: Mapping[str, str]
 
     @contextmanager
     def local(self, file: StagedSource) -> Iterator[Path]:
@@ -272,7 +272,7 @@ class _NamedByContent:
         """
         link = self.folder / file.below
         link.parent.mkdir(parents=True)
-        link.symlink_to(self.files[file.below].path)
+        link.symlink_to(self.files[file.below])
         yield link
 
 
@@ -337,7 +337,7 @@ class FileLoader:
         if not wanted:
             return []
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            source = _NamedByContent(Path(folder), {path.path: file for file, path in wanted})
+            source = _NamedByContent(Path(folder), {path.path: file.path for file, path in wanted})
             files = [StagedSource(path.path, file.size, file.path) for file, path in wanted]
             prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
             # What has that path has that content.

@@ -105,7 +105,7 @@ class SchemaPolicy:
         :raises SqlError: if a statement fails
         """
         if self.changes_table:
-            from airflow_provider_snowpipe.spark.sources.registry import first_rows
+            from airflow_provider_snowpipe.spark.submit.source import first_rows
 
             rows = first_rows(source, secrets)
             if rows.lines:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
 
 from airflow_provider_snowpipe.assets.events import describe_outlets
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.metrics import count_run
 from airflow_provider_snowpipe.operators.cluster_job import SECRET_VARIABLE, ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.operators.driver_place import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
-from airflow_provider_snowpipe.operators.source_connection import connected_source, warn_of_conn_ids
+from airflow_provider_snowpipe.operators.shape_source import warn_of_conn_ids
 from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS, SparkDriverOperator
 from airflow_provider_snowpipe.operators.submission import (
     application_name,
@@ -38,6 +38,7 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad, run_without_spark
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
@@ -462,7 +463,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
     def _source(self) -> tuple[SourceSpec, SourceSecrets]:
         """What to read, and the secrets that no plan holds."""
-        return connected_source(self.source, self.kafka_conn_id, self.iceberg_conn_id)
+        return connected_source(
+            self.source, BaseHook.get_connection, self.kafka_conn_id, self.iceberg_conn_id
+        )
 
     def _first_look(self, sent: SubmittedLoad) -> SubmittedLoad | None:
         """Look at the channels once; the load if all of it is committed, None if there is to wait."""
