@@ -114,7 +114,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
 
         Where there is nothing to load, those of every path are, unless one is forced.
 
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
             plan = self._plan(context)

@@ -167,7 +167,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         """Write, stage and copy, or do what an earlier try of this run has left to do.
 
         :return: the value that the class describes
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
             run = self._run_of(context)

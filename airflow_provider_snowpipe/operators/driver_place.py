@@ -374,7 +374,7 @@ class ClientRun:
     :param place: where it runs
     :param memory: what the next try will know
     :param say: writes a line to the task's log
-    :param show: is told the address of the application's page once it is known
+    :param show: gets the address of the application's page once it is known
     """
 
     def __init__(
@@ -405,7 +405,7 @@ class ClientRun:
 
         :param memory: what the next try will know
         :param say: writes a line to the task's log
-        :param show: is told the address of the application's page
+        :param show: gets the address of the application's page
         """
         place = DriverPlace.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
         memory.keep_place(place)
@@ -423,7 +423,7 @@ class ClientRun:
 
         :param memory: what the earlier try kept
         :param log: the task's log
-        :param show: is told the address of the application's page
+        :param show: gets the address of the application's page
         :param if_it_runs: what becomes of a driver on another machine
         """
         place = memory.place()

@@ -47,13 +47,13 @@ class FileLoading:
     :param task: the task
     :param context: its context
     :param resumed: True where the task was deferred for a load
-    :param told: what the pipe's trigger has told of files, by their paths below the pipe's location
+    :param reported: what the pipe's trigger has reported of files, by their paths below the pipe's location
     """
 
     task: SnowpipeLoadOperator
     context: Context
     resumed: bool = False
-    told: Mapping[str, FileLoad] = field(default_factory=dict)
+    reported: Mapping[str, FileLoad] = field(default_factory=dict)
     _copying: SnowpipeCopyOperator | None = None
     _targets: dict[str, PipeTarget] = field(default_factory=dict)
 
@@ -107,7 +107,7 @@ class FileLoading:
         if boundary is None:
             value = ingested_value({**submitted, "loads": event["files"]})
             return {**value, "bytes": None, "channels": {}}
-        self.told = {path: FileLoad.from_result(path, one) for path, one in event["files"].items()}
+        self.reported = {path: FileLoad.from_result(path, one) for path, one in event["files"].items()}
         return self.run(LoadPath.PIPE, boundary)
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class FileLoading:
             rows = sum(int(load["rows_loaded"]) for load in loads.values())
             return {**value, "rows_loaded": rows, "files": loads, "loaded_before": {}}
 
-        return FileLoader(self.task.bulk_hook(), target.stage, ingest, pipe, self.told)
+        return FileLoader(self.task.bulk_hook(), target.stage, ingest, pipe, self.reported)
 
     def _pipe(self) -> str:
         pipe = self.task.file_pipe
@@ -284,14 +284,14 @@ class FileLoader:
     :param stage: where files are staged for it, with or without a path
     :param load: has them loaded
     :param pipe: the pipe, None for COPY
-    :param told: loads that load history may not know yet, by the files' paths below the stage
+    :param reported: loads that load history may not know yet, by the files' paths below the stage
     """
 
     hook: SnowpipeBulkHook
     stage: StageReference
     load: Load
     pipe: str | None = None
-    told: Mapping[str, FileLoad] = field(default_factory=dict)
+    reported: Mapping[str, FileLoad] = field(default_factory=dict)
 
     def loaded(self, shares: Sequence[CopyShare]) -> dict[str, FileLoad]:
         """The loads by an interrupted run, by path below the stage.
@@ -316,7 +316,9 @@ class FileLoader:
             own = [load for load in history if load.pipe == self._own_name]
             for share in begun:
                 found |= loaded_since(share, own)
-                found |= {one.path: self.told[one.path] for one in share.paths if one.path in self.told}
+                found |= {
+                    one.path: self.reported[one.path] for one in share.paths if one.path in self.reported
+                }
                 if self.pipe is not None:
                     refuse_waiting(share, self._staged(share), history, self.pipe)
         return found

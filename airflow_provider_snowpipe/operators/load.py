@@ -119,7 +119,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         """Plan the load and carry it out.
 
         :return: ``path`` and what the operator of that path returns
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
             choice = self._choice(known_shape(self.shape, context), context)

@@ -182,7 +182,7 @@ class LoadChoice:
     def _other_rows(self, pipe: str | None) -> str | None:
         """Why COPY or a pipe would make other rows than the stream by its options; None where it would not.
 
-        What cannot be judged is told in the log.
+        What cannot be judged is logged.
         """
         if self.boundary is None or self.files is None or why_not_copy(self.files) is not None:
             return None

@@ -95,7 +95,7 @@ class ShapeSource:
     def _objects(self, address: str) -> Iterator[ListedFile]:
         path = storage_path(address, self.storage_conn_id)
         for name, entry in path.fs.find(path.path, detail=True).items():
-            yield ListedFile(str(name), int(entry.get("size") or 0), _moment(entry))
+            yield ListedFile(str(name), int(entry.get("size") or 0), _modified(entry))
 
 
 def _json(text: str) -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ def _endless(known: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name != "bounded"}
 
 
-def _moment(entry: Mapping[str, Any]) -> dt.datetime | None:
+def _modified(entry: Mapping[str, Any]) -> dt.datetime | None:
     """When an object was written, under whichever name its file system says it."""
     for name in ("LastModified", "last_modified", "updated", "mtime"):
         value = entry.get(name)

@@ -351,7 +351,7 @@ class SourceFiles:
 
         :param file: the file
         :returns: the MD5 of a file of this machine; for one of an object store what that keeps of it, an
-            ETag or the moment of its last change
+            ETag or the timestamp of its last change
         """
         _, key, mark = self._found[file.below]
         if not self.is_local(file):

@@ -301,7 +301,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             return self._conclude(context, settled, memory)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume the deferred task; a wait that took too long ends in our words."""
+        """Resume the deferred task; raises AirflowException if the deferral timed out."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowException as error:

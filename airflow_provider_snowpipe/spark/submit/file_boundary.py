@@ -387,9 +387,9 @@ def _listed(file: SourceFile) -> ListedFile:
     )
 
 
-def _milliseconds(moment: dt.datetime) -> dt.datetime:
-    """A moment as it comes back from an intent's text."""
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+def _milliseconds(timestamp: dt.datetime) -> dt.datetime:
+    """A timestamp as it comes back from an intent's text."""
+    return timestamp.replace(microsecond=timestamp.microsecond // 1000 * 1000)
 
 
 # -- How COPY has to read a source's files, so that the table gets the rows that the stream would make ---
