@@ -73,8 +73,8 @@ def bulk_values(source: Any) -> Any:
             f"source is {source!r}: a bulk load takes what Spark reads, TableSource(table=…), "
             "TableSource(query=…) or TableSource(path=…, format=…)"
         )
-    from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite
     from airflow_provider_snowpipe.spark.submit.checked_values import known_keys
+    from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite
 
     values = {name: value for name, value in source.as_json().items() if name != "kind"}
     return known_keys(RowsToWrite, values, "source")

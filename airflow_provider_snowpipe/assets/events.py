@@ -47,7 +47,7 @@ def describe_outlets(
 ) -> None:
     """Put tokens and rows into the extra of a task's events on assets of its table.
 
-    Only what was seen to be committed is told. An event of a load that did not wait for its commit says
+    Only what was seen to be committed is reported. An event of a load that did not wait for its commit says
     ``"committed": false``; the commit sensor's event then brings the tokens. Nothing here fails the task,
     whose rows are loaded. A load without such an outlet gets an event on the asset of its table, when all of
     its rows were seen to be committed (:func:`_tell_unasked`).

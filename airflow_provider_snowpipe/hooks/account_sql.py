@@ -231,6 +231,7 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
             return settings.signing_key() or super().get_private_key()
 
         def _get_conn_params(self) -> dict[str, Any]:
+            # Private in the Snowflake provider 6.20.0; no public method changes the connector's arguments.
             # The hook hands the key on as bytes, and the connector would read it once more at each sign-in.
             given: dict[str, Any] = super()._get_conn_params()
             if given.get("private_key") and (key := settings.signing_key()):

@@ -42,7 +42,7 @@ def failing_at_once() -> Iterator[None]:
 class AccountOperator(BaseOperator):
     """Base of the operators on channels, staged files and file pipes.
 
-    An error that no retry can mend fails the task at once; every other one is raised as it is.
+    An error that no retry can fix fails the task at once; every other one is raised as it is.
 
     :param database: where pipe, stage and table are, None for the connection's (templated)
     :param schema: the same (templated)
@@ -68,7 +68,7 @@ class AccountOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Do what the operator is for.
 
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
             self.prepare(context)

@@ -47,7 +47,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     :param sql_conn_id: the connection of the query (templated)
     :param parameters: values that the query binds (templated)
     :param batch: number of the batch: the same on every try, greater in every later run; None for the
-        moment from which the DAG run was due, in microseconds (templated)
+        timestamp from which the DAG run was due, in microseconds (templated)
     :param token_column: the column whose values, growing from row to row, are the positions (templated)
     :param offset_format: with ``token_column``, the format of its values; ``integer`` unless given
     :param on_older_batch: what to do when the channel has gone on to a later batch: ``fail``, or ``skip``
@@ -197,7 +197,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         run = context["dag_run"]
         due = getattr(run, "run_after", None) or run.logical_date
         if due is None:
-            raise ConfigurationError("the DAG run has no moment to number the batch by: give batch=…")
+            raise ConfigurationError("the DAG run has no timestamp to number the batch by: give batch=…")
         return int(due.timestamp() * 1_000_000)
 
     def _numbered(self, channel: str, rules: AppendRules) -> NumberedRows:
@@ -227,12 +227,12 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     def _admission(
         self, ti: Any, channel: str, rows: NumberedRows
     ) -> Callable[[Offset | None], Admission] | None:
-        """Make room in the table, and the check that rows pass before they are sent; None for none."""
-        room = self._schema_policy()
-        if room.changes_table:
-            room.change_table(self.hook, rows.lines, f"channel {channel!r}", self.log.info)
-        wishes = room.rules(self.hook, self.log.info)
-        if not wishes["columns"]:
+        """Make or widen the table, and make the check that rows pass before they are sent; None for none."""
+        policy = self._schema_policy()
+        if policy.changes_table:
+            policy.change_table(self.hook, rows.lines, f"channel {channel!r}", self.log.info)
+        values = policy.rules(self.hook, self.log.info)
+        if not values["columns"]:
             return None
         from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
         from airflow_provider_snowpipe.spark.task.row_gate import Admission
@@ -240,12 +240,12 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         rules = RowRules.of(
             self.on_error,
             self.check_rows,
-            wishes["dead_letter_path"],
-            wishes["columns"],
+            values["dead_letter_path"],
+            values["columns"],
             application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index),
         )
         return lambda committed: Admission(
-            rules, wishes["columns"], wishes["unknown_columns"], channel, self._format(), committed
+            rules, values["columns"], values["unknown_columns"], channel, self._format(), committed
         )
 
     def _rules(self, batch: int | None) -> AppendRules:

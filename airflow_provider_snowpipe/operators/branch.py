@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import BaseBranchOperator
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY, known_shape, load_policy, path_before
-from airflow_provider_snowpipe.operators.source_connection import warn_of_conn_ids
+from airflow_provider_snowpipe.operators.shape_source import warn_of_conn_ids
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.sources import shape_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -114,7 +114,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
 
         Where there is nothing to load, those of every path are, unless one is forced.
 
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
             plan = self._plan(context)

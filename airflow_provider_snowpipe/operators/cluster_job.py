@@ -189,7 +189,7 @@ class ClusterRun:
     :param place: the submission
     :param memory: what the next try will know
     :param log: the task's log
-    :param show: is told the address of the application's page
+    :param show: gets the address of the application's page
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class ClusterRun:
         :param settings: checked ones
         :param memory: what the next try will know
         :param log: the task's log
-        :param show: is told the address of the application's page
+        :param show: gets the address of the application's page
         :raises ConfigurationError: if the folder cannot be made
         """
         tag = f"{settings.task_tag}-{uuid4().hex[:8]}"
@@ -260,7 +260,7 @@ class ClusterRun:
         :param settings: checked ones
         :param memory: what the earlier try kept
         :param log: the task's log
-        :param show: is told the address of the application's page
+        :param show: gets the address of the application's page
         :raises RetriesExhaustedError: if the ResourceManager does not answer; nothing is submitted then
         """
         if not memory.durable:

@@ -43,7 +43,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     statement and the files' checksums: a try after an unknown outcome asks load history, joins a statement
     that still runs, and submits only what neither knows. What each file's status is, is read from the result.
 
-    Files that a pipe has loaded, has in its queue or is told of by events are refused, since COPY and pipes
+    Files that a pipe has loaded, has in its queue or gets by events are refused, since COPY and pipes
     do not share their memory of files; so are those that another task is about to give to a pipe. When COPY
     has run, its files are looked for once more at the pipes and in load history, and the task fails where
     somebody has loaded them in the meantime.

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.operators.submission import SentLoad, launch_environment
+from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.spark.report import UiAddresses
+from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -200,11 +201,11 @@ class DriverMemory:
         if self._store is not None:
             self._store.set(_REJECTED_KEY, {**counts, **self.rejected_before()})
 
-    def sent(self) -> SentLoad | None:
+    def sent(self) -> SubmittedLoad | None:
         """What the try before has sent and not seen committed, None if there is nothing of the kind."""
-        return SentLoad.of(self._get(_SENT_KEY))
+        return SubmittedLoad.of(self._get(_SENT_KEY))
 
-    def keep_sent(self, sent: SentLoad) -> None:
+    def keep_sent(self, sent: SubmittedLoad) -> None:
         """Remember what the driver has sent.
 
         Where it ran on this machine is still remembered, since its directory may not be removed yet; an
@@ -373,7 +374,7 @@ class ClientRun:
     :param place: where it runs
     :param memory: what the next try will know
     :param say: writes a line to the task's log
-    :param show: is told the address of the application's page once it is known
+    :param show: gets the address of the application's page once it is known
     """
 
     def __init__(
@@ -404,7 +405,7 @@ class ClientRun:
 
         :param memory: what the next try will know
         :param say: writes a line to the task's log
-        :param show: is told the address of the application's page
+        :param show: gets the address of the application's page
         """
         place = DriverPlace.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
         memory.keep_place(place)
@@ -422,7 +423,7 @@ class ClientRun:
 
         :param memory: what the earlier try kept
         :param log: the task's log
-        :param show: is told the address of the application's page
+        :param show: gets the address of the application's page
         :param if_it_runs: what becomes of a driver on another machine
         """
         place = memory.place()

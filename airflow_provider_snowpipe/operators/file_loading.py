@@ -17,15 +17,16 @@ from airflow_provider_snowpipe.bulk.pipe_state import written
 from airflow_provider_snowpipe.bulk.stage import ContentPath, StageReference, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.file_boundary import (
+from airflow_provider_snowpipe.operators.load_planning import copied_value, ingested_value
+from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
+    copy_arguments,
     loaded_since,
     refuse_loaded,
     refuse_waiting,
+    why_not_copy,
 )
-from airflow_provider_snowpipe.operators.load_choice import copy_arguments, why_not_copy
-from airflow_provider_snowpipe.operators.load_planning import copied_value, ingested_value
-from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
     from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-    from airflow_provider_snowpipe.operators.file_boundary import CopyShare, FileBoundary
     from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-    from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+    from airflow_provider_snowpipe.spark.submit.file_boundary import CopyShare, FileBoundary
 
 
 @dataclass(slots=True)
@@ -47,13 +47,13 @@ class FileLoading:
     :param task: the task
     :param context: its context
     :param resumed: True where the task was deferred for a load
-    :param told: what the pipe's trigger has told of files, by their paths below the pipe's location
+    :param reported: what the pipe's trigger has reported of files, by their paths below the pipe's location
     """
 
     task: SnowpipeLoadOperator
     context: Context
     resumed: bool = False
-    told: Mapping[str, FileLoad] = field(default_factory=dict)
+    reported: Mapping[str, FileLoad] = field(default_factory=dict)
     _copying: SnowpipeCopyOperator | None = None
     _targets: dict[str, PipeTarget] = field(default_factory=dict)
 
@@ -107,7 +107,7 @@ class FileLoading:
         if boundary is None:
             value = ingested_value({**submitted, "loads": event["files"]})
             return {**value, "bytes": None, "channels": {}}
-        self.told = {path: FileLoad.from_result(path, one) for path, one in event["files"].items()}
+        self.reported = {path: FileLoad.from_result(path, one) for path, one in event["files"].items()}
         return self.run(LoadPath.PIPE, boundary)
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class FileLoading:
             rows = sum(int(load["rows_loaded"]) for load in loads.values())
             return {**value, "rows_loaded": rows, "files": loads, "loaded_before": {}}
 
-        return FileLoader(self.task.bulk_hook(), target.stage, ingest, pipe, self.told)
+        return FileLoader(self.task.bulk_hook(), target.stage, ingest, pipe, self.reported)
 
     def _pipe(self) -> str:
         pipe = self.task.file_pipe
@@ -258,11 +258,11 @@ class _NamedByContent:
     """Files under the names that they have in the stage, as links in a folder.
 
     :param folder: the folder
-    :param files: the files by their paths below the stage's
+    :param files: the files' own paths by those below the stage's
     """
 
     folder: Path
-    files: Mapping[str, SourceFile]
+    files: Mapping[str, str]
 
     @contextmanager
     def local(self, file: StagedSource) -> Iterator[Path]:
@@ -272,7 +272,7 @@ class _NamedByContent:
         """
         link = self.folder / file.below
         link.parent.mkdir(parents=True)
-        link.symlink_to(self.files[file.below].path)
+        link.symlink_to(self.files[file.below])
         yield link
 
 
@@ -284,14 +284,14 @@ class FileLoader:
     :param stage: where files are staged for it, with or without a path
     :param load: has them loaded
     :param pipe: the pipe, None for COPY
-    :param told: loads that load history may not know yet, by the files' paths below the stage
+    :param reported: loads that load history may not know yet, by the files' paths below the stage
     """
 
     hook: SnowpipeBulkHook
     stage: StageReference
     load: Load
     pipe: str | None = None
-    told: Mapping[str, FileLoad] = field(default_factory=dict)
+    reported: Mapping[str, FileLoad] = field(default_factory=dict)
 
     def loaded(self, shares: Sequence[CopyShare]) -> dict[str, FileLoad]:
         """The loads by an interrupted run, by path below the stage.
@@ -316,7 +316,9 @@ class FileLoader:
             own = [load for load in history if load.pipe == self._own_name]
             for share in begun:
                 found |= loaded_since(share, own)
-                found |= {one.path: self.told[one.path] for one in share.paths if one.path in self.told}
+                found |= {
+                    one.path: self.reported[one.path] for one in share.paths if one.path in self.reported
+                }
                 if self.pipe is not None:
                     refuse_waiting(share, self._staged(share), history, self.pipe)
         return found
@@ -337,7 +339,7 @@ class FileLoader:
         if not wanted:
             return []
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            source = _NamedByContent(Path(folder), {path.path: file for file, path in wanted})
+            source = _NamedByContent(Path(folder), {path.path: file.path for file, path in wanted})
             files = [StagedSource(path.path, file.size, file.path) for file, path in wanted]
             prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
             # What has that path has that content.

@@ -67,7 +67,7 @@ class SnowpipePipeOperator(FileOperator):
         ``resume``: although it was paused for longer than 14 days
     :param prefix: of ``refresh``: only files whose path below the pipe's location begins so (templated)
     :param modified_after: of ``refresh``: only files that were staged after this time, at most 7 days ago;
-        a moment or its text in ISO 8601 (templated)
+        a timestamp or its text in ISO 8601 (templated)
     :param on_nothing: of ``refresh``: ``report`` or ``fail`` when there is no such file
     :param require_running: of ``status``: fail the task when the pipe is stopped or stalled
     :raises ConfigurationError: if an argument is wrong, or not one of the action's

@@ -328,7 +328,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         return Tolerance(self.on_partial, self.on_failed)
 
     def _check_arguments(self) -> None:
-        """Find what no rendering can mend."""
+        """Find what no rendering can fix."""
         self._tolerance()
         RetryBudget(self.max_consecutive_errors)
         for name in ("on_unmatched", "on_nothing"):
@@ -340,7 +340,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 
 log = logging.getLogger(__name__)
 Begin = Callable[[SnowpipeBulkHook, str, StagedPaths], None]
-"""Is told that files are about to be loaded into a table, whose place the hook knows."""
+"""Called before files are loaded into a table, whose database and schema the hook knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,7 @@ class PipeFiles:
         :param paths: paths below the pipe's location
         :param table: the pipe's table, None to take it from the pipe's own statement
         :param force: True accepts files that somebody else has put into the table
-        :param begin: is told of the files before other pipes and history are asked, where table and location
+        :param begin: called with the files before other pipes and history are asked, where table and location
             are known; not with ``force``. None asks history only
         :return: None where the table is not known, or may not be asked; the log then has a warning
         :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table, or another
@@ -470,7 +470,7 @@ def _warn(why: str) -> None:
 
 
 def check_choice(files: Any, stage: str | None, prefix: str | None, pattern: str | None) -> None:
-    """Find what no rendering of templates can mend in what names files for a pipe.
+    """Find what no rendering of templates can fix in what names files for a pipe.
 
     :param files: as of :class:`PipeFiles`
     :param stage: the same

@@ -24,10 +24,10 @@ from airflow_provider_snowpipe.operators.load_planning import (
     path_before,
     splits_csv,
 )
-from airflow_provider_snowpipe.operators.shape_source import KafkaBacklog, is_kafka
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.spark.submit.source import KafkaBacklog, file_source, is_kafka
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -36,11 +36,11 @@ from airflow_provider_snowpipe.streaming.targets import ChannelTarget
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
     from airflow_provider_snowpipe.operators.file_loading import FileLoading
     from airflow_provider_snowpipe.operators.load_choice import LoadChoice
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+    from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
 
 
 class SnowpipeLoadOperator(SnowpipeStreamOperator):
@@ -119,7 +119,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         """Plan the load and carry it out.
 
         :return: ``path`` and what the operator of that path returns
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot mend
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
             choice = self._choice(known_shape(self.shape, context), context)
@@ -226,9 +226,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         )
 
     def _backlog(self) -> KafkaBacklog:
-        hook, prefix = self._pipe_hook(), self.channel_prefix or self.dag_id
-        may_lack = self.create_table is not None
-        return KafkaBacklog(self.source, self.kafka_conn_id, hook, prefix, may_lack)
+        prefix, may_lack = self.channel_prefix or self.dag_id, self.create_table is not None
+        return KafkaBacklog(self._source, self._pipe_hook().channel_statuses, prefix, may_lack)
 
     def _file_loading(self, context: Context, *, resumed: bool = False) -> FileLoading:
         from airflow_provider_snowpipe.operators.file_loading import FileLoading
@@ -279,7 +278,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
     def _boundary(self) -> FileBoundary:
         """The files as they were when the task began, and their channels."""
-        from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
+        from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
 
         files = self.source_files()
         if files is None or self.table is None:
@@ -303,19 +302,13 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
         )
 
-    def source_files(self) -> FileSourceSpec | None:
+    def source_files(self) -> FileSource | None:
         """The source as files of this machine, None where it is something else."""
-        from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-        from airflow_provider_snowpipe.spark.sources.registry import DEFAULT_KIND, source_spec
-
         if is_staged(self.source):
             return None
         if isinstance(self.source, str):
             self.source = {"path": self.source}
-        if self.source.get("kind", DEFAULT_KIND) != DEFAULT_KIND:
-            return None  # a Kafka source is whole only with its connection
-        spec = source_spec(self.source)
-        return spec if isinstance(spec, FileSourceSpec) else None
+        return file_source(self.source)
 
     @property
     def on_rejected(self) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.load_planning import expected_of, is_staged
 from airflow_provider_snowpipe.operators.shape_source import ShapeSource
@@ -17,20 +16,16 @@ from airflow_provider_snowpipe.routing.boundary import PartitionPosition, share_
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
-from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
-from airflow_provider_snowpipe.spark.sources.files.line_format import line_without_a_document
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.submit.file_boundary import row_options, why_not_copy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PartlyStreamedError
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-    from airflow_provider_snowpipe.operators.file_boundary import FileBoundary
-    from airflow_provider_snowpipe.operators.shape_source import KafkaBacklog
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
     from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
-    from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+    from airflow_provider_snowpipe.sources import FileSource
+    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
+    from airflow_provider_snowpipe.spark.submit.source import KafkaBacklog
 
 
 log = logging.getLogger(__name__)
@@ -56,7 +51,7 @@ class LoadChoice:
     """
 
     source: Any
-    files: FileSourceSpec | None
+    files: FileSource | None
     boundary: FileBoundary | None
     hook: SnowpipeBulkHook
     known: Mapping[str, Any]
@@ -187,7 +182,7 @@ class LoadChoice:
     def _other_rows(self, pipe: str | None) -> str | None:
         """Why COPY or a pipe would make other rows than the stream by its options; None where it would not.
 
-        What cannot be judged is told in the log.
+        What cannot be judged is logged.
         """
         if self.boundary is None or self.files is None or why_not_copy(self.files) is not None:
             return None
@@ -227,120 +222,3 @@ class LoadChoice:
         except PartlyStreamedError as error:
             return str(error)
         return why_not_copy(self.files)
-
-
-# -- How COPY has to read a source's files, so that the table gets the rows that the stream would make ---
-
-_BY_NAME = {"match_by_column_name": "CASE_INSENSITIVE"}
-_REFUSED = {
-    "force": "would load files that are in the table",
-    "purge": "would remove files by which an interrupted load is known again",
-    "size_limit": "would leave files out that the channel's token then passes over",
-    "return_failed_only": "would hide what was loaded",
-    "pattern": "would leave files out that the channel's token then passes over",
-}
-
-
-def why_not_copy(spec: FileSourceSpec) -> str | None:
-    """Why COPY cannot make the rows that the stream makes of these files, None where it can.
-
-    :param spec: the source
-    """
-    if spec.partition_columns:
-        return "partition_columns adds values of the paths to the rows, which COPY does not"
-    if spec.columns is not None:
-        return "columns leaves columns of the files out, and COPY takes all of them"
-    if spec.compression == "xz":
-        return "COPY does not read xz"
-    if spec.escape and any(spec.null_values):
-        return "escape and null_values are both given, and COPY looks for NULLs before it takes escapes away"
-    return None
-
-
-def why_not_copy_file(spec: FileSourceSpec, file: SourceFile) -> str | None:
-    """Why COPY would make other rows of one file than the stream, None where it makes the same.
-
-    A file of NDJSON is read for that: COPY takes documents wherever they begin and end, the stream lines.
-
-    :param spec: the source
-    :param file: the file
-    """
-    if spec.format in ("text", "ndjson", "csv") and compression_of(file, spec.compression) == "xz":
-        return f"file {file.path!r} is compressed with xz, which COPY does not read"
-    if spec.format != "ndjson":
-        return None
-    blocks = reader_of(spec).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
-    line = next((line for block in blocks if (line := line_without_a_document(block)) is not None), None)
-    if line is None:
-        return None
-    return (
-        f"file {file.path!r}, line {line} is not one JSON document: COPY takes documents wherever they begin "
-        "and end, the stream takes lines"
-    )
-
-
-def copy_arguments(spec: FileSourceSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of :class:`SnowpipeCopyOperator` for the files of a source.
-
-    :param spec: the source
-    :param options: the author's options of COPY, which go before these
-    :raises ConfigurationError: if an option would break the order of files, or COPY cannot read them
-    """
-    why = why_not_copy(spec)
-    if why is not None:
-        raise ConfigurationError(f"path is 'copy', and {why}: drop that, or take path='stream'")
-    for name, reason in _REFUSED.items():
-        if options.get(name):
-            raise ConfigurationError(f"options has {name}={options[name]!r}, which {reason}: leave it out")
-    arguments: dict[str, Any] = {}
-    found: dict[str, Any] = {}
-    if spec.format == "text":
-        arguments["columns"] = [spec.text_column]
-        found["file_format"] = {
-            "type": "CSV",
-            "field_delimiter": None,
-            "escape_unenclosed_field": None,
-            "skip_blank_lines": True,
-            "null_if": [],
-        }
-    elif spec.format == "csv":
-        found["file_format"] = _csv(spec)
-        if spec.column_names is None:
-            found |= _BY_NAME
-        else:
-            arguments["columns"] = list(spec.column_names)
-    else:
-        kind = "JSON" if spec.format == "ndjson" else spec.format.upper()
-        found |= {"file_format": {"type": kind}, **_BY_NAME}
-    if spec.compression != "auto":
-        found["file_format"]["compression"] = spec.compression.upper()
-    CopyOptions.of({**found, **options})
-    return {**arguments, "options": {**found, **options}}
-
-
-def row_options(spec: FileSourceSpec, options: Mapping[str, Any]) -> RowOptions:
-    """What decides the rows that COPY makes of the files of a source.
-
-    :param spec: the source
-    :param options: the author's options of COPY; without any, COPY makes the rows of the stream
-    """
-    arguments = copy_arguments(spec, options)
-    return RowOptions.of(arguments["options"], arguments.get("columns"))
-
-
-def _csv(spec: FileSourceSpec) -> dict[str, Any]:
-    form: dict[str, Any] = {"type": "CSV", "field_delimiter": spec.delimiter}
-    if spec.quote:
-        form["field_optionally_enclosed_by"] = spec.quote
-    if spec.escape:
-        form["escape"] = spec.escape
-    form["escape_unenclosed_field"] = spec.escape or None
-    # NULL_IF would take an empty value in quotes as well.
-    form["empty_field_as_null"] = "" in spec.null_values
-    form["null_if"] = [text for text in spec.null_values if text]
-    form["skip_blank_lines"] = True
-    if spec.column_names is None:
-        form["parse_header"] = True
-    elif spec.header:
-        form["skip_header"] = 1
-    return form

@@ -96,21 +96,21 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         write_text(storage_path(self.path, self.path_conn_id), backup.to_json())
         self._count("backed_up")
         expiring = backup.expiring(dt.timedelta(days=self.warn_days))
-        for name, moment in sorted(expiring.items()):
+        for name, expires in sorted(expiring.items()):
             self.log.warning(
                 "channel %r has not moved since %s: Snowflake deletes it with its token on %s, unless it "
                 "takes "
                 "rows before",
                 name,
                 backup.channels[name].unchanged_since.date(),
-                moment.date(),
+                expires.date(),
             )
         self.log.info("wrote the tokens of %d channels to %s", len(backup.channels), self.path)
         return {
             "path": self.path,
             "pipe": str(backup.pipe),
             "channels": {name: kept.offset_token for name, kept in backup.channels.items()},
-            "expiring": {name: moment.isoformat() for name, moment in expiring.items()},
+            "expiring": {name: expires.isoformat() for name, expires in expiring.items()},
         }
 
     def preview(self) -> list[str]:

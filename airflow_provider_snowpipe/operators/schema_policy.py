@@ -94,7 +94,7 @@ class SchemaPolicy:
         say: Callable[..., None],
         secrets: SourceSecrets | None = None,
     ) -> dict[str, Any]:
-        """Make room in the table, and say what the plan must know of rows.
+        """Make or widen the table, and return what the plan must know of rows.
 
         :param hook: for the pipe and its account
         :param source: what is to be loaded
@@ -105,7 +105,7 @@ class SchemaPolicy:
         :raises SqlError: if a statement fails
         """
         if self.changes_table:
-            from airflow_provider_snowpipe.spark.sources.registry import first_rows
+            from airflow_provider_snowpipe.spark.submit.source import first_rows
 
             rows = first_rows(source, secrets)
             if rows.lines:

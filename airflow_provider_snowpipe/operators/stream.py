@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
 
 from airflow_provider_snowpipe.assets.events import describe_outlets
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -20,10 +20,9 @@ from airflow_provider_snowpipe.metrics import count_run
 from airflow_provider_snowpipe.operators.cluster_job import SECRET_VARIABLE, ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.operators.driver_place import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
-from airflow_provider_snowpipe.operators.source_connection import connected_source, warn_of_conn_ids
+from airflow_provider_snowpipe.operators.shape_source import warn_of_conn_ids
 from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS, SparkDriverOperator
 from airflow_provider_snowpipe.operators.submission import (
-    SentLoad,
     application_name,
     end_of_wait,
     is_deferral_timeout,
@@ -39,6 +38,8 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.submit.source import connected_source
+from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad, run_without_spark
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
@@ -91,17 +92,17 @@ class ChannelDriverOperator(SparkDriverOperator):
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         self._plan_for(run, memory.rejected_before(), memory.rejected_since_ms())
 
-    def _ended(self, run: DriverRun) -> SentLoad | None:
+    def _ended(self, run: DriverRun) -> SubmittedLoad | None:
         report = report_of(run.text(REPORT_FILE))
         if report is None or report.error is not None:
             return None
         return self._sent(report, self._offset_format())
 
-    def _sent(self, report: RunReport, offset_format: str) -> SentLoad:
+    def _sent(self, report: RunReport, offset_format: str) -> SubmittedLoad:
         for line in report_lines(report):
             self.log.info("%s", line)
         self._reported(report, offset_format)
-        return SentLoad(report, offset_format)
+        return SubmittedLoad(report, offset_format)
 
     def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
         report = report_of(run.text(REPORT_FILE))
@@ -291,7 +292,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         with self._ending(memory):
             if event["status"] != "success":
                 raise end_of_wait(event)
-            load = SentLoad.of(sent)
+            load = SubmittedLoad.of(sent)
             if load is None:
                 raise AirflowException(
                     "the task was deferred by another release of airflow-provider-snowpipe, whose report "
@@ -302,7 +303,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             return self._conclude(context, settled, memory)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume the deferred task; a wait that took too long ends in our words."""
+        """Resume the deferred task; raises AirflowException if the deferral timed out."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowException as error:
@@ -332,7 +333,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     def _follows_in_triggerer(self) -> bool:
         return self.deferrable
 
-    def _after_driver(self, context: Context, sent: SentLoad, memory: DriverMemory) -> dict[str, Any]:
+    def _after_driver(self, context: Context, sent: SubmittedLoad, memory: DriverMemory) -> dict[str, Any]:
         """Conclude what a driver has sent, or wait for its commit in the triggerer."""
         if not self._defers:
             if self.wait_for_commit and isinstance(self._run, ClusterRun):
@@ -350,7 +351,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             timeout=timedelta(seconds=self.commit_timeout),
         )
 
-    def _sent_before(self, memory: DriverMemory) -> SentLoad | None:
+    def _sent_before(self, memory: DriverMemory) -> SubmittedLoad | None:
         """What an earlier try has sent, whose worker died before Airflow had deferred the task, or after."""
         sent = memory.sent() if self._defers else None
         if sent is not None:
@@ -407,9 +408,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         )
         return plan
 
-    def _without_driver(self, memory: DriverMemory) -> SentLoad | None:
+    def _without_driver(self, memory: DriverMemory) -> SubmittedLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
-        from airflow_provider_snowpipe.spark.driver.run import Run
         from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         self._is_small = False
@@ -422,9 +422,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, known)
         try:
             with hook.get_client(retry=RetryPolicy(budget_seconds=0)) as client:
-                run = Run(plan, client, secrets=self._source()[1])
-                report = run.without_rows()
-            self._is_small = report is None and run.is_small()
+                report, self._is_small = run_without_spark(plan, client, self._source()[1])
         except (SnowpipeError, OSError, ImportError) as error:
             self.log.info("whether there are new rows is left to the Spark driver: %s", error)
             return None
@@ -467,9 +465,11 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
     def _source(self) -> tuple[SourceSpec, SourceSecrets]:
         """What to read, and the secrets that no plan holds."""
-        return connected_source(self.source, self.kafka_conn_id, self.iceberg_conn_id)
+        return connected_source(
+            self.source, BaseHook.get_connection, self.kafka_conn_id, self.iceberg_conn_id
+        )
 
-    def _first_look(self, sent: SentLoad) -> SentLoad | None:
+    def _first_look(self, sent: SubmittedLoad) -> SubmittedLoad | None:
         """Look at the channels once; the load if all of it is committed, None if there is to wait."""
         try:
             seen = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=False)
@@ -480,7 +480,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             return None
         return seen if seen.is_committed else None
 
-    def _trigger(self, sent: SentLoad) -> SnowpipeCommitTrigger:
+    def _trigger(self, sent: SubmittedLoad) -> SnowpipeCommitTrigger:
         return SnowpipeCommitTrigger(
             targets=targets_of(sent.report, sent.offset_format, self.on_error),
             snowflake_conn_id=self.snowflake_conn_id,
@@ -493,7 +493,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             fail_on_rejected_rows=False,
         )
 
-    def _conclude(self, context: Context, load: SentLoad, memory: DriverMemory) -> dict[str, Any]:
+    def _conclude(self, context: Context, load: SubmittedLoad, memory: DriverMemory) -> dict[str, Any]:
         """Report a load, forget it, and give the task its value."""
         report = load.report
         self._reported(report, load.offset_format)

@@ -8,9 +8,8 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -30,7 +29,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     error_class,
     error_line,
 )
-from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.targets import ChannelTarget
 
 try:
@@ -44,9 +42,9 @@ except ImportError:
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.names import PipeName
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 
 _JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
@@ -279,59 +277,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
 # -- What a driver has sent, while its task waits for the commit without a worker ------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SentLoad:
-    """A load whose rows the service has received; its report counts as committed what was settled.
-
-    :param report: the driver's report
-    :param offset_format: the tokens' format
-    """
-
-    report: RunReport
-    offset_format: str
-
-    def to_kept(self) -> dict[str, str]:
-        """What Airflow keeps of it, in the task's state and with the deferral."""
-        return {"report": self.report.to_json(), "offset_format": self.offset_format}
-
-    @classmethod
-    def of(cls, kept: Any) -> Self | None:
-        """Read what Airflow kept.
-
-        :param kept: the mapping
-        :returns: None if it is not one, or one of another release
-        """
-        from airflow_provider_snowpipe.spark.report import RunReport
-
-        if not isinstance(kept, Mapping) or not isinstance(kept.get("offset_format"), str):
-            return None
-        try:
-            return cls(RunReport.from_json(str(kept.get("report"))), kept["offset_format"])
-        except ConfigurationError:
-            return None
-
-    @property
-    def channels(self) -> list[str]:
-        """The names of its channels."""
-        return [channel.channel for channel in self.report.channels]
-
-    @property
-    def is_committed(self) -> bool:
-        """True when every channel was seen at or past its target."""
-        return all(channel.committed or channel.target_token is None for channel in self.report.channels)
-
-    def settled(self, now: Mapping[str, ChannelStatus]) -> Self:
-        """Complete it with what is committed now.
-
-        :param now: every channel's status
-        """
-        from airflow_provider_snowpipe.spark.driver.settlement import settle
-
-        channels = settle(self.report.channels, now, offset_class(self.offset_format))
-        return replace(self, report=replace(self.report, channels=channels))
-
-
-def settle_load(load: SentLoad, hook: SnowpipeHook, *, on_error: str, awaited: bool) -> SentLoad:
+def settle_load(load: SubmittedLoad, hook: SnowpipeHook, *, on_error: str, awaited: bool) -> SubmittedLoad:
     """Ask what is committed, and hold a committed load to the rules of a driver that waits itself.
 
     :param load: what was sent
@@ -341,18 +287,11 @@ def settle_load(load: SentLoad, hook: SnowpipeHook, *, on_error: str, awaited: b
     :returns: the load with what is committed
     :raises AirflowException: if a channel is behind although it was awaited, or the service skipped rows
     """
-    from airflow_provider_snowpipe.spark.driver.settlement import refuse_missing_commits, refuse_rejected_rows
-
     now = hook.channel_statuses(load.channels)
-    settled = load.settled(now)
     try:
-        if awaited:
-            refuse_missing_commits(hook.pipe_name(), settled.report.channels, now)
-        if settled.is_committed and on_error != "continue":
-            refuse_rejected_rows(hook.pipe_name(), settled.report.channels, now)
+        return load.settled(hook.pipe_name(), now, on_error=on_error, awaited=awaited)
     except (CommitTimeoutError, RowsRejectedError) as error:
         raise end_of_task(error) from error
-    return settled
 
 
 def end_of_task(error: SnowpipeError) -> AirflowException:

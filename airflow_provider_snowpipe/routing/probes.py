@@ -45,7 +45,7 @@ class ListedFile:
     def from_list_row(cls, row: Mapping[str, Any]) -> ListedFile:
         """Read a row of ``LIST``, whose keys are the columns' names in small letters (page "LIST").
 
-        :param row: the row; ``last_modified`` is a moment or text such as ``Sat, 21 Nov 2026 14:43:01 GMT``
+        :param row: the row; ``last_modified`` is a timestamp or a text, ``Sat, 21 Nov 2026 14:43:01 GMT``
         """
         modified = row.get("last_modified")
         if isinstance(modified, str):
@@ -59,7 +59,7 @@ def listing_shape(
     """Make the shape of files that a listing names.
 
     :param files: the listing, of a stage, an object store or a disk; it is read once and not kept
-    :param now: the moment from which ages are counted
+    :param now: the timestamp from which ages are counted
     :param staged: True for the files of a stage
     :param known: what else is known of the data: other parameters of :class:`DataShape`
     :raises ConfigurationError: if ``files`` is one of them
@@ -110,7 +110,7 @@ def folder_shape(folder: str | Path, now: dt.datetime, *, scan: Scan = os.scandi
     """Make the shape of the files below a folder, or of one file; hidden ones do not count.
 
     :param folder: a path of this machine
-    :param now: the moment from which ages are counted
+    :param now: the timestamp from which ages are counted
     :param scan: lists one folder
     :param known: what else is known of the data
     :raises ConfigurationError: if the path does not exist or cannot be read
@@ -177,7 +177,7 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
 
     :param loads: rows of ``COPY_HISTORY`` with ``file_name``, ``file_size`` and ``last_load_time``
     :param known: what else is known of the data
-    :raises ConfigurationError: if there are fewer than two loads, or all at one moment
+    :raises ConfigurationError: if there are fewer than two loads, or all at one timestamp
     """
     files = [
         ListedFile(str(row["file_name"]), int(row["file_size"] or 0), row["last_load_time"])
@@ -208,8 +208,8 @@ def _listed(name: str, status: os.stat_result) -> ListedFile:
     return ListedFile(name, status.st_size, dt.datetime.fromtimestamp(status.st_mtime, dt.UTC))
 
 
-def _age(moment: dt.datetime | None, now: dt.datetime) -> float | None:
-    return None if moment is None else max(0.0, (now - moment).total_seconds())
+def _age(timestamp: dt.datetime | None, now: dt.datetime) -> float | None:
+    return None if timestamp is None else max(0.0, (now - timestamp).total_seconds())
 
 
 def _interval(count: int, first: dt.datetime | None, last: dt.datetime | None) -> float | None:

@@ -72,16 +72,6 @@ def write_private(body: bytes, path: str | os.PathLike[str]) -> None:
         file.write(body)
 
 
-def read_credentials(path: str | os.PathLike[str]) -> Credentials:
-    """Read the credentials file and remove it, for a driver whose source has no secrets.
-
-    :param path: the file that :func:`write_credentials` wrote
-    :raises ConfigurationError: if it is missing, readable by others, or not such a file
-    :raises AuthenticationError: if the private key in it cannot be read
-    """
-    return read_driver_secrets(path)[0]
-
-
 def read_driver_secrets(path: str | os.PathLike[str]) -> tuple[Credentials, SourceSecrets]:
     """Read the credentials file and remove it.
 

@@ -40,7 +40,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
     something. Channels are watched together: their rows are added up, and one event tells of all channels
     that moved since the last one.
 
-    **What is guaranteed.** On Airflow 3.3 and later, *at least once*: each commit is told in an event, also
+    **What is guaranteed.** On Airflow 3.3 and later, *at least once*: each commit has an event, also
     when the triggerer is killed, as each event is written to the asset's state store before it is sent, and
     taken off there when Airflow has it in its database. An event of which that is not known when the
     triggerer dies is sent again, the same to the letter (``id``) but for ``"redelivered": true``; only such
@@ -50,7 +50,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
     watermark.
 
     Before Airflow 3.3 triggers have no state: each start of the triggerer is a new beginning (``start``), so
-    commits made meanwhile are not told, and ``passes`` and ``start="beginning"`` tell again what was told.
+    commits made meanwhile are not reported, and ``passes`` and ``start="beginning"`` report the same again.
     Airflow 2 has no asset watchers.
 
     All watchers that name the same pipe of the same connection share one poll.
@@ -124,7 +124,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> CommitStreamProducer:
-        """Make the poll of all watchers of one key, which is told what Airflow has stored (Airflow 3.3).
+        """Make the poll of all watchers of one key, which gets what Airflow has stored (Airflow 3.3).
 
         :param kwargs: arguments of one of them, of which only the key's count
         """
@@ -158,7 +158,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
     def watermark_key(self) -> str:
         """The watermark's key in the asset's state store.
 
-        It depends on what is watched and told, so that a change of the pace keeps the watermark.
+        It depends on what is watched and reported, so that a change of the pace keeps the watermark.
         """
         what = [
             *self.shared_stream_key(),  # type: ignore[misc]

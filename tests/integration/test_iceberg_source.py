@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.registry import first_rows, source_spec
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.spark.submit.source import first_rows
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.iceberg_tables import IcebergTable

@@ -235,7 +235,7 @@ def test_report_is_written_and_read_wherever_hadoop_reaches(tmp_path: Path) -> N
     """In a process of its own: a JVM stays for as long as its Python."""
     program = """
 import sys
-from airflow_provider_snowpipe.spark.report_place import report_place
+from airflow_provider_snowpipe.spark.report import report_place
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 place = report_place(sys.argv[1])

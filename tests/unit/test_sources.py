@@ -30,9 +30,9 @@ from airflow_provider_snowpipe.sources import (
     bulk_values,
     stream_values,
 )
-from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_version import AIRFLOW

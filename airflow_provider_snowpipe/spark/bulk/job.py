@@ -25,14 +25,6 @@ from airflow_provider_snowpipe.spark.bulk.combine_lines import (
     header_of,
     sampled_ratio,
 )
-from airflow_provider_snowpipe.spark.bulk.write_plan import (
-    Form,
-    LinesToCombine,
-    RowsToWrite,
-    WritePlan,
-    WriteReport,
-    WrittenFile,
-)
 from airflow_provider_snowpipe.spark.driver.failures import error_of_task, error_type_of
 from airflow_provider_snowpipe.spark.driver.run import elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
@@ -47,6 +39,14 @@ from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
 from airflow_provider_snowpipe.spark.sources.tables.columns import asked_of_spark, in_one_line, open_rows
 from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, quoted_column, value_text
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
+from airflow_provider_snowpipe.spark.submit.write_plan import (
+    Form,
+    LinesToCombine,
+    RowsToWrite,
+    WritePlan,
+    WriteReport,
+    WrittenFile,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn

@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.spark.driver.session import (
     report_error,
     write_beside_report,
 )
-from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport
-from airflow_provider_snowpipe.spark.report_place import report_place
+from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport, report_place
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan, checked_counts, read_plan

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.spark.driver.failures import error_type_of
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses
-from airflow_provider_snowpipe.spark.report_place import report_place
+from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_place
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:

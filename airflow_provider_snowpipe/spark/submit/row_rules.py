@@ -73,7 +73,7 @@ class RowRules:
 
     :param columns: the table's columns
     :param dead_letter_path: where rows go that do not fit, None if the first one ends the run
-    :param application: the run's name, told with each row that is put aside
+    :param application: the run's name, written with each row that is put aside
     """
 
     columns: tuple[TableColumn, ...]

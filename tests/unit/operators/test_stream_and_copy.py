@@ -15,10 +15,14 @@ from airflow_provider_snowpipe.local.loading.chunks import read_json
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.stages.definition import read_file_format
-from airflow_provider_snowpipe.operators.load_choice import copy_arguments, why_not_copy, why_not_copy_file
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.submit.file_boundary import (
+    copy_arguments,
+    why_not_copy,
+    why_not_copy_file,
+)
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.serialization import (
 
 from airflow_provider_snowpipe.spark.credentials import (
     credentials_text,
-    read_credentials,
     read_credentials_variable,
     read_driver_secrets,
     write_credentials,
@@ -39,7 +38,7 @@ def test_key_pair_comes_back_and_its_file_is_gone(tmp_path, key, passphrase):
 
     write_credentials(given, path)
     mode = stat.S_IMODE(path.stat().st_mode)
-    read = read_credentials(path)
+    read, _ = read_driver_secrets(path)
 
     assert mode == 0o600
     assert isinstance(read, KeyPair)
@@ -51,7 +50,7 @@ def test_key_pair_comes_back_and_its_file_is_gone(tmp_path, key, passphrase):
 def test_token_comes_back_and_its_file_is_gone(tmp_path, given):
     write_credentials(given, tmp_path / "c.json")
 
-    assert read_credentials(tmp_path / "c.json") == given
+    assert read_driver_secrets(tmp_path / "c.json")[0] == given
     assert not (tmp_path / "c.json").exists()
 
 
@@ -106,7 +105,7 @@ def test_file_that_others_can_open_is_refused_and_left(tmp_path, mode):
     (tmp_path / "c.json").chmod(mode)
 
     with pytest.raises(ConfigurationError, match="mode") as refused:
-        read_credentials(tmp_path / "c.json")
+        read_driver_secrets(tmp_path / "c.json")
 
     assert "very-secret" not in str(refused.value)
     assert (tmp_path / "c.json").exists()
@@ -126,7 +125,7 @@ def test_link_is_not_followed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "c.json")
 
     with pytest.raises(ConfigurationError, match="cannot be opened"):
-        read_credentials(tmp_path / "link")
+        read_driver_secrets(tmp_path / "link")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_other_content_is_refused_without_showing_it(tmp_path, text):
     (tmp_path / "c.json").chmod(0o600)
 
     with pytest.raises(ConfigurationError) as refused:
-        read_credentials(tmp_path / "c.json")
+        read_driver_secrets(tmp_path / "c.json")
 
     assert "hidden" not in str(refused.value)
 

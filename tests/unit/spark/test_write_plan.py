@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.bulk.write_plan import (
+from airflow_provider_snowpipe.spark.submit.write_plan import (
     LinesToCombine,
     RowsToWrite,
     WritePlan,

@@ -7,8 +7,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.driver_place import DriverMemory
-from airflow_provider_snowpipe.operators.submission import SentLoad, settle_load
+from airflow_provider_snowpipe.operators.submission import settle_load
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from tests.fake_snowpipe import PIPE, snowpipe
 
 __all__ = ["snowpipe"]
@@ -56,8 +57,8 @@ class TaskState:
 
 def kept(*channels):
     """A load as it comes back from the deferral."""
-    load = SentLoad(RunReport("app", channels or (SENT,), 1.5), "integer")
-    again = SentLoad.of(json.loads(json.dumps(load.to_kept())))
+    load = SubmittedLoad(RunReport("app", channels or (SENT,), 1.5), "integer")
+    again = SubmittedLoad.of(json.loads(json.dumps(load.to_kept())))
     assert again == load
     return again
 
@@ -113,7 +114,7 @@ def test_channel_without_a_row_owes_nothing(snowpipe, settle):
     "other", [None, {}, {"report": "{}", "offset_format": "integer"}, {"report": None, "offset_format": 5}]
 )
 def test_load_of_another_release_is_none(other):
-    assert SentLoad.of(other) is None
+    assert SubmittedLoad.of(other) is None
 
 
 class TestMemory:

@@ -14,13 +14,13 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP
+from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
-from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.load_choice import why_not_copy_file
 from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
 from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import ListedFile, listing_shape
@@ -32,6 +32,7 @@ from airflow_provider_snowpipe.spark.sources.files.groups import (
     refuse_numbers_before,
 )
 from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.line_format import line_without_a_document
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.errors import (
@@ -45,12 +46,33 @@ from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffs
 from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.routing.boundary import PartitionPosition
-    from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+    from contextlib import AbstractContextManager
+
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
     from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-    from airflow_provider_snowpipe.streaming.offsets import CopyIntent
+    from airflow_provider_snowpipe.streaming.names import PipeName
+
+
+class TableAccount(Protocol):
+    """What the boundary asks of the hook of a table and its default pipe."""
+
+    table: Any
+
+    def account_url(self) -> str:
+        """The account's address."""
+
+    def pipe_name(self) -> PipeName:
+        """The table's default pipe."""
+
+    def channel_statuses(self, channels: Sequence[str], /) -> dict[str, ChannelStatus]:
+        """The status of channels, by name."""
+
+    def get_client(self) -> SnowpipeClient:
+        """A client of the pipe."""
+
+    def offset_tokens(self) -> AbstractContextManager[Callable[[str, str], None]]:
+        """Sets tokens of channels, unconditionally."""
 
 
 # -- What COPY or a pipe takes of one partition, and what load history says of it ------------------------
@@ -147,9 +169,9 @@ class FileBoundary:
 
     def __init__(
         self,
-        spec: FileSourceSpec,
+        spec: FileSource,
         channel_of: Callable[[str], str],
-        hook: SnowpipeBulkHook,
+        hook: TableAccount,
         on_data_loss: OnDataLoss = "fail",
     ) -> None:
         self._spec = spec
@@ -365,6 +387,123 @@ def _listed(file: SourceFile) -> ListedFile:
     )
 
 
-def _milliseconds(moment: dt.datetime) -> dt.datetime:
-    """A moment as it comes back from an intent's text."""
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+def _milliseconds(timestamp: dt.datetime) -> dt.datetime:
+    """A timestamp as it comes back from an intent's text."""
+    return timestamp.replace(microsecond=timestamp.microsecond // 1000 * 1000)
+
+
+# -- How COPY has to read a source's files, so that the table gets the rows that the stream would make ---
+
+_BY_NAME = {"match_by_column_name": "CASE_INSENSITIVE"}
+_REFUSED = {
+    "force": "would load files that are in the table",
+    "purge": "would remove files by which an interrupted load is known again",
+    "size_limit": "would leave files out that the channel's token then passes over",
+    "return_failed_only": "would hide what was loaded",
+    "pattern": "would leave files out that the channel's token then passes over",
+}
+
+
+def why_not_copy(spec: FileSource) -> str | None:
+    """Why COPY cannot make the rows that the stream makes of these files, None where it can.
+
+    :param spec: the source
+    """
+    if spec.partition_columns:
+        return "partition_columns adds values of the paths to the rows, which COPY does not"
+    if spec.columns is not None:
+        return "columns leaves columns of the files out, and COPY takes all of them"
+    if spec.compression == "xz":
+        return "COPY does not read xz"
+    if spec.escape and any(spec.null_values):
+        return "escape and null_values are both given, and COPY looks for NULLs before it takes escapes away"
+    return None
+
+
+def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
+    """Why COPY would make other rows of one file than the stream, None where it makes the same.
+
+    A file of NDJSON is read for that: COPY takes documents wherever they begin and end, the stream lines.
+
+    :param spec: the source
+    :param file: the file
+    """
+    if spec.format in ("text", "ndjson", "csv") and compression_of(file, spec.compression) == "xz":
+        return f"file {file.path!r} is compressed with xz, which COPY does not read"
+    if spec.format != "ndjson":
+        return None
+    blocks = reader_of(spec).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
+    line = next((line for block in blocks if (line := line_without_a_document(block)) is not None), None)
+    if line is None:
+        return None
+    return (
+        f"file {file.path!r}, line {line} is not one JSON document: COPY takes documents wherever they begin "
+        "and end, the stream takes lines"
+    )
+
+
+def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of :class:`SnowpipeCopyOperator` for the files of a source.
+
+    :param spec: the source
+    :param options: the author's options of COPY, which go before these
+    :raises ConfigurationError: if an option would break the order of files, or COPY cannot read them
+    """
+    why = why_not_copy(spec)
+    if why is not None:
+        raise ConfigurationError(f"path is 'copy', and {why}: drop that, or take path='stream'")
+    for name, reason in _REFUSED.items():
+        if options.get(name):
+            raise ConfigurationError(f"options has {name}={options[name]!r}, which {reason}: leave it out")
+    arguments: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    if spec.format == "text":
+        arguments["columns"] = [spec.text_column]
+        found["file_format"] = {
+            "type": "CSV",
+            "field_delimiter": None,
+            "escape_unenclosed_field": None,
+            "skip_blank_lines": True,
+            "null_if": [],
+        }
+    elif spec.format == "csv":
+        found["file_format"] = _csv(spec)
+        if spec.column_names is None:
+            found |= _BY_NAME
+        else:
+            arguments["columns"] = list(spec.column_names)
+    else:
+        kind = "JSON" if spec.format == "ndjson" else spec.format.upper()
+        found |= {"file_format": {"type": kind}, **_BY_NAME}
+    if spec.compression != "auto":
+        found["file_format"]["compression"] = spec.compression.upper()
+    CopyOptions.of({**found, **options})
+    return {**arguments, "options": {**found, **options}}
+
+
+def row_options(spec: FileSource, options: Mapping[str, Any]) -> RowOptions:
+    """What decides the rows that COPY makes of the files of a source.
+
+    :param spec: the source
+    :param options: the author's options of COPY; without any, COPY makes the rows of the stream
+    """
+    arguments = copy_arguments(spec, options)
+    return RowOptions.of(arguments["options"], arguments.get("columns"))
+
+
+def _csv(spec: FileSource) -> dict[str, Any]:
+    form: dict[str, Any] = {"type": "CSV", "field_delimiter": spec.delimiter}
+    if spec.quote:
+        form["field_optionally_enclosed_by"] = spec.quote
+    if spec.escape:
+        form["escape"] = spec.escape
+    form["escape_unenclosed_field"] = spec.escape or None
+    # NULL_IF would take an empty value in quotes as well.
+    form["empty_field_as_null"] = "" in spec.null_values
+    form["null_if"] = [text for text in spec.null_values if text]
+    form["skip_blank_lines"] = True
+    if spec.column_names is None:
+        form["parse_header"] = True
+    elif spec.header:
+        form["skip_header"] = 1
+    return form
