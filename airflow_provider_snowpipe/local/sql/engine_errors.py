@@ -117,8 +117,9 @@ _OF_ENGINE = re.compile(r"\b_\w+|\b[a-z]+_[a-z_]+\(|\b(?:STRUCT|BLOB|DECIMAL|\w+
 _FUNCTIONS = {
     "_boolean": "TO_BOOLEAN", "_date": "TO_DATE", "_ntz": "TO_TIMESTAMP_NTZ", "_ltz": "TO_TIMESTAMP_LTZ",
     "_tz": "TO_TIMESTAMP_TZ", "_formatted": "TO_CHAR", "regexp_full_match": "REGEXP_LIKE", "~~": "LIKE",
-    "_parse_json": "PARSE_JSON", "json_keys": "OBJECT_KEYS", "strftime": "TO_CHAR", "date_diff": "DATEDIFF",
-    "arg_max": "MAX_BY", "arg_min": "MIN_BY", "strpos": "CHARINDEX", "levenshtein": "EDITDISTANCE",
+    "_parse_json": "PARSE_JSON", "json_keys": "OBJECT_KEYS", "json_extract": "GET_PATH",
+    "strftime": "TO_CHAR", "date_diff": "DATEDIFF", "arg_max": "MAX_BY", "arg_min": "MIN_BY",
+    "strpos": "CHARINDEX", "levenshtein": "EDITDISTANCE",
     "substring": "SUBSTR", "starts_with": "STARTSWITH", "ends_with": "ENDSWITH",
     "json_object": "OBJECT_CONSTRUCT", "string_agg": "LISTAGG", "struct_pack": "OBJECT_CONSTRUCT",
     "!~~": "LIKE", "~~*": "ILIKE", "strptime": "TO_DATE or TO_TIMESTAMP",

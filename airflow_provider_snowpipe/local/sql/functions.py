@@ -239,6 +239,23 @@ def _convert_timezone(node: exp.ConvertTimezone) -> exp.Expr:
     )
 
 
+def _sysdate(node: exp.CurrentTimestamp) -> exp.Expr:
+    """SYSDATE is a TIMESTAMP_NTZ in UTC ("SYSDATE")."""
+    if not node.args.get("sysdate"):
+        return node
+    return exp.AtTimeZone(this=exp.CurrentTimestamp(), zone=exp.Literal.string("UTC"))
+
+
+def _tz_from_parts(node: exp.TimestampTzFromParts) -> exp.Expr:
+    """Without a zone it is that of the session ("TIMESTAMP_FROM_PARTS")."""
+    zone = node.args.get("zone")
+    parts = {name: value for name, value in node.args.items() if name != "zone"}
+    clock = exp.TimestampFromParts(**parts)
+    if zone is None:
+        return timestamps.call("_tz", clock)
+    return timestamps.call("_in_zone", exp.AtTimeZone(this=clock, zone=zone), zone)
+
+
 def _parse_json(node: exp.ParseJSON) -> exp.Expr:
     """The words null, true and false are read in any case (observed by the connector's own tests)."""
     if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in {"null", "true", "false"}:
@@ -389,6 +406,8 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.Array, exp.Struct), _literal),
     ((exp.Cast,), _cast),
     ((exp.ConvertTimezone,), _convert_timezone),
+    ((exp.CurrentTimestamp,), _sysdate),
+    ((exp.TimestampTzFromParts,), _tz_from_parts),
     ((exp.TimeToStr,), _time_to_text),
     ((exp.ToBinary,), _to_binary),
     ((exp.DateAdd,), _date_add),

@@ -316,8 +316,9 @@ def _is_true(node: exp.Expr | None) -> bool:
 
 def _generator(session: Session, call: exp.Expr) -> exp.Expr:
     count, seconds = call.args.get("rowcount"), call.args.get("timelimit")
-    if any(given is not None and not isinstance(given, exp.Literal) for given in (count, seconds)):
-        raise unsupported("GENERATOR without a literal ROWCOUNT or TIMELIMIT")
+    for value, form in ((count, r"\d+"), (seconds, r"\d+(\.\d+)?")):
+        if value is not None and not (isinstance(value, exp.Literal) and re.fullmatch(form, value.name)):
+            raise unsupported("GENERATOR without a literal ROWCOUNT or TIMELIMIT")
     if seconds is not None and float(seconds.name) > 0:
         rows = rows_for(session, float(seconds.name))
         return _query(f"SELECT NULL AS n FROM {rows}" + (f" LIMIT {int(count.name)}" if count else ""), {})  # noqa: S608

@@ -53,9 +53,28 @@ _BY_TYPE = {
 }  # fmt: skip
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _SAME_TYPE = (
-    exp.Paren, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.Coalesce, exp.Greatest, exp.Least,
+    exp.Paren, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.Coalesce, exp.Greatest, exp.Least, exp.ArgMax,
+    exp.ArgMin, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead, exp.IgnoreNulls, exp.Nullif,
 )  # fmt: skip
-_MIXED = (exp.Coalesce, exp.If, exp.Case, exp.Greatest, exp.Least, exp.Nullif)
+MOVED = (
+    exp.DateAdd,
+    exp.DateSub,
+    exp.AddMonths,
+    exp.TimestampTrunc,
+    exp.DateTrunc,
+    exp.TimeSlice,
+    exp.TimeAdd,
+)
+_OF_VARIANT = frozenset({"to_json", "to_variant"})
+_OF_DAYS = frozenset({"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
+_RETURNED: dict[type[exp.Expr], str] = {
+    exp.CurrentTimestamp: "TIMESTAMP_LTZ", exp.ToBinary: "BINARY", exp.CurrentDate: "DATE",
+    exp.TsOrDsToDate: "DATE", exp.Localtime: "TIME", exp.TimestampFromParts: "TIMESTAMP_NTZ",
+    exp.TimestampLtzFromParts: "TIMESTAMP_LTZ", exp.ConvertTimezone: "TIMESTAMP_NTZ",
+    exp.AtTimeZone: "TIMESTAMP_NTZ",
+}  # fmt: skip
+_CHOICES = (exp.Case, exp.If, exp.DecodeCase)
+_MIXED = (*_CHOICES, exp.Coalesce, exp.Greatest, exp.Least, exp.Nullif)
 # These pass a value on, or count it, whatever its type is.
 _PASSED_ON = (
     exp.Count, exp.Min, exp.Max, exp.AnyValue, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.Lag,
@@ -175,13 +194,41 @@ def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
     if isinstance(node, exp.Anonymous):
         inner = node.expressions[0] if node.name in {"TRY", "_cut"} and node.expressions else None
         return kind_of(inner, kinds) if inner is not None else _CALLED.get(node.name)
-    if isinstance(node, exp.CurrentTimestamp):
-        return "TIMESTAMP_LTZ"
-    if isinstance(node, exp.ToBinary):
-        return "BINARY"
-    if isinstance(node, (exp.CurrentDate, exp.TsOrDsToDate)):
-        return "DATE"
-    return _CAST.get(node.to.this) if isinstance(node, exp.Cast) else None
+    if isinstance(node, MOVED):
+        kind = kind_of(node.this, kinds)
+        unit = node.args.get("unit")
+        is_day = unit is None or unit.name.upper().rstrip("S") in _OF_DAYS
+        return "TIMESTAMP_NTZ" if kind == "DATE" and not is_day else kind
+    if isinstance(node, exp.UnixToTime):
+        target = node.args.get("target_type")
+        return "TIMESTAMP_NTZ" if target is None else _CAST.get(target.this)
+    if isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval):
+        kind = kind_of(node.this, kinds)
+        return None if kind == "DATE" else kind
+    if isinstance(node, _CHOICES):
+        return _common({kind_of(value, kinds) for value in _values(node) if not isinstance(value, exp.Null)})
+    if isinstance(node, exp.Subquery):
+        chosen = node.unnest()
+        return kind_of(chosen.selects[0].unalias(), kinds) if isinstance(chosen, exp.Select) else None
+    if isinstance(node, exp.Cast):
+        return _CAST.get(node.to.this)
+    return _RETURNED.get(type(node)) if node is not None else None
+
+
+def _values(node: exp.Expr) -> list[exp.Expr]:
+    """Return what an expression is computed from; of a choice the values of which it has one."""
+    if isinstance(node, exp.DecodeCase):
+        rest = node.expressions[1:]
+        return [*rest[1::2], *(rest[-1:] if len(rest) % 2 else [])]
+    if not isinstance(node, _CHOICES):
+        return list(node.iter_expressions())
+    values = [part.args["true"] for part in node.args.get("ifs") or ()]
+    return [*values, *(value for name in ("true", "false", "default") if (value := node.args.get(name)))]
+
+
+def _common(found: set[str | None]) -> str | None:
+    """Return the type of a choice: with a TIMESTAMP_TZ among its values the others become one."""
+    return next(iter(found)) if len(found) == 1 else "TIMESTAMP_TZ" if "TIMESTAMP_TZ" in found else None
 
 
 def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, Any]) -> exp.Expr:
@@ -194,24 +241,22 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
         return _written(node, kinds, parameters)
     if isinstance(node, exp.Anonymous) and node.name in _BY_TYPE and _has_aggregate(node):
         return _of_aggregate(node, kind_of(node.expressions[0], kinds))
-    if isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs)):
+    is_joined = isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs))
+    if is_joined or isinstance(node, (exp.ArrayAgg, exp.GroupConcat)) or _name(node) in _OF_VARIANT:
         for child in list(node.iter_expressions()):
             kind = kind_of(child, kinds)
-            if kind is not None:
+            if kind is not None and (is_joined or kind.startswith("TIMESTAMP")):
                 child.replace(_text(child, kind, parameters))
         return node
-    zoned = [child for child in node.iter_expressions() if kind_of(child, kinds) == "TIMESTAMP_TZ"]
+    zoned = [child for child in _values(node) if kind_of(child, kinds) == "TIMESTAMP_TZ"]
     # SET a = b is no comparison.
     if not zoned or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
         return node
     is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
-    if is_moved or isinstance(node, (exp.DateAdd, exp.DateSub, exp.TimestampTrunc, exp.DateTrunc)):
+    if is_moved or isinstance(node, MOVED):
         given = node.this.copy()
         node.set("this", call("_clock", given))
         return call("_added", node, given)
-    if isinstance(node, (exp.ArrayAgg, exp.GroupConcat)) or _name(node) in {"to_json", "to_variant"}:
-        zoned[0].replace(_text(zoned[0], "TIMESTAMP_TZ", parameters))
-        return node
     read, changed = _operands(node, zoned, kinds)
     for operand in changed:
         is_text = isinstance(operand, exp.Literal)
@@ -257,7 +302,7 @@ def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -
     if isinstance(node, exp.TimeToUnix) or "epoch" in _name(node) or _is_epoch(node):
         return "_instant", zoned
     if isinstance(node, _MIXED):
-        others = [child for child in node.iter_expressions() if child not in zoned]
+        others = [child for child in _values(node) if child not in zoned]
         return "_tz", [child for child in others if kind_of(child, kinds) in _TIMES]
     is_ours = isinstance(node, exp.Anonymous) and node.name.startswith("_")
     takes_any = is_ours or isinstance(node, _PASSED_ON) or not isinstance(node, exp.Func)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import sqlglot
@@ -218,6 +218,8 @@ _JSON_CALLS = frozenset(
      "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
      "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
 )  # fmt: skip
+# Calls whose value is a list of the engine's.
+_LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Split)
 _FLATTEN = ("SEQ", "KEY", "PATH", "INDEX", "VALUE", "THIS")
 _FLATTENED = frozenset({"VALUE", "THIS"})
 # Functions of text: an argument that holds JSON is read as its text.
@@ -253,7 +255,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             return timed
         if isinstance(node, exp.Cast):
             return _semi_structured_cast(node, names)
-        if isinstance(node, (exp.DateAdd, exp.TimestampTrunc)) and _stays_date(node, kinds):
+        if isinstance(node, timestamps.MOVED) and timestamps.kind_of(node, kinds) == "DATE":
             return exp.cast(node.copy(), "DATE")
         if isinstance(node, (exp.Min, exp.Max)) and is_json(node.this, names):
             call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
@@ -390,20 +392,13 @@ def _order(select: exp.Select, keys: Sequence[exp.Column | None]) -> None:
     select.set("order", order)
 
 
-def _stays_date(node: exp.Expr, kinds: Mapping[str, str]) -> bool:
-    unit = node.args.get("unit")
-    word = unit.name.upper().rstrip("S") if unit is not None else "DAY"
-    is_date = timestamps.kind_of(node.this, kinds) == "DATE"
-    return is_date and word in {"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"}
-
-
 def _time_kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
     """Return the type words of columns and aliases that are a DATE, TIME or TIMESTAMP wherever they occur."""
     found: dict[str, set[str]] = {}
     for column in columns_of(session, tree):
         found.setdefault(column.name, set()).add(column.type.kind)
     kinds = {name: next(iter(words)) for name, words in found.items() if len(words) == 1}
-    for alias in tree.find_all(exp.Alias):
+    for alias in reversed(list(tree.find_all(exp.Alias))):
         kind = timestamps.kind_of(alias.this, kinds)
         if kind is not None and alias.alias not in found:
             kinds[alias.alias] = kind
@@ -480,6 +475,8 @@ def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
         return _call(macro, value) if macro else value
     if is_json(node.this, names):
         node.set("this", _text(node.this))
+    elif node.to.is_type(*exp.DataType.TEXT_TYPES) and isinstance(node.this.unnest(), _LISTS):
+        node.set("this", _call("to_json", node.this))
     return node
 
 

@@ -241,6 +241,8 @@ def test_execute_immediate_runs_the_text_of_one_statement(sql):
         ('SELECT "id" FROM t', "000904"),
         ('SELECT 1 FROM t WHERE "Id" = 1', "000904"),
         ("SELECT * FROM TABLE(NO_SUCH_TABLE_FUNCTION())", "000002"),
+        ("SELECT * FROM TABLE(GENERATOR(ROWCOUNT => 'x'))", "000002"),
+        ("SELECT * FROM TABLE(GENERATOR(ROWCOUNT => 1.5))", "000002"),
         ("BEGIN LET x := 1; RETURN x; END", "000002"),
     ],
 )

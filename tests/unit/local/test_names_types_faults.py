@@ -47,6 +47,7 @@ def test_an_exact_name_wins_over_one_in_other_case():
         ("DECIMAL(12)", "NUMBER(12,0)", "DECIMAL(12,0)"),
         ("NUMERIC(12,2)", "NUMBER(12,2)", "DECIMAL(12,2)"),
         ("DOUBLE PRECISION", "FLOAT", "DOUBLE"),
+        ("FLOAT(67)", "FLOAT", "DOUBLE"),
         ("STRING", "VARCHAR(16777216)", "VARCHAR"),
         ("VARCHAR(5)", "VARCHAR(5)", "VARCHAR"),
         ("CHAR", "VARCHAR(1)", "VARCHAR"),

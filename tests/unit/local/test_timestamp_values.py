@@ -149,6 +149,64 @@ def test_the_sessions_time_zone_and_formats_hold(sql):
     assert sql.values("SELECT '2026-01-01'::TIMESTAMP_TZ::VARCHAR", **user) == [("2026 +00:00",)]
 
 
+# DATEADD, ADD_MONTHS, CONVERT_TIMEZONE, TIMESTAMP_FROM_PARTS, ...: the value has the type that its words say.
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("DATEADD(DAY, 1, ntz)", "2026-01-02 10:00:00.000"),
+        ("DATEADD(HOUR, 1, ltz)", "2026-01-01 05:30:00.000 +0000"),
+        ("DATEADD(HOUR, 1, ntz::DATE)", "2026-01-01 01:00:00.000"),
+        ("DATEADD(DAY, 1, ntz::DATE)", "2026-01-02"),
+        ("DATEADD(DAY, 1, '2026-01-01')", "2026-01-02 00:00:00.000"),
+        ("TIMEADD(HOUR, 1, tz)", "2026-01-01 11:00:00.000 +0530"),
+        ("ADD_MONTHS(ntz::DATE, 1)", "2026-02-01"),
+        ("ntz + INTERVAL '1 day'", "2026-01-02 10:00:00.000"),
+        ("DATE_TRUNC('MONTH', ltz)", "2026-01-01 00:00:00.000 +0000"),
+        ("TRUNC(ntz, 'MONTH')", "2026-01-01 00:00:00.000"),
+        ("TIME_SLICE(ntz, 2, 'HOUR')", "2026-01-01 10:00:00.000"),
+        ("CONVERT_TIMEZONE('UTC', 'Asia/Tokyo', ntz)", "2026-01-01 19:00:00.000"),
+        ("TIMESTAMP_FROM_PARTS(2026, 1, 2, 3, 4, 5)", "2026-01-02 03:04:05.000"),
+        ("TIMESTAMP_LTZ_FROM_PARTS(2026, 1, 2, 3, 4, 5)", "2026-01-02 03:04:05.000 +0000"),
+        ("TIMESTAMP_TZ_FROM_PARTS(2026, 1, 2, 3, 4, 5)", "2026-01-02 03:04:05.000 +0000"),
+        ("TIMESTAMP_TZ_FROM_PARTS(2026, 1, 2, 3, 4, 5, 0, 'Asia/Tokyo')", "2026-01-02 03:04:05.000 +0900"),
+        ("TO_TIMESTAMP(1700000000)", "2023-11-14 22:13:20.000"),
+        ("TO_TIMESTAMP_LTZ(1700000000)", "2023-11-14 22:13:20.000 +0000"),
+        ("IFF(TRUE, ntz, ntz)", "2026-01-01 10:00:00.000"),
+        ("CASE WHEN id = 1 THEN ntz ELSE tz END", "2026-01-01 10:00:00.000 +0000"),
+        ("CASE WHEN id = 2 THEN ntz WHEN id = 1 THEN tz ELSE ltz END", "2026-01-01 10:00:00.000 +0530"),
+        ("DECODE(id, 1, tz, ntz)", "2026-01-01 10:00:00.000 +0530"),
+        ("IFF(id = 1, ntz, tz)", "2026-01-01 10:00:00.000 +0000"),
+        ("DECODE(id, 1, ntz, NULL)", "2026-01-01 10:00:00.000"),
+        ("NULLIF(ntz, '2020-01-01')", "2026-01-01 10:00:00.000"),
+        ("FIRST_VALUE(ntz) OVER (ORDER BY id)", "2026-01-01 10:00:00.000"),
+        ("(SELECT ntz FROM z)", "2026-01-01 10:00:00.000"),
+        ("TO_VARIANT(ntz)", "2026-01-01 10:00:00.000"),
+        ("ARRAY_AGG(ntz)[0]", "2026-01-01 10:00:00.000"),
+        ("ARRAY_AGG(ntz)", '["2026-01-01 10:00:00.000"]'),
+        ("SPLIT('a,b', ',')", '["a","b"]'),
+        ("OBJECT_CONSTRUCT('a', ltz):a", "2026-01-01 04:30:00.000 +0000"),
+        ("LISTAGG(ntz, ',')", "2026-01-01 10:00:00.000"),
+    ],
+)
+def test_a_computed_time_is_written_in_the_format_of_its_type(sql, expression, text):
+    assert sql.values(f"SELECT ({expression})::VARCHAR FROM z") == [(text,)]
+
+
+def test_an_alias_of_a_computed_time_is_written_in_the_format_of_its_type(sql):
+    a = "WITH a AS (SELECT x, x AS y FROM (SELECT DATEADD(DAY, 1, ntz) AS x FROM z))"
+    assert sql.values(f"{a} SELECT x || '', y::VARCHAR FROM a") == [("2026-01-02 10:00:00.000",) * 2]
+
+
+def test_the_system_date_is_a_clock_in_utc_and_the_present_time_has_no_fraction_as_text(sql):
+    user = {"user": "DEMO", "role": "USERADMIN"}
+    sql.run("ALTER SESSION SET TIMEZONE = 'Asia/Tokyo'", **user)
+    query = (
+        "SELECT DATEDIFF(MINUTE, SYSDATE(), CONVERT_TIMEZONE('UTC', CURRENT_TIMESTAMP)::TIMESTAMP_NTZ), "
+        "LENGTH(SYSDATE()::VARCHAR), LENGTH(CURRENT_TIME()::VARCHAR)"
+    )
+    assert sql.values(query, **user) == [(0, len("2026-01-01 10:00:00.000"), len("10:00:00"))]
+
+
 def test_changes_and_copies_keep_the_offset(sql):
     sql.run(
         "CREATE TABLE copied AS SELECT id, tz FROM z",
