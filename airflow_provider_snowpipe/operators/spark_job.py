@@ -351,9 +351,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         # Private members of SparkSubmitHook that this file, driver_place.py and cluster_job.py use, as the
         # Spark provider 6.3.4 has them. Read, since the hook alone resolves the Spark connection:
         # _connection, _conf, _py_files, _files, _properties_file, _driver_class_path, _env, _is_yarn,
-        # _is_kubernetes. Written, since the hook takes no value after it is made: _conf, _py_files, _files,
-        # _properties_file, _is_yarn_cluster_mode, _submit_sp. Called, since its own submit() ends the
-        # driver with the worker: _build_spark_submit_command, _process_spark_submit_log,
+        # _is_kubernetes. Written, since it is the operator that makes the hook: _conf, _py_files, _files,
+        # _properties_file, _is_yarn_cluster_mode, _submit_sp. Called, since its own submit() starts a process
+        # that dies with the worker: _build_spark_submit_command, _process_spark_submit_log,
         # _run_post_submit_commands, _mask_cmd and, for the error, _submit_log_tail.
         try:
             hook = super()._get_hook()
