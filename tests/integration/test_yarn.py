@@ -236,6 +236,10 @@ def test_killed_task_stops_its_application_and_the_next_run_goes_on(load: Load) 
         lambda: load.manager.application(application).state == "KILLED", seconds=_SECONDS, what="its end"
     )
     assert load.count() < 40_000
+    for held in _holding((load.yarn.folder, load.staging), _secrets_of(load)):
+        # Spark clears its folder for an application only when that ends by itself.
+        assert load.staging in held.parents
+        assert not _is_open(held, load.staging)
 
     load.operator().execute(load.context("one"))
     assert len(load.applications()) == 2
