@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -199,7 +200,7 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
     with pytest.raises(TaskDeferred) as deferred:
         load.operator(deferrable=True, batch_limits=_SLOWLY).execute(load.context("one"))
     wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
-    kill_each([child for one in _masters() for child in (*one.children(recursive=True), one)])
+    kill_each([child for one in _masters(load.yarn) for child in (*one.children(recursive=True), one)])
     assert load.count() < 40_000
 
     event = asyncio.run(_first_event(deferred.value.trigger))
@@ -299,10 +300,15 @@ def _secrets_of(load: Load) -> list[str]:
     return [*lines, *(text[start : start + 64] for start in range(0, len(text) - 64, 64))]
 
 
-def _masters() -> list[psutil.Process]:
+def _masters(cluster: YarnCluster) -> list[psutil.Process]:
     """The drivers' JVMs."""
-    lines = ((one, one.info["cmdline"] or [""]) for one in psutil.process_iter(["cmdline"]))
-    return [one for one, line in lines if _MASTER in line[1:] and line[0].endswith("java")]
+    lines = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+    return [one for one, line in lines if _MASTER in line and _is_of(cluster.folder, line)]
+
+
+def _is_of(folder: Path, line: list[str]) -> bool:
+    """True for a container of the cluster, whose command line names its folder of logs."""
+    return any(str(folder) in word for word in line)
 
 
 def _attempts(load: Load, application: str) -> int:
@@ -313,13 +319,14 @@ def _attempts(load: Load, application: str) -> int:
 def _holding(places: Iterable[Path], secrets: list[str]) -> list[Path]:
     """Files with a secret, whoever may read them."""
     found = []
-    for file in (one for place in places for one in place.rglob("*")):
+    walks = (walk for place in places for walk in os.walk(place))  # which passes over what YARN removes
+    for file in (Path(folder, name) for folder, _, names in walks for name in names):
         try:
             if not file.is_file() or file.is_symlink() or file.stat().st_size > _LARGE:
                 continue
             text = file.read_text(errors="replace")
         except FileNotFoundError:
-            continue  # YARN has removed it
+            continue
         if any(secret in text for secret in secrets):
             found.append(file)
     return found
@@ -366,9 +373,9 @@ class _Watch:
     def _look(self, process: psutil.Process) -> None:
         line = process.cmdline()
         text = "\0".join(line)
-        if _MASTER in line:
+        if _MASTER in line and _is_of(self._places[0], line):
             self.seen.add("driver")
-        if _EXECUTOR in line:
+        if _EXECUTOR in line and _is_of(self._places[0], line):
             text += repr(process.environ())
             if "executor" not in self.seen:
                 self.held = _holding(self._places, self._secrets)
