@@ -52,7 +52,7 @@ class Submission:
 
     argv: list[str]
     environment: dict[str, str]
-    properties: str
+    job: str
     mode: int
     plan: dict[str, Any]
 
@@ -92,15 +92,14 @@ class ScriptedYarn:
     def submit(self, argv: list[str], environment: dict[str, str]) -> dict[str, Any]:
         """Take a submission, as YARN does."""
         settings = Submission(argv, environment, "", 0, {}).settings
-        options = dict(pairwise(argv))
-        properties = Path(options["--properties-file"])
-        plan = Path(options["--files"].split(",")[-1])
+        job = Path(argv[-2])
+        plan = Path(dict(pairwise(argv))["--files"].split(",")[-1])
         self.submissions.append(
             Submission(
                 argv,
                 environment,
-                properties.read_text(),
-                properties.stat().st_mode & 0o777,
+                job.read_text(),
+                job.stat().st_mode & 0o777,
                 json.loads(plan.read_text()),
             )
         )

@@ -47,10 +47,24 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import Credentials
 
 SECRET_VARIABLE = "SNOWPIPE_SECRET"  # noqa: S105  a variable's name
-"""Of the driver's environment. Spark shows no setting that is named so (``spark.redaction.regex``)."""
-SECRET_SETTING = f"spark.yarn.appMasterEnv.{SECRET_VARIABLE}"
+"""Of the driver's environment, once the application's file has put it there."""
 PLAN_NAME = "snowpipe-plan.json"
-_REDACTION = "spark.redaction.regex"
+JOB_NAME = "snowpipe-job.py"
+# Settings, an environment and files reach every executor in the application's archive of its configuration,
+# and YARN shows a container's environment beside its logs (launch_container.sh). The application's file comes
+# to the driver's container only. It is brought there again for another attempt on the same machine.
+_JOB = """\
+import contextlib
+import os
+import sys
+
+with contextlib.suppress(OSError):
+    os.unlink(os.path.realpath(__file__))
+os.environ[{variable!r}] = {secret!r}
+from airflow_provider_snowpipe.spark.driver.job import main
+
+sys.exit(main(sys.argv[1:]))
+"""
 _WAIT = "spark.yarn.submit.waitAppCompletion"
 _TAGS = "spark.yarn.tags"
 _PREFIX = "snowpipe-"
@@ -121,12 +135,6 @@ class ClusterSettings:
             raise ConfigurationError(
                 f"conf {_WAIT!r} is {settings[_WAIT]!r}: drop it, the task follows the application without "
                 "the submitting process"
-            )
-        redaction = settings.get(_REDACTION)
-        if redaction is not None and re.search(redaction, SECRET_SETTING) is None:
-            raise ConfigurationError(
-                f"conf {_REDACTION!r} is {redaction!r}, by which Spark's pages and event log would show "
-                f"{SECRET_SETTING!r}: let it match 'secret', as Spark's own does"
             )
 
     def manager(self) -> ResourceManager:
@@ -208,7 +216,6 @@ class ClusterRun:
         self._show = show
         self._manager = settings.manager()
         self._hook: SparkSubmitHook | None = None
-        self._secret = ""
         self._stopped = Event()
 
     @classmethod
@@ -311,14 +318,15 @@ class ClusterRun:
         return PLAN_NAME
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
-        """Keep the credentials for the file that ``spark-submit`` reads its settings from.
+        """Write the credentials into the application's file, which YARN brings to nobody but the driver.
 
         :param credentials: those of Snowflake
         :param secrets: those of the source
         """
-        from airflow_provider_snowpipe.spark.credentials import credentials_text
+        from airflow_provider_snowpipe.spark.credentials import credentials_text, write_private
 
-        self._secret = credentials_text(credentials, secrets)
+        job = _JOB.format(variable=SECRET_VARIABLE, secret=credentials_text(credentials, secrets))
+        write_private(job.encode(), self._job_path)
 
     def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
         """Complete the settings of the submission; the environment of ``spark-submit``.
@@ -337,7 +345,6 @@ class ClusterRun:
             env_vars.get("PYSPARK_PYTHON", "python3")
         )
         environment |= {name: str(value) for name, value in env_vars.items()}
-        hook._properties_file = str(self._write_properties(hook, environment))
         return environment
 
     def text(self, name: str) -> str | None:
@@ -354,12 +361,14 @@ class ClusterRun:
 
         :param hook: builds the command and reads the output
         :param environment: what ``spark-submit`` needs on this machine
-        :param application: the job's file
+        :param application: the job's file, for a job that has no secrets
         :raises AirflowException: if it is not taken
         """
         self._hook = hook
         try:
-            command = hook._build_spark_submit_command(application)
+            if not self._job_path.exists():
+                shutil.copyfile(application, self._job_path)
+            command = hook._build_spark_submit_command(str(self._job_path))
             if self._stopped.is_set():
                 raise AirflowException("the task was killed before it submitted its application")
             log = self.directory / "submit.log"
@@ -454,7 +463,7 @@ class ClusterRun:
     def _end_submission(self) -> None:
         """Stop a ``spark-submit`` on this machine whose worker is gone, before YARN is asked what it did."""
         if self.place.host == socket.gethostname():
-            stop_processes(processes_with(str(self._properties_path)))
+            stop_processes(processes_with(str(self._job_path)))
 
     def _found_by_tag(self) -> bool:
         found = self._manager.tagged(self.place.tag)
@@ -480,25 +489,8 @@ class ClusterRun:
             self._memory.keep_rejected_before(json.loads(text))
 
     @property
-    def _properties_path(self) -> Path:
-        return self.directory / "submit.properties"
-
-    def _write_properties(self, hook: SparkSubmitHook, environment: Mapping[str, str]) -> Path:
-        """Write the one file of settings that ``spark-submit`` reads: the author's, and the credentials.
-
-        Spark reads its own ``spark-defaults.conf`` only where no file is named.
-        """
-        from airflow_provider_snowpipe.spark.credentials import write_private
-
-        given = hook._properties_file
-        files = [Path(given)] if given else _defaults_files(hook, environment)
-        lines = [one.read_text("utf-8") for one in files[:1] if given or one.is_file()]
-        if self._secret:
-            lines.append(f"{SECRET_SETTING} {self._secret}")
-            self._secret = ""
-        path = self._properties_path
-        write_private("\n".join([*lines, ""]).encode(), path)
-        return path
+    def _job_path(self) -> Path:
+        return self.directory / JOB_NAME
 
     def _make_folder(self) -> None:
         path = storage_path(self.folder, None)
@@ -547,13 +539,3 @@ _HADOOP_SCHEMES = {"s3": "s3a", "s3n": "s3a", "gcs": "gs"}
 
 def _is_of_this_machine(path: Any) -> bool:
     return path.protocol in ("file", "local", "")
-
-
-def _defaults_files(hook: SparkSubmitHook, environment: Mapping[str, str]) -> list[Path]:
-    """The files in which ``spark-submit`` would look for defaults; the first that is there counts."""
-    from airflow_provider_snowpipe.spark.submit.local_spark import spark_homes
-
-    known = {**os.environ, **environment}
-    folders = [Path(known["SPARK_CONF_DIR"])] if known.get("SPARK_CONF_DIR") else []
-    folders += [home / "conf" for home in spark_homes(hook._connection["spark_binary"], known)]
-    return [file for folder in folders if (file := folder / "spark-defaults.conf").is_file()]

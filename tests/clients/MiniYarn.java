@@ -5,6 +5,8 @@ import org.apache.hadoop.yarn.server.MiniYARNCluster;
 
 /** A ResourceManager and a NodeManager in one JVM, until its standard input ends: MiniYarn CONF_FOLDER. */
 public class MiniYarn {
+  private static final long STOP_MILLIS = 5_000;
+
   public static void main(String[] arguments) {
     try {
       run(arguments[0]);
@@ -41,6 +43,9 @@ public class MiniYarn {
     System.out.println("ready " + cluster.getConfig().get("yarn.resourcemanager.webapp.address"));
     while (System.in.read() >= 0) {
     }
-    cluster.stop();
+    // The NodeManager ends first, and its containers with it; what else is stopped waits for nothing of ours.
+    Thread stop = new Thread(cluster::stop);
+    stop.start();
+    stop.join(STOP_MILLIS);
   }
 }

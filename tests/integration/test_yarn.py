@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import requests
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
 from airflow_provider_snowpipe.hooks.yarn import ResourceManager
@@ -20,7 +22,7 @@ from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from tests.airflow_connections import SetConnection, set_connection
 from tests.fake_snowpipe import KilledError
-from tests.local_connection import connect, ids
+from tests.local_connection import connect
 from tests.local_service import LocalService
 from tests.python_workers import kill_each
 from tests.spark_cluster import write_bare_python
@@ -34,6 +36,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SECONDS = 600.0
+_MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
+_EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
+_LARGE = 2_000_000
+_SLOWLY = {"rows": 500}
+"""Forty batches of a channel, between which something can die."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +65,7 @@ class Load:
     ) -> None:
         self.yarn, self.service, self.table = yarn, service, table
         self.source, self.shared, self.events = folder / "src", folder / "shared", folder / "events"
+        self.staging = folder / "staging"
         for one in (self.source, self.shared, self.events):
             one.mkdir()
         service.sql(f"CREATE TABLE {table} (ID NUMBER)")
@@ -87,7 +95,7 @@ class Load:
             },
             "conf": {
                 "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*",
-                "spark.yarn.stagingDir": (folder / "staging").as_uri(),
+                "spark.yarn.stagingDir": self.staging.as_uri(),
                 "spark.driver.extraJavaOptions": _QUICK,
                 "spark.executor.extraJavaOptions": _QUICK,
                 "spark.eventLog.enabled": "true",
@@ -117,9 +125,18 @@ class Load:
         """The table's applications that YARN knows, the newest first."""
         return [one.id for one in self.manager.tagged(self.table.lower())]
 
+    def count(self) -> int:
+        """How many rows are in the table."""
+        (found,) = self.service.sql(f"SELECT COUNT(*) N FROM {self.table}")
+        return int(found["N"])
+
     def check(self) -> None:
         """Every row is in the table once, and nothing is left behind."""
-        assert ids(self.service, self.table) == list(range(self._written))
+        (found,) = self.service.sql(
+            f"SELECT COUNT(*) N, COUNT(DISTINCT ID) D, MIN(ID) LOW, MAX(ID) HIGH FROM {self.table}"
+        )
+        last = self._written - 1
+        assert [int(found[one]) for one in ("N", "D", "LOW", "HIGH")] == [last + 1, last + 1, 0, last]
         assert list(self.shared.iterdir()) == []
         assert self.state.values() == {}
 
@@ -145,7 +162,8 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
 ) -> None:
     load.write(2_000)
     secrets = _secrets_of(load)
-    with _Watch(secrets) as watch:
+    places = (load.yarn.folder, load.staging)
+    with _Watch(secrets, places) as watch:
 
         def died(_: ClusterRun) -> None:
             raise KilledError
@@ -162,6 +180,11 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
     load.check()
     assert watch.seen == {"driver", "executor"}
     assert watch.found == []
+    # Spark's own folder, which belongs to the user alone, keeps it for another attempt of the driver.
+    (held,) = watch.held
+    assert held.name == "snowpipe-job.py"
+    assert load.staging in held.parents
+    assert watch.open == []
     printed = "".join(capsys.readouterr())
     assert "nothing is submitted" in printed
     events = b"".join(one.read_bytes() for one in load.events.rglob("*") if one.is_file())
@@ -169,17 +192,16 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
     for secret in secrets:
         assert secret not in printed
         assert secret.encode() not in events
-    assert _readable_by_others(load.yarn.folder, secrets) == []
+    assert _holding(places, secrets) == []
 
 
 def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred(load: Load) -> None:
-    load.write(50_000)
+    load.write(20_000)
     with pytest.raises(TaskDeferred) as deferred:
-        load.operator(deferrable=True).execute(load.context("one"))
-    masters = _processes("org.apache.spark.deploy.yarn.ApplicationMaster")
-    wait_until(lambda: bool(masters()), seconds=_SECONDS, what="an application master")
-    wait_until(lambda: any(load.shared.rglob("start.json")), seconds=_SECONDS, what="a driver that loads")
-    kill_each([child for one in masters() for child in (*one.children(recursive=True), one)])
+        load.operator(deferrable=True, batch_limits=_SLOWLY).execute(load.context("one"))
+    wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
+    kill_each([child for one in _masters(load.yarn) for child in (*one.children(recursive=True), one)])
+    assert load.count() < 40_000
 
     event = asyncio.run(_first_event(deferred.value.trigger))
     assert event["status"] == "ended", event
@@ -191,21 +213,18 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
         commit = asyncio.run(_first_event(again.trigger))
         value = operator.execute_complete(load.context("one"), event=commit, **(again.kwargs or {}))
 
-    assert sum(one["rows"] for one in value["channels"].values()) == 100_000
-    assert len(load.applications()) == 1
+    assert {one["to"] for one in value["channels"].values()} == {"00000000.ndjson:20000"}
+    (application,) = load.applications()
+    assert _attempts(load, application) == 2
     load.check()
 
 
 def test_killed_task_stops_its_application_and_the_next_run_goes_on(load: Load) -> None:
-    load.write(50_000)
-    operator = load.operator()
+    load.write(20_000)
+    operator = load.operator(batch_limits=_SLOWLY)
 
     def kill() -> None:
-        wait_until(
-            lambda: list(load.shared.rglob("start.json")) or None,
-            seconds=_SECONDS,
-            what="a driver that loads",
-        )
+        wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
         operator.on_kill()
 
     killer = threading.Thread(target=kill)
@@ -217,6 +236,11 @@ def test_killed_task_stops_its_application_and_the_next_run_goes_on(load: Load) 
     wait_until(
         lambda: load.manager.application(application).state == "KILLED", seconds=_SECONDS, what="its end"
     )
+    assert load.count() < 40_000
+    for held in _holding((load.yarn.folder, load.staging), _secrets_of(load)):
+        # Spark clears its folder for an application only when that ends by itself.
+        assert load.staging in held.parents
+        assert not _is_open(held, load.staging)
 
     load.operator().execute(load.context("one"))
     assert len(load.applications()) == 2
@@ -276,38 +300,57 @@ def _secrets_of(load: Load) -> list[str]:
     return [*lines, *(text[start : start + 64] for start in range(0, len(text) - 64, 64))]
 
 
-def _processes(main_class: str) -> Callable[[], list[psutil.Process]]:
-    def find() -> list[psutil.Process]:
-        lines = ((one, one.info["cmdline"] or [""]) for one in psutil.process_iter(["cmdline"]))
-        return [one for one, line in lines if main_class in line[1:] and line[0].endswith("java")]
-
-    return find
+def _masters(cluster: YarnCluster) -> list[psutil.Process]:
+    """The drivers' JVMs."""
+    lines = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+    return [one for one, line in lines if _MASTER in line and _is_of(cluster.folder, line)]
 
 
-def _readable_by_others(folder: Path, secrets: list[str]) -> list[tuple[str, str]]:
-    """Files with a secret that users other than YARN's own can read."""
+def _is_of(folder: Path, line: list[str]) -> bool:
+    """True for a container of the cluster, whose command line names its folder of logs."""
+    return any(str(folder) in word for word in line)
+
+
+def _attempts(load: Load, application: str) -> int:
+    url = f"{load.manager.url}/ws/v1/cluster/apps/{application}/appattempts"
+    return len(requests.get(url, timeout=60).json()["appAttempts"]["appAttempt"])
+
+
+def _holding(places: Iterable[Path], secrets: list[str]) -> list[Path]:
+    """Files with a secret, whoever may read them."""
     found = []
-    for file in folder.rglob("*"):
-        if not file.is_file() or file.stat().st_size > 1_000_000:
+    walks = (walk for place in places for walk in os.walk(place))  # which passes over what YARN removes
+    for file in (Path(folder, name) for folder, _, names in walks for name in names):
+        try:
+            if not file.is_file() or file.is_symlink() or file.stat().st_size > _LARGE:
+                continue
+            text = file.read_text(errors="replace")
+        except FileNotFoundError:
             continue
-        text = file.read_text(errors="replace")
-        if any(secret in text for secret in secrets) and _is_open(file, folder):
-            found.append((str(file), oct(file.stat().st_mode)))
+        if any(secret in text for secret in secrets):
+            found.append(file)
     return found
 
 
-def _is_open(file: Path, folder: Path) -> bool:
-    parents = [one for one in file.parents if folder in one.parents]
+def _is_open(file: Path, place: Path) -> bool:
+    """True where other users can read it."""
+    parents = [place, *(one for one in file.parents if place in one.parents)]
     return bool(file.stat().st_mode & 0o004) and all(one.stat().st_mode & 0o001 for one in parents)
 
 
 class _Watch:
-    """Looks at the command lines of all processes, and at the environment of executors, again and again."""
+    """Looks at the command lines of all processes, and at the environment of executors, again and again.
 
-    def __init__(self, secrets: list[str]) -> None:
+    Once an executor runs, it looks at all files of the cluster, too: by then the driver has started.
+    """
+
+    def __init__(self, secrets: list[str], places: Sequence[Path]) -> None:
         self.seen: set[str] = set()
         self.found: list[str] = []
+        self.held: list[Path] = []
+        self.open: list[Path] = []
         self._secrets = secrets
+        self._places = places
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -323,13 +366,24 @@ class _Watch:
         while not self._ended.wait(0.5):
             for process in psutil.process_iter():
                 try:
-                    line = process.cmdline()
-                    text = "\0".join(line)
-                    if "org.apache.spark.deploy.yarn.ApplicationMaster" in line:
-                        self.seen.add("driver")
-                    if "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend" in line:
-                        self.seen.add("executor")
-                        text += repr(process.environ())
+                    self._look(process)
                 except psutil.Error:
                     continue
-                self.found += [text[:200] for secret in self._secrets if secret in text]
+
+    def _look(self, process: psutil.Process) -> None:
+        line = process.cmdline()
+        text = "\0".join(line)
+        if _MASTER in line and _is_of(self._places[0], line):
+            self.seen.add("driver")
+        if _EXECUTOR in line and _is_of(self._places[0], line):
+            text += repr(process.environ())
+            if "executor" not in self.seen:
+                self.held = _holding(self._places, self._secrets)
+                self.open = [
+                    one
+                    for one in self.held
+                    for place in self._places
+                    if place in one.parents and _is_open(one, place)
+                ]
+            self.seen.add("executor")
+        self.found += [text[:200] for secret in self._secrets if secret in text]

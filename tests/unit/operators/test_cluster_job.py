@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from requests.auth import HTTPBasicAuth
 
 from airflow_provider_snowpipe.operators import cluster_job
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_job import (
     ClusterPlace,
     ClusterRun,
@@ -26,7 +28,11 @@ from airflow_provider_snowpipe.operators.cluster_job import (
     is_cluster_mode,
 )
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.spark import write_job_file
+from airflow_provider_snowpipe.spark.bulk.write_plan import RowsToWrite, WritePlan, WriteReport
+from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
 from tests.airflow_version import AIRFLOW
@@ -84,7 +90,9 @@ class Lab:
     def folders(self) -> list[Path]:
         return list(self.shared.iterdir())
 
-    def leave(self, report: RunReport | None = REPORT, *, committed: str | None = TARGET) -> None:
+    def leave(
+        self, report: RunReport | WriteReport | None = REPORT, *, committed: str | None = TARGET
+    ) -> None:
         """What the driver commits, and the last that it writes."""
         self.channel.committed = committed
         if report is not None:
@@ -169,14 +177,13 @@ def test_the_driver_runs_the_python_that_the_author_names(lab):
     assert one.settings["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] == "/opt/python"
 
 
-def test_credentials_are_in_a_private_file_and_nowhere_else(lab, capsys):
+def test_credentials_are_in_the_applications_private_file_and_nowhere_else(lab, capsys):
+    """What else is submitted comes to executors, too, or is shown by YARN."""
     lab.yarn.play("RUNNING", lab.leave, SUCCEEDED)
     lab.execute(verbose=True)
 
     (one,) = lab.yarn.submissions
-    (line,) = one.properties.splitlines()
-    name, _, secret = line.partition(" ")
-    assert name == "spark.yarn.appMasterEnv.SNOWPIPE_SECRET"
+    secret = _secret_in(one.job)
     assert json.loads(base64.b64decode(secret))["token"] == PAT
     assert one.mode == 0o600
     assert one.plan["credentials_variable"] == "SNOWPIPE_SECRET"
@@ -184,22 +191,52 @@ def test_credentials_are_in_a_private_file_and_nowhere_else(lab, capsys):
     shown = json.dumps([one.argv, environment, one.plan]) + "".join(capsys.readouterr())
     assert PAT not in shown
     assert secret not in shown
+    assert "--properties-file" not in one.argv
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_the_authors_properties_are_kept(lab, tmp_path, monkeypatch, named):
-    """Spark reads one file of properties."""
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    conf.joinpath("spark-defaults.conf").write_text("spark.default 1")
-    (tmp_path / "mine.conf").write_text("spark.mine 1")
-    monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+def test_the_application_takes_its_credentials_along_and_leaves_no_file(lab, tmp_path, monkeypatch):
+    """YARN's container has a link to the file."""
     lab.yarn.play(lab.leave, SUCCEEDED)
+    lab.execute()
+    job, link = tmp_path / "cache.py", tmp_path / "snowpipe-job.py"
+    job.write_text(lab.yarn.submissions[0].job)
+    link.symlink_to(job)
+    taken = []
 
-    lab.execute(**({"properties_file": str(tmp_path / "mine.conf")} if named else {}))
+    def main(argv: list[str]) -> int:
+        taken.extend([*argv, read_credentials_variable("SNOWPIPE_SECRET")[0]])
+        return 3
 
-    first = lab.yarn.submissions[0].properties.splitlines()[0]
-    assert first == ("spark.mine 1" if named else "spark.default 1")
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.job.main", main)
+    monkeypatch.setattr(sys, "argv", [str(link), "plan.json"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(link), run_name="__main__")
+
+    assert ended.value.code == 3
+    assert taken == ["plan.json", ProgrammaticAccessToken(PAT)]
+    assert not job.exists()
+
+
+def test_an_application_without_secrets_is_submitted_as_it_is(lab):
+    options = {name: lab.options[name] for name in ("spark_binary", "spark_conn_id", "work_path")}
+    operator = SnowpipeBulkLoadOperator(
+        task_id="bulk", source={"table": "t"}, table="T", stage="@S", status_poll_interval=0, **options
+    )
+
+    def leave() -> None:
+        plan = lab.yarn.submissions[-1].plan
+        lab.leave(WriteReport(plan["application"], plan["folder"], plan["attempt"]), committed=None)
+
+    lab.yarn.play("RUNNING", leave, SUCCEEDED)
+    with operator.writing(lab.context(), lambda *place: WritePlan(*place, rows=RowsToWrite(table="t"))):
+        (one,) = lab.yarn.submissions
+    assert one.job == write_job_file().read_text()
+    assert lab.leftovers() == []
+
+
+def _secret_in(job: str) -> str:
+    (found,) = (line for line in job.splitlines() if "SNOWPIPE_SECRET" in line)
+    return found.split("'")[3]
 
 
 class TestRefusedBeforeSubmission:
@@ -213,7 +250,6 @@ class TestRefusedBeforeSubmission:
             (None, {"work_path": "/no/such/folder"}, "work_path"),
             (None, {"conf": {"spark.yarn.submit.waitAppCompletion": "true"}}, "drop it"),
             (None, {"yarn_rm_auth": HTTPBasicAuth("u", "p"), "deferrable": True}, "yarn_rm_auth"),
-            (None, {"conf": {"spark.redaction.regex": "password"}}, "secret"),
             (None, {"deploy_mode": "client", "conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
         ],
     )
@@ -404,9 +440,9 @@ class TestAnotherTry:
     def test_a_submission_that_still_runs_on_this_machine_is_stopped_first(self, lab, monkeypatch, tmp_path):
         lab.dies(monkeypatch, "submit")
         place = lab.kept()["snowpipe_application"]
-        properties = str(Path(place["directory"], "submit.properties"))
+        job = str(Path(place["directory"], "snowpipe-job.py"))
         sleeper = "import time; time.sleep(600)"
-        orphan = subprocess.Popen([sys.executable, "-c", sleeper, properties])
+        orphan = subprocess.Popen([sys.executable, "-c", sleeper, job])
         try:
             lab.yarn.play(lab.leave, SUCCEEDED)
             lab.execute()
