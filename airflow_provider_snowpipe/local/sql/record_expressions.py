@@ -150,9 +150,11 @@ class _Compiler:
             return self._path(column, tree)
         if isinstance(tree, exp.Cast) and _is_path(tree.this):
             return self._cast(column, tree)
+        engine_errors.check(tree)
         holder: exp.Expr = exp.Select(expressions=[tree.copy()])
         holder = holder.transform(timestamps.at_start).transform(self._inner_cast).transform(self._leaf)
-        sql = translate.to_duckdb(translate.prepare(self.session, holder.expressions[0]))
+        prepared = translate.prepare(self.session, holder.expressions[0], is_checked=True)
+        sql = translate.to_duckdb(prepared)
         return expression(column, f"({sql})")
 
     def _cast(self, column: Column, tree: exp.Cast) -> Filled:
@@ -342,9 +344,10 @@ def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
         return first if str(written.type) == str(column.type) else _between(written, column, first)
     if _is_streamed_path(tree):
         return _converted(column, tree)
+    engine_errors.check(tree)
     holder: exp.Expr = exp.Select(expressions=[tree.copy()])
     holder = holder.transform(timestamps.at_start).transform(_streamed_text).transform(_row)
-    sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0]))
+    sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0], is_checked=True))
     if column.type.is_semi_structured:
         return f"to_json({sql})"
     return conversions.cast(column, sql)

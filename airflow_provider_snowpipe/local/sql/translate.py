@@ -577,14 +577,16 @@ def to_duckdb(tree: exp.Expr) -> str:
     return tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE)
 
 
-def prepare(session: Session, tree: exp.Expr) -> exp.Expr:
+def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> exp.Expr:
     """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names.
 
+    :param is_checked: what the user wrote went through :func:`engine_errors.check`; some of it is translated.
     :raises SqlError: for functions and tables that a statement cannot reach.
     """
     if isinstance(tree, exp.Select) and tree.args.get("into"):
         raise unsupported("SELECT .. INTO")
-    engine_errors.check(tree)
+    if not is_checked:
+        engine_errors.check(tree)
     name_projections(tree)
     quoted = normalize_identifiers(tree)
     staged_rows.replace_staged_files(session, tree)

@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.spark.sources.registry import (
 from airflow_provider_snowpipe.spark.sources.source import SourcePartition, SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotFoundError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.row_check import BlockLines
 from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
@@ -107,6 +106,9 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: in
     :raises ConfigurationError: if only Spark can read the source
     :raises SourcePositionError: if the source cannot be seen from this machine
     """
+    # It brings PyArrow, for which no DAG file waits that only names an operator.
+    from airflow_provider_snowpipe.streaming.row_check import BlockLines
+
     partitions = open_source(spec, "fail", secrets or SourceSecrets()).partitions()[:_MOST_PARTITIONS]
     share = max(1, count // max(1, len(partitions)))
     found: list[bytes] = []

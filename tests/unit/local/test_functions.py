@@ -230,6 +230,12 @@ def test_execute_immediate_runs_the_text_of_one_statement(sql):
     ("query", "code"),
     [
         ("SELECT NO_SUCH_FUNCTION(1)", "002140"),
+        ("SELECT list_value(1, 2)", "002140"),
+        ("SELECT range(1)", "002140"),
+        ("SELECT * FROM range(3)", "002140"),
+        ("SELECT STRUCT_PACK(a := 1)", "002140"),
+        ("SELECT epoch_ms(1) FROM VALUES (1)", "002140"),
+        ("SELECT strptime('2024', '%Y')", "002140"),
         ("SELECT SOUNDEX('a')", "000002"),
         ("SELECT OBJECT_CONSTRUCT('a', 'b', NULL)", "001003"),
         ("SELECT 1 AS t, TABLE(FLATTEN(PARSE_JSON('[1]')))", "001003"),
