@@ -270,7 +270,7 @@ class ClusterRun:
         :param show: gets the address of the application's page
         :raises RetriesExhaustedError: if the ResourceManager does not answer; nothing is submitted then
         """
-        if not memory.durable:
+        if not memory.may_follow:
             return None
         place = ClusterPlace.of(memory.application())
         if place is None:

@@ -13,7 +13,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self
@@ -39,6 +40,8 @@ _DRIVER_KEY = "snowpipe_driver"
 _APPLICATION_KEY = "snowpipe_application"
 _REJECTED_KEY = "snowpipe_rejected_before"
 _SENT_KEY = "snowpipe_sent"
+_RESUMABLE = "airflow.sdk.bases.resumablejobmixin"
+"""Is there where Airflow keeps a task's state, and only there."""
 _CLOCKS = dt.timedelta(minutes=1)
 """By so much the clocks of Airflow and Snowflake may differ."""
 
@@ -135,18 +138,25 @@ def processes_with(argument: str) -> list[Process]:
     return found
 
 
+@cache
+def _keeps_state() -> bool:
+    return find_spec("airflow.sdk") is not None and find_spec(_RESUMABLE) is not None
+
+
 class DriverMemory:
     """What a task instance knows from one try to the next, in the task state that Airflow has since 3.3.
 
     Before that, and with ``durable=False``, it knows only whether this is a retry, and of which run.
 
     :param context: the task's context
-    :param durable: False forgets everything
+    :param durable: False forgets everything; before Airflow 3.3 the Spark provider sets it to False whatever
+        the author said
     """
 
     def __init__(self, context: Context, *, durable: bool) -> None:
         values: Any = context
-        self.durable = durable
+        self.may_follow = durable or not _keeps_state()
+        """Whether a try may go on with what an earlier one started."""
         self._store = values.get("task_state_store") if durable else None
         self._try_number = max(1, getattr(values.get("ti"), "try_number", 1))
         self._run_began = getattr(values.get("dag_run"), "start_date", None)

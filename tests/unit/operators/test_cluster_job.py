@@ -40,6 +40,7 @@ from tests.fake_snowpipe import PAT, FakeSnowpipe, KilledError
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
 from tests.stream_worker import FileState, TaskInstance
 
+keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 CHANNEL, TARGET = "p_src_a", "1.ndjson:2"
 REPORT = RunReport("app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 2, 50, 0, True),), 1.5)
 PASSING = replace(REPORT, error="service away", error_type="RetriesExhaustedError")
@@ -360,6 +361,7 @@ class TestEnds:
 class TestAnotherTry:
     """Nothing is submitted twice, wherever a worker died."""
 
+    @keeps_state
     def test_before_anything_was_submitted(self, lab, monkeypatch):
         lab.dies(monkeypatch, "submit")
         lab.yarn.play(lab.leave, SUCCEEDED)
@@ -368,6 +370,7 @@ class TestAnotherTry:
         assert len(lab.yarn.submissions) == 1
         assert lab.leftovers() == []
 
+    @keeps_state
     def test_before_the_id_was_kept(self, lab, monkeypatch):
         lab.dies(monkeypatch, "_keep")
         assert lab.kept()["snowpipe_application"]["application_id"] is None
@@ -388,6 +391,7 @@ class TestAnotherTry:
         assert lab.kept() == {}
         assert lab.leftovers() == []
 
+    @keeps_state
     def test_after_it_had_ended_well(self, lab, monkeypatch):
         lab.yarn.play(lab.leave, SUCCEEDED)
         lab.dies(monkeypatch, "follow", after=True)
@@ -395,6 +399,7 @@ class TestAnotherTry:
         assert lab.execute()["rows"] == 2
         assert len(lab.yarn.submissions) == 1
 
+    @keeps_state
     @pytest.mark.parametrize("report", [None, PASSING])
     def test_a_new_one_resumes_after_one_that_failed(self, lab, monkeypatch, report):
         def start_and_fail() -> None:
@@ -437,6 +442,7 @@ class TestAnotherTry:
         lab.execute(durable=False)
         assert len(lab.yarn.submissions) == 2
 
+    @keeps_state
     def test_a_submission_that_still_runs_on_this_machine_is_stopped_first(self, lab, monkeypatch, tmp_path):
         lab.dies(monkeypatch, "submit")
         place = lab.kept()["snowpipe_application"]
@@ -668,7 +674,7 @@ class TestDeferral:
         assert lab.yarn.killed == []
 
         again = self.deferred(lab)
-        assert again.kwargs == deferral.kwargs
+        assert again.trigger.serialize() == deferral.trigger.serialize()
         assert len(lab.yarn.submissions) == 1
 
 
