@@ -62,6 +62,10 @@ types: install ## Strict type check
 docs: install ## Build the documentation into docs/_build; a warning is an error
 	@$(STAGES) test docs
 
+.PHONY: links
+links: install ## Ask every address that the documentation links to whether it answers; needs a network
+	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/links
+
 .PHONY: flaky
 flaky: install ## ROUNDS=20 rounds of the unit tests that wait for something, beside two busy loops
 	@ROUNDS="$(ROUNDS)" scripts/flaky.sh

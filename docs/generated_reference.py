@@ -33,8 +33,6 @@ from sphinx.util import logging
 from airflow_provider_snowpipe import __version__
 
 PACKAGE = "airflow_provider_snowpipe"
-OTHERS = ("airflow", "pyspark", "pyarrow")
-"""Projects whose documentation ours links to."""
 _FIELD = re.compile(r"^:(?P<kind>\w+)(?: (?P<name>\w+))?: ?(?P<text>.*)$")
 _PLACE = re.compile(r"^<!-- generated: (?P<name>[\w-]+)(?: (?P<kind>\w+))? -->$", re.MULTILINE)
 _NEUTRAL_ROLE = re.compile(r":(?:class|func|meth|data|attr):`~?(?:[\w.]*\.)?(?P<name>\w+)`")
@@ -329,11 +327,6 @@ def _resolve(app: Sphinx, env: Any, node: pending_xref, text: nodes.TextElement)
         entry = domain.objects[found[0]]
         return _link(app, node, entry.docname, entry.node_id, text)
     return text if _is_known(node.get("py:module"), node.get("py:class"), target) else None
-
-
-def _leave_as_text(app: Sphinx, env: Any, node: pending_xref, text: nodes.TextElement) -> nodes.Node | None:
-    """Names of other projects are links where their inventories were reached, and text where not."""
-    return text if node.get("reftarget", "").lstrip(".~").split(".")[0] in OTHERS else None
 
 
 def _link(app: Sphinx, node: pending_xref, page: str, anchor: str, text: nodes.Node) -> nodes.reference:
@@ -657,7 +650,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", _process_docstring)
     app.connect("autodoc-process-signature", _process_signature)
     app.connect("missing-reference", _resolve)
-    app.connect("missing-reference", _leave_as_text, priority=900)  # after intersphinx
     app.connect("source-read", _fill)
     app.connect("env-get-outdated", _outdated)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

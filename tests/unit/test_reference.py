@@ -11,6 +11,7 @@ import re
 import runpy
 import sys
 import textwrap
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -315,10 +316,17 @@ def test_what_the_docstring_says_of_the_release_stays(generated):
     assert versions == [[".. versionadded:: 7.1"], [f".. versionadded:: {generated.__version__}"]]
 
 
+_THEIRS = b"""# Sphinx inventory version 2
+# Project: Somebody's
+# Version: 1
+# The remainder of this file is compressed using zlib.
+""" + zlib.compress(b"airflow.sdk.BaseOperator py:class 1 moved.html#$ -\n")
+
+
 @pytest.mark.parametrize(
-    ("content", "linked"), [(b"# Sphinx inventory version 2\n", 5), (b"<html>", 0), (None, 0)]
+    ("content", "page"), [(_THEIRS, "moved.html"), (b"<html>", "api.html"), (None, "api.html")]
 )
-def test_only_projects_that_answer_are_linked(monkeypatch, content, linked):
+def test_names_of_others_are_links_with_a_network_and_without(monkeypatch, content, page):
     def get(address, timeout):
         assert address.endswith("/objects.inv")
         if content is None:
@@ -330,15 +338,10 @@ def test_only_projects_that_answer_are_linked(monkeypatch, content, linked):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(requests, "get", get)
 
-    found = runpy.run_path(str(DOCS / "conf.py"))["intersphinx_mapping"]
-    assert len(found) == linked
-    assert all(Path(file).is_file() for _, file in found.values())
+    from sphinx.util.inventory import InventoryFile
 
+    address, file = runpy.run_path(str(DOCS / "conf.py"))["intersphinx_mapping"]["airflow-sdk"]
 
-@pytest.mark.parametrize(
-    ("target", "is_text"), [("airflow.sdk.BaseOperator", True), ("airflows.Nothing", False)]
-)
-def test_names_of_projects_that_do_not_answer_are_text(generated, target, is_text):
-    found = generated._leave_as_text(None, None, {"reftarget": target}, "text")
-
-    assert found == ("text" if is_text else None)
+    known = InventoryFile.loads(Path(file).read_bytes(), uri=address).data["py:class"]
+    assert known["airflow.sdk.BaseOperator"].uri == f"{address}{page}#airflow.sdk.BaseOperator"
+    assert known["airflow.sdk.BaseSensorOperator"].uri.startswith(f"{address}api.html#")
