@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.spark.submit.source import KafkaBacklog, file_source, is_kafka
+from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_source, has_backlog
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -220,14 +220,14 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             load_policy({**able, **(self.policy or {}), "path": self.path}, self.costs, loads),
             None if before is None else path_before(before),
             may_lack_table=self.create_table is not None,
-            backlog=self._backlog() if is_kafka(self.source) else None,
+            backlog=self._backlog() if has_backlog(self.source) else None,
             options=self.options or {},
             file_pipe=self.file_pipe,
         )
 
-    def _backlog(self) -> KafkaBacklog:
+    def _backlog(self) -> SourceBacklog:
         prefix, may_lack = self.channel_prefix or self.dag_id, self.create_table is not None
-        return KafkaBacklog(self._source, self._pipe_hook().channel_statuses, prefix, may_lack)
+        return SourceBacklog(self._source, self._pipe_hook().channel_statuses, prefix, may_lack)
 
     def _file_loading(self, context: Context, *, resumed: bool = False) -> FileLoading:
         from airflow_provider_snowpipe.operators.file_loading import FileLoading

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
     from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
-    from airflow_provider_snowpipe.spark.submit.source import KafkaBacklog
+    from airflow_provider_snowpipe.spark.submit.source import SourceBacklog
 
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class LoadChoice:
     :param policy: the author's side
     :param before: the path of the run before
     :param may_lack_table: True where the stream makes the table
-    :param backlog: the records of a Kafka source, None where it is something else
+    :param backlog: what a source holds that can be asked for it, such as Kafka topics; None for any other
     :param options: the author's options of COPY
     :param file_pipe: the pipe that may take the files
     """
@@ -58,7 +58,7 @@ class LoadChoice:
     policy: LoadPolicy
     before: LoadPath | None = None
     may_lack_table: bool = False
-    backlog: KafkaBacklog | None = None
+    backlog: SourceBacklog | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     file_pipe: str | None = None
 

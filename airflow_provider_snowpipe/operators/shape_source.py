@@ -22,11 +22,10 @@ from airflow_provider_snowpipe.routing.probes import (
     past_loads_shape,
 )
 from airflow_provider_snowpipe.spark.submit.source import (
-    KAFKA_SCHEME,
-    KafkaBacklog,
+    SourceBacklog,
+    addressed_source,
     connected_source,
-    is_kafka,
-    kafka_source,
+    has_backlog,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -65,9 +64,8 @@ class ShapeSource:
             source = source.as_json()
         if isinstance(source, str) and source.lstrip().startswith("{"):
             source = _json(source)
-        if isinstance(source, str) and source.startswith(KAFKA_SCHEME):
-            source = kafka_source(source)
-        if is_kafka(source):
+        source = addressed_source(source)
+        if has_backlog(source):
             return self._backlog(source).shape(known)
         if isinstance(source, Mapping):
             return DataShape.from_json({**source, **known})
@@ -85,9 +83,9 @@ class ShapeSource:
             return listing_shape(self._objects(source), now, **known)
         return folder_shape(source, now, **known)
 
-    def _backlog(self, source: Mapping[str, Any]) -> KafkaBacklog:
-        return KafkaBacklog(
-            lambda: connected_source(source, BaseHook.get_connection, self.kafka_conn_id),
+    def _backlog(self, source: Mapping[str, Any]) -> SourceBacklog:
+        return SourceBacklog(
+            lambda: connected_source(source, BaseHook.get_connection, {"kafka": self.kafka_conn_id}),
             None if self.hook.table is None else self.hook.channel_statuses,
             self.channel_prefix,
         )

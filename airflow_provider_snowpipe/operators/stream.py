@@ -466,7 +466,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     def _source(self) -> tuple[SourceSpec, SourceSecrets]:
         """What to read, and the secrets that no plan holds."""
         return connected_source(
-            self.source, BaseHook.get_connection, self.kafka_conn_id, self.iceberg_conn_id
+            self.source,
+            BaseHook.get_connection,
+            {"kafka": self.kafka_conn_id, "iceberg": self.iceberg_conn_id},
         )
 
     def _first_look(self, sent: SubmittedLoad) -> SubmittedLoad | None:

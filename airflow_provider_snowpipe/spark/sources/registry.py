@@ -31,6 +31,7 @@ _SOURCES = {
     "kafka": "kafka.spec:KafkaSource",
     "table": "tables.spec:TableSource",
 }
+_SCHEMES = {"kafka://": "kafka"}
 
 
 def source_spec(values: Any) -> SourceSpec:
@@ -61,6 +62,15 @@ def spec_class(values: Any) -> type[SourceSpec]:
             return found
     known = sorted({*_SOURCES, *entry_points(group=ENTRY_POINTS).names})
     raise ConfigurationError(f"source kind is {kind!r}: it must be one of {known}")
+
+
+def spec_of_address(address: str) -> type[SourceSpec] | None:
+    """The class of the spec whose addresses begin so, None where there is none.
+
+    :param address: a URL, or anything else
+    """
+    kind = next((kind for scheme, kind in _SCHEMES.items() if address.startswith(scheme)), None)
+    return None if kind is None else _own_spec(kind)
 
 
 def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecrets = _NO_SECRETS) -> Source:

@@ -46,6 +46,21 @@ class SourceSpec(TypedArgument, ABC):
     stream_class: ClassVar[str | None] = None
     """``module:name`` of the data source for ``readStream``, None where there is none."""
     takes_connection: ClassVar[bool] = False
+    backlog_shape: ClassVar[str | None] = None
+    """``module:name`` of the function that tells a router the shape of what is beyond the committed tokens.
+
+    It takes the spec, the secrets, the first part of the channels' names, a function that gives the committed
+    tokens of channels by their names, and what else is known of the data. None where the source cannot tell.
+    """
+
+    @staticmethod
+    def from_address(address: str) -> dict[str, Any]:
+        """Read an address of the source, for those that the registry knows by a scheme.
+
+        :param address: a URL
+        :raises ConfigurationError: if it lacks a part
+        """
+        raise NotImplementedError
 
     @staticmethod
     def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.routing.data_shape import DataShape
-from airflow_provider_snowpipe.routing.probes import backlog_shape
 from airflow_provider_snowpipe.spark.sources.registry import (
     DEFAULT_KIND,
     open_source,
     source_spec,
     spec_class,
+    spec_of_address,
 )
 from airflow_provider_snowpipe.spark.sources.source import SourcePartition, SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotFoundError
@@ -21,39 +22,35 @@ from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
-    from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
     from airflow_provider_snowpipe.streaming.status import ChannelStatus
 
 
 def connected_source(
     source: Any,
     get_connection: Callable[[str], Any],
-    kafka_conn_id: str | None = None,
-    iceberg_conn_id: str | None = None,
+    arguments: Mapping[str, str | None] | None = None,
 ) -> tuple[SourceSpec, SourceSecrets]:
     """Build a source from its rendered dictionary, and complete it from the connection that it names.
 
     :param source: the dictionary
     :param get_connection: the Airflow connection of an id
-    :param kafka_conn_id: the operator's deprecated argument
-    :param iceberg_conn_id: the operator's deprecated argument
+    :param arguments: the operator's deprecated arguments ``<kind>_conn_id``, by kind
     :returns: the source without a secret, and the secrets
     :raises ConfigurationError: if the source is wrong, or an argument names a connection of another kind
     """
     if not isinstance(source, Mapping):
         return source_spec(source), SourceSecrets()
-    given, own = kafka_conn_id or iceberg_conn_id, source.get("conn_id")
-    if given:
-        kind = "kafka" if kafka_conn_id else "iceberg"
-        if own and given != own:
-            raise ConfigurationError(
-                f"source conn_id is {own!r}, and {kind}_conn_id is {given!r}: drop the latter"
-            )
-        if source.get("kind") != kind:
-            raise ConfigurationError(
-                f"{kind}_conn_id is {given!r} and the source's kind is {source.get('kind')!r}: the argument "
-                f"is for the kind {kind!r}"
-            )
+    own = source.get("conn_id")
+    kind, given = next(((kind, one) for kind, one in (arguments or {}).items() if one), (None, None))
+    if given and own and given != own:
+        raise ConfigurationError(
+            f"source conn_id is {own!r}, and {kind}_conn_id is {given!r}: drop the latter"
+        )
+    if given and source.get("kind") != kind:
+        raise ConfigurationError(
+            f"{kind}_conn_id is {given!r} and the source's kind is {source.get('kind')!r}: the argument "
+            f"is for the kind {kind!r}"
+        )
     conn_id = given or own
     spec = spec_class(source)
     if not conn_id or not spec.takes_connection:
@@ -134,48 +131,36 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: in
     return FirstRows(found, types)
 
 
-# -- What Kafka topics hold beyond the committed tokens of their channels, as the shape of a load --------
+# -- What a source holds beyond the committed tokens of its channels, as the shape of a load --------------
 
-KAFKA_SCHEME = "kafka://"
 _SIZED = ("rows", "bytes")
 
 
-def is_kafka(source: Any) -> bool:
-    """True for the source of a stream from Kafka topics.
+def addressed_source(source: Any) -> Any:
+    """The dictionary of a source that the author gives as an address, such as ``kafka://host:port/topic``.
+
+    :param source: the address; anything else is returned as it is
+    :raises ConfigurationError: if the address lacks a part
+    """
+    spec = spec_of_address(source) if isinstance(source, str) else None
+    return source if spec is None else spec.from_address(source)
+
+
+def has_backlog(source: Any) -> bool:
+    """True for the dictionary of a source that says what it holds beyond the committed tokens.
 
     :param source: the source as the author gives it
     """
-    return isinstance(source, Mapping) and source.get("kind") == "kafka"
-
-
-def kafka_source(address: str) -> dict[str, Any]:
-    """Read ``kafka://host:port[,host:port]/topic[,topic]``.
-
-    :param address: the text
-    :raises ConfigurationError: if it names no broker or no topic
-    """
-    brokers, _, topics = address.removeprefix(KAFKA_SCHEME).partition("/")
-    named = [one for one in topics.split(",") if one]
-    if not brokers or not named:
-        raise ConfigurationError(f"source is {address!r}: give {KAFKA_SCHEME}<host>:<port>/<topic>[,<topic>]")
-    return {"kind": "kafka", "bootstrap_servers": brokers, "topics": named}
-
-
-def is_sized(known: Mapping[str, Any]) -> bool:
-    """True where the author says how much there is, so that no broker need be asked.
-
-    :param known: parameters of :class:`DataShape`
-    """
-    return known.get("bounded") is False or any(known.get(name) is not None for name in _SIZED)
+    return isinstance(source, Mapping) and "kind" in source and spec_class(source).backlog_shape is not None
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaBacklog:
-    """The records of topics that are not in a table yet.
+class SourceBacklog:
+    """The rows of a source that are not in a table yet.
 
-    :param connect: completes the source of a stream, of ``kind="kafka"``, with its connection
+    :param connect: completes the source, one with a ``backlog_shape``, with its connection
     :param statuses: of channels of the table's default pipe, which say how far each partition is; None counts
-        from the offsets of the source's group, or from the source's ``start``
+        from where the source begins
     :param channel_prefix: the first part of the channels' names
     :param may_lack_table: True where the stream makes the table
     """
@@ -186,63 +171,28 @@ class KafkaBacklog:
     may_lack_table: bool = False
 
     def shape(self, known: Mapping[str, Any]) -> DataShape:
-        """Ask the brokers for the topics' ends, and the service for the tokens; reads a few records.
-
-        Bytes are those of the records' values, estimated from some of them.
+        """Ask the source for its ends, and the service for the tokens; asks nobody where the author says all.
 
         :param known: what else is known of the data: parameters of :class:`DataShape`
-        :raises ConfigurationError: if the source is none, or ``confluent-kafka`` is not installed
-        :raises SourceUnavailableError: if no broker answers
+        :raises ConfigurationError: if the source is none, or the package that asks it is not installed
+        :raises SourceUnavailableError: if it does not answer
         """
-        if is_sized(known):
+        if known.get("bounded") is False or any(known.get(name) is not None for name in _SIZED):
             return DataShape.from_json(dict(known))
-        partitions = self._partitions()
-        committed = self._next_offsets(partitions)
-        places = {one.name: (committed[one.name], one.bounds.earliest, one.bounds.end) for one in partitions}
-        return backlog_shape(places, self._mean_bytes(partitions, committed), **known)
-
-    def _partitions(self) -> tuple[KafkaPartition, ...]:
-        from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaSource
-        from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource as KafkaSpec
-
         spec, secrets = self.connect()
-        assert isinstance(spec, KafkaSpec)  # noqa: S101  is_kafka() has said so
-        source = KafkaSource(spec, "skip")
-        source.take_secrets(secrets)
-        return source.partitions()
+        shape: DataShape = resolve_name(str(spec.backlog_shape))(
+            spec, secrets, self.channel_prefix, self._committed, known
+        )
+        return shape
 
-    def _next_offsets(self, partitions: tuple[KafkaPartition, ...]) -> dict[str, int]:
-        """The next offset to load of each partition."""
-        from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-
-        found = {one.name: one.first for one in partitions}
-        if self.statuses is None or not partitions:
-            return found
-        spec = partitions[0].spec
-        prefix = spec.channel_prefix or self.channel_prefix
-        if prefix is None:
-            return found
-        channels = {spec.channel(prefix, spec.default_name, one.name): one.name for one in partitions}
+    def _committed(self, channels: Sequence[str]) -> dict[str, str]:
+        """The committed offset tokens of those channels that have one."""
+        if self.statuses is None or not channels:
+            return {}
         try:
-            statuses = self.statuses(list(channels))
+            statuses = self.statuses(channels)
         except PipeNotFoundError:
             if not self.may_lack_table:
                 raise
-            statuses = {}
-        for channel, name in channels.items():
-            token = statuses[channel].committed if channel in statuses else None
-            if token is not None:
-                found[name] = IntegerOffset.parse(token, channel=channel).value + 1
-        return found
-
-    def _mean_bytes(
-        self, partitions: tuple[KafkaPartition, ...], committed: Mapping[str, int]
-    ) -> float | None:
-        from airflow_provider_snowpipe.spark.sources.kafka.cluster import KafkaCluster
-
-        starts = {one.name: max(committed[one.name], one.bounds.earliest) for one in partitions}
-        longest = max(partitions, key=lambda one: one.bounds.end - starts[one.name], default=None)
-        if longest is None or longest.bounds.end <= starts[longest.name]:
-            return None
-        with KafkaCluster(longest.settings) as cluster:
-            return cluster.mean_bytes((longest.topic, longest.number), starts[longest.name])
+            return {}
+        return {name: one.committed for name, one in statuses.items() if one.committed is not None}

@@ -55,7 +55,7 @@ def test_address_and_password_are_taken_apart(monkeypatch, connection, options, 
 
 def test_connection_is_for_an_iceberg_source_only():
     with pytest.raises(ConfigurationError, match="'delta'"):
-        connected_source({"kind": "delta"}, BaseHook.get_connection, iceberg_conn_id="lake")
+        connected_source({"kind": "delta"}, BaseHook.get_connection, {"iceberg": "lake"})
 
 
 def test_stream_operator_takes_the_catalog_from_its_connection(monkeypatch):

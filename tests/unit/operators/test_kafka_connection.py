@@ -74,4 +74,4 @@ def test_callback_in_the_connection_is_refused_by_name(monkeypatch):
 
 def test_connection_is_for_a_kafka_source_only():
     with pytest.raises(ConfigurationError, match="kind is None"):
-        connected_source({"path": "/data"}, BaseHook.get_connection, kafka_conn_id="events")
+        connected_source({"path": "/data"}, BaseHook.get_connection, {"kafka": "events"})

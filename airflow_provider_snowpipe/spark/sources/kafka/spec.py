@@ -95,6 +95,16 @@ class KafkaSource(SourceSpec):
         "airflow_provider_snowpipe.spark.sources.kafka.stream:KafkaDataSource"
     )
     takes_connection: ClassVar[bool] = True
+    backlog_shape: ClassVar[str | None] = "airflow_provider_snowpipe.spark.sources.kafka.backlog:topics_shape"
+
+    @staticmethod
+    def from_address(address: str) -> dict[str, Any]:
+        """Read ``kafka://host:port[,host:port]/topic[,topic]``."""
+        brokers, _, topics = address.partition("://")[2].partition("/")
+        named = [one for one in topics.split(",") if one]
+        if not brokers or not named:
+            raise ConfigurationError(f"source is {address!r}: give kafka://<host>:<port>/<topic>[,<topic>]")
+        return {"kind": "kafka", "bootstrap_servers": brokers, "topics": named}
 
     @staticmethod
     def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
