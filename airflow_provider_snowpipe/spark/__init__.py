@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.datasource import DataSource
 
 
 def job_file() -> Path:
@@ -26,19 +25,16 @@ def write_job_file() -> Path:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("snowpipe")`` and ``format("snowpipe_kafka")`` known to a Spark session.
+    """Make ``format("snowpipe")`` known to a Spark session.
 
-    Where this package is installed for the driver's Python, PySpark finds the formats by itself, through the
-    modules ``pyspark_snowpipe`` and ``pyspark_snowpipe_kafka``; calling this as well does no harm.
+    Where this package is installed for the driver's Python, PySpark finds the format by itself, through the
+    module ``pyspark_snowpipe``; calling this as well does no harm.
 
     :param spark: the session
     """
     from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
-    from airflow_provider_snowpipe.spark.sources.registry import streams
 
-    data_sources: list[type[DataSource]] = [SnowpipeDataSource, *streams()]
-    for data_source in data_sources:
-        spark.dataSource.register(data_source)
+    spark.dataSource.register(SnowpipeDataSource)
 
 
 def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:

@@ -95,24 +95,14 @@ def standing_credentials(path: str | os.PathLike[str] | None) -> Credentials:
     :raises ConfigurationError: if there are none, or the file is missing or readable by others
     :raises AuthenticationError: if the private key cannot be read
     """
-    return standing_secrets(path)[0]
-
-
-def standing_secrets(path: str | os.PathLike[str] | None) -> tuple[Credentials, SourceSecrets]:
-    """Read credentials that stay where they are, with the source's secrets that lie beside them.
-
-    :param path: as for :func:`standing_credentials`
-    :raises ConfigurationError: if there are none, or the file is missing or readable by others
-    :raises AuthenticationError: if the private key cannot be read
-    """
     remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.credentials"
     found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
     if found:
         body, name = _read_private(found, remedy), f"credentials file {os.fspath(found)!r}"
-        return _from_mapping(body, name, remedy)
+        return _from_mapping(body, name, remedy)[0]
     text = os.environ.get(CREDENTIALS_VARIABLE)
     if text:
-        return _from_mapping(text.encode(), f"environment variable {CREDENTIALS_VARIABLE}", remedy)
+        return _from_mapping(text.encode(), f"environment variable {CREDENTIALS_VARIABLE}", remedy)[0]
     raise ConfigurationError(
         f"there are no credentials: name a credentials file, or set {CREDENTIALS_FILE_VARIABLE} (its path) "
         f"or {CREDENTIALS_VARIABLE} (what it holds) in the driver's environment"

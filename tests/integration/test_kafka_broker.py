@@ -1,9 +1,10 @@
 """The Kafka source on a real Apache Kafka broker: transactions, compaction, retention, rights, groups.
 
-Beside it, in real Spark: Spark's own Kafka source, and our stream.
+Beside it, in real Spark: Spark's own Kafka source, in a job and as a stream.
 """
 
 import json
+import shutil
 import time
 from dataclasses import replace
 
@@ -296,24 +297,36 @@ def test_sparks_own_source_is_chosen_where_its_jars_are_and_loads_the_same_as_th
     assert by_spark["topic"] == by_client["topic"] == topic
 
 
-def test_stream_leaves_out_aborted_transactions_and_goes_on_where_a_job_has_ended(
+def test_stream_of_sparks_own_source_is_exact_by_the_tokens_with_its_checkpoint_and_without(
     broker, topic, spark, local_service, tmp_path
 ):
+    spark_kafka_jars()
     service = local_service
     door = Door(service, topic, tmp_path / "credentials.json", columns="ID NUMBER, NOTE VARCHAR").create()
     stream = TopicStream(spark, door, broker.address, topic, tmp_path / "checkpoint")
     create_topic(broker.address, topic, 2)
     transaction(broker.address, topic, range(100), end="commit")
+    transaction(broker.address, topic, range(9000, 9100), end="abort")
     produce(broker.address, topic, numbered(range(100, 200)), partition=1)
+
+    assert stream.run(maxOffsetsPerTrigger=150) == 200
+    assert stream.tokens(2) == ["99", "99"]
+    assert sorted(door.ids()) == list(range(200))
+
+    produce(broker.address, topic, numbered(range(200, 210)), partition=1)
     spec = source_spec({"kind": "kafka", "bootstrap_servers": broker.address, "topics": [topic]})
     job = SparkJob(service, tmp_path / "runs", topic, spec, {"channel_prefix": door.prefix})
-    run = load(job, spark.sparkContext)
-    assert [one.rows for one in run.channels] == [100, 100]
-    transaction(broker.address, topic, range(9000, 9100), end="abort")
-    transaction(broker.address, topic, range(200, 205), end="commit")
+    assert [one.rows for one in load(job, spark.sparkContext).channels] == [0, 10]
+    produce(broker.address, topic, numbered(range(210, 215)), partition=1)
+    assert stream.run() == 15, "Spark goes by its checkpoint, and the sink by the tokens"
+    assert sorted(door.ids()) == list(range(215))
 
-    assert stream.run(groupId=f"g-{topic}") == 5
-    assert sorted(door.ids()) == list(range(205))
+    stream.forget_commit(stream.batches()[-1])
+    assert stream.run() == 15
+    shutil.rmtree(stream.checkpoint)
+    produce(broker.address, topic, numbered(range(215, 218)), partition=0)
+    assert stream.run() == 218
+    assert sorted(door.ids()) == list(range(218))
 
 
 def _admin(broker):

@@ -18,11 +18,14 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.kafka import spark_reader
 from airflow_provider_snowpipe.spark.sources.kafka.spec import connector_prefix
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from tests.spark_deeds import Deed, deeds_of, doing
+from tests.spark_groups import LIMITS, load
 from tests.spark_job import SparkJob, ids_in, numbered_name
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from tests.kafka_topics import MockCluster, group_offsets, numbered, produce
+from tests.kafka_topics import MockCluster, group_offsets, keyed_records, numbered, produce
 
 pytestmark = pytest.mark.spark
 PARTITIONS = 4
@@ -99,6 +102,48 @@ def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, clus
         for row in rows
         if int(row["ID"]) < 4000
     )
+
+
+def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
+    spark, cluster, local_service, tmp_path
+):
+    service, topic = local_service, numbered_name("KILLED")
+    letters = f"{topic}-rejected"
+    cluster.make_topic(topic)
+    cluster.make_topic(letters)
+    service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
+    bad = [row for row in range(800) if row % 100 == 1]
+    values = [json.dumps({"ID": f"no {row}" if row in bad else row}).encode() for row in range(800)]
+    produce(cluster.address, topic, values, partition=lambda row: row % PARTITIONS)
+    source = {
+        "kind": "kafka",
+        "bootstrap_servers": cluster.address,
+        "topics": [topic],
+        "timeout_seconds": 30.0,
+    }
+    options = {
+        "on_error": "dead_letter",
+        "dead_letter_path": f"kafka:{letters}",
+        "columns": (TableColumn("ID", "NUMBER(38,0)"), TableColumn("NOTE", "VARCHAR")),
+        "limits": LIMITS,
+    }
+    job = SparkJob(service, tmp_path / "runs", topic, source_spec(source), options)
+    deeds = deeds_of(tmp_path / "deeds", [Deed("kill-worker", "received", f"{topic}_1")])
+
+    with doing(deeds):
+        run = load(job, spark.sparkContext)
+
+    assert len(deeds.notes("kill-worker")) == 1
+    rows = [int(row["ID"]) for row in service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{topic}")]
+    for number in range(PARTITIONS):
+        wanted = [row for row in range(number, 800, PARTITIONS) if row not in bad]
+        assert [row for row in rows if row % PARTITIONS == number] == wanted
+    assert len(rows) == 800 - len(bad)
+    assert [one.committed for one in run.channels] == [True] * PARTITIONS
+    found = keyed_records(cluster.address, letters, len(bad))
+    assert {(key, value) for key, value, _ in found} == {
+        (f"test_{topic}_1:{row // PARTITIONS}", json.dumps({"ID": f"no {row}"})) for row in bad
+    }
 
 
 CONNECTOR = """

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
-from airflow_provider_snowpipe.spark.sources.kafka.stream import StreamOptions
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "load-kafka.md").read_text()
 (CONNECTION,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
@@ -32,14 +32,12 @@ def test_snippet_describes_a_kafka_source_without_a_secret(monkeypatch, snippet)
         assert set(secrets.values) == {"sasl.password", "schema.registry.basic.auth.user.info"}
 
 
-def test_stream_on_the_page_writes_to_the_channels_that_it_reads_the_tokens_of():
-    common = dict(re.findall(r'^    "(\w+)": "(.*)",$', STREAM, re.MULTILINE))
-    read, written = STREAM.split("writeStream")
-    options = [dict(re.findall(r'\.option\("(\w+)", "(.*)"\)', part)) for part in (read, written)]
+def test_stream_on_the_page_goes_on_from_the_channels_of_a_job():
+    written = STREAM.split("writeStream")[1]
+    sink = WriteOptions.parse(dict(re.findall(r'\.option\("(\w+)", "(.*)"\)', written)))
+    source = source_spec({"kind": "kafka", "bootstrap_servers": "k1:9092", "topics": ["orders"]})
 
-    source = StreamOptions.parse({**common, **options[0]})
-    sink = WriteOptions.parse({**common, **options[1]})
-
-    assert source.channel("orders_3") == sink.channel("orders_3") == "shop_orders_3"
-    assert source.pipe == sink.pipe
+    assert sink.channel("orders_3") == source.channel("shop", source.default_name, "orders_3")
     assert (sink.channel_column, sink.offset_column) == ("channel", "offset")
+    assert set(sink.omit_columns) == {"channel", "offset"}
+    sink.refuse_unknown_spread()

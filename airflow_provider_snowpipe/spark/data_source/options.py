@@ -247,7 +247,7 @@ class WriteOptions:
             )
         return self.batch_id
 
-    def refuse_unknown_spread(self, *, from_source: bool) -> None:
+    def refuse_unknown_spread(self) -> None:
         """Refuse what only a look at the plan could allow, for whoever sees none.
 
         A token that is a row's own value has no digest of the rows before it. With a channel column, rows of
@@ -255,10 +255,9 @@ class WriteOptions:
         several partitions as channels, a row that lies in another one than before is lost where that one's
         token is past it, and sent twice where it is not. No later run can tell.
 
-        :param from_source: True if our streaming source gives the channels, each in a partition of its own
         :raises ConfigurationError: naming the remedy
         """
-        if self.offset_column is None or self.fixed_spread or from_source or self.partitions == 1:
+        if self.offset_column is None or self.fixed_spread or self.partitions == 1:
             return
         if self.channel_column is None:
             raise ConfigurationError(

@@ -20,8 +20,6 @@ _PLAIN = re.compile(
 )
 _INTEGERS = ("byte", "short", "integer", "long")
 _KEYS = re.compile(r"byte|short|integer|long|string( collate .*)?|char\(\d+\)|varchar\(\d+\)|date")
-SOURCE_PARTITION = "snowpipe.source-partition"
-"""Metadata of a column that names the partition of its row in a stream's source."""
 _REMEDIES = (
     (
         "variant",
@@ -80,18 +78,6 @@ def unknown_columns(
             "omit them (omitColumns), or add them to the table"
         )
     return unknown
-
-
-def is_source_partition(schema: Mapping[str, Any], options: WriteOptions) -> bool:
-    """True where a streaming source of ours named the rows' channels: one for each partition that it reads.
-
-    :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
-    :param options: which column names the channel
-    """
-    return any(
-        field["name"] == options.channel_column and SOURCE_PARTITION in (field.get("metadata") or {})
-        for field in schema["fields"]
-    )
 
 
 def is_integer(schema: Mapping[str, Any], column: str | None) -> bool:

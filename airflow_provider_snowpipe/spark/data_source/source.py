@@ -33,7 +33,6 @@ from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, QUER
 from airflow_provider_snowpipe.spark.data_source.schema import (
     check_schema,
     is_integer,
-    is_source_partition,
     unknown_columns,
     variant_columns,
 )
@@ -112,7 +111,7 @@ class SnowpipeDataSource(DataSource):
         return StreamWriter(options, *self._prepared(schema, options))
 
     def _prepared(self, schema: StructType, options: WriteOptions) -> tuple[Prepared, RowForm]:
-        options.refuse_unknown_spread(from_source=is_source_partition(schema.jsonValue(), options))
+        options.refuse_unknown_spread()
         form = RowForm.of(schema, options)
         prepared = prepare(options, integer_offsets=form.integer_offsets)
         unknown = unknown_columns(schema.jsonValue(), options, prepared.columns)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_snowpipe.spark.sources.source import (
     OnDataLoss,
@@ -14,9 +14,6 @@ from airflow_provider_snowpipe.spark.sources.source import (
     SourceSpec,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSource
 
 _NO_SECRETS = SourceSecrets()
 DEFAULT_KIND = "files"
@@ -83,14 +80,6 @@ def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecre
     source: Source = resolve_name(spec.source_class)(spec, on_data_loss)
     source.take_secrets(secrets)
     return source
-
-
-def streams() -> Iterator[type[DataSource]]:
-    """The data sources for ``readStream`` that sources have."""
-    for kind in _SOURCES:
-        stream = _own_spec(kind).stream_class
-        if stream is not None:
-            yield resolve_name(stream)
 
 
 def _own_spec(kind: str) -> type[SourceSpec]:

@@ -43,8 +43,6 @@ class SourceSpec(TypedArgument, ABC):
     kind: str
     source_class: ClassVar[str]
     """``module:name`` of the :class:`Source`, or of what makes it, from the spec and ``on_data_loss``."""
-    stream_class: ClassVar[str | None] = None
-    """``module:name`` of the data source for ``readStream``, None where there is none."""
     takes_connection: ClassVar[bool] = False
     backlog_shape: ClassVar[str | None] = None
     """``module:name`` of the function that tells a router the shape of what is beyond the committed tokens.

@@ -91,9 +91,6 @@ class KafkaSource(SourceSpec):
     conn_id: str | None = None
     kind: Literal["kafka"] = "kafka"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.kafka.spark_reader:kafka_source"
-    stream_class: ClassVar[str | None] = (
-        "airflow_provider_snowpipe.spark.sources.kafka.stream:KafkaDataSource"
-    )
     takes_connection: ClassVar[bool] = True
     backlog_shape: ClassVar[str | None] = "airflow_provider_snowpipe.spark.sources.kafka.backlog:topics_shape"
 

@@ -21,7 +21,6 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
 )
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER
-from airflow_provider_snowpipe.spark.data_source.schema import SOURCE_PARTITION, is_source_partition
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch, Finding
 from airflow_provider_snowpipe.streaming.errors import (
@@ -476,26 +475,24 @@ def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent
 
 
 @pytest.mark.parametrize(
-    ("more", "metadata", "refused"),
+    ("more", "refused"),
     [
-        ({"channelColumn": "K", "offsetColumn": "ID"}, {}, True),
-        ({"channelColumn": "K", "offsetColumn": "ID"}, {SOURCE_PARTITION: True}, False),
-        ({"channelColumn": "K", "offsetColumn": "ID", "fixedSpread": "true"}, {}, False),
-        ({"channelColumn": "K"}, {}, False),
-        ({"partitions": "2", "offsetColumn": "ID"}, {}, True),
-        ({"partitions": "2", "offsetColumn": "ID", "fixedSpread": "true"}, {}, False),
-        ({"partitions": "1", "offsetColumn": "ID"}, {}, False),
-        ({"partitions": "2"}, {}, False),
+        ({"channelColumn": "K", "offsetColumn": "ID"}, True),
+        ({"channelColumn": "K", "offsetColumn": "ID", "fixedSpread": "true"}, False),
+        ({"channelColumn": "K"}, False),
+        ({"partitions": "2", "offsetColumn": "ID"}, True),
+        ({"partitions": "2", "offsetColumn": "ID", "fixedSpread": "true"}, False),
+        ({"partitions": "1", "offsetColumn": "ID"}, False),
+        ({"partitions": "2"}, False),
     ],
-    ids=["both", "kafka", "promised", "channel", "offset", "offset-promised", "one-channel", "digest"],
+    ids=["both", "promised", "channel", "offset", "offset-promised", "one-channel", "digest"],
 )
-def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan(more, metadata, refused):
+def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan(more, refused):
     given = {"accountUrl": URL, "database": "DB", "schema": "S", "table": "T", "channelPrefix": "ds"}
     options = WriteOptions.parse({**given, **more})
-    schema = {"fields": [{"name": "K", "metadata": metadata}, {"name": "ID", "metadata": metadata}]}
 
     with pytest.raises(ConfigurationError, match="write_checked") if refused else nullcontext():
-        options.refuse_unknown_spread(from_source=is_source_partition(schema, options))
+        options.refuse_unknown_spread()
 
 
 class TestFindings:
