@@ -10,12 +10,10 @@ import random
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.kafka import spark_reader
 from airflow_provider_snowpipe.spark.sources.kafka.spec import connector_prefix
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -57,7 +55,6 @@ def job(local_service, tmp_path, topic, cluster, shared_spark):
             "topics": [topic],
             "group_id": f"g-{topic}",
             "metadata": ["partition", "offset"],
-            "reader": "client",
             "timeout_seconds": 20.0,
         }
     )
@@ -70,14 +67,12 @@ def _all(topic):
     return tuple(str(number) for number in range(PARTITIONS))
 
 
-def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, cluster, monkeypatch):
-    monkeypatch.setattr(spark_reader, "missing_jars", lambda _: ["spark-sql-kafka"])
+def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, cluster):
     produce(cluster.address, topic, numbered(range(4000)), partition=lambda row: row % PARTITIONS)
 
-    first = job.run(source=replace(job.source, reader="auto"))
+    first = job.run()
 
     assert first.code == 0, first.err[-3000:]
-    assert "snowpipe reader client" in first.out, "Spark has no Kafka source of its own"
     assert ids_in(job.service, topic) == list(range(4000))
     assert job.committed(*_all(topic)) == dict.fromkeys(_all(topic), "999")
     assert [(c.channel, c.partition, c.rows, c.committed) for c in first.report.channels] == [

@@ -292,9 +292,8 @@ class TestKafka:
             lab.snowpipe.channel(f"p_t_{number}", committed="9")
         return lambda: produce(cluster.address, "t", numbered(range(1)), partition=lambda _: 1)
 
-    @pytest.mark.parametrize("reader", ["auto", "client", "spark"])
-    def test_tokens_at_the_ends_need_no_spark(self, lab, kafka, reader):
-        assert not lab.starts_spark(source={**lab.options["source"], "reader": reader})
+    def test_tokens_at_the_ends_need_no_spark(self, lab, kafka):
+        assert not lab.starts_spark()
 
     def test_one_record_more_starts_spark(self, lab, kafka):
         kafka()

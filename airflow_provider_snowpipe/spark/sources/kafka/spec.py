@@ -58,9 +58,7 @@ class KafkaSource(SourceSpec):
     :param connector_name: the name of a Snowflake Kafka connector whose channels the job takes over, as its
         configuration says it: it makes the channels' prefix, and the group where ``group_id`` is None
     :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``; None for the connection's
-    :param reader: ``client`` reads with librdkafka in each task; ``spark`` with Spark's own Kafka source,
-        whose jar the cluster has; ``auto`` with Spark's where the session has its jars and the Java client
-        has a word for each of ``options``, else with librdkafka
+    :param reader: deprecated: librdkafka reads the topics, whatever it says
     :param timeout_seconds: seconds that a broker may say nothing at all
     :param options: further settings of librdkafka, none of them a secret
     :param conn_id: the Airflow connection with the brokers' addresses and credentials, of the type ``kafka``;
@@ -85,12 +83,12 @@ class KafkaSource(SourceSpec):
     group_id: str | None = None
     connector_name: str | None = None
     schema_registry_url: str | None = None
-    reader: Literal["auto", "client", "spark"] = "client"
+    reader: Literal["auto", "client", "spark"] | None = None
     timeout_seconds: float = 60.0
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     conn_id: str | None = None
     kind: Literal["kafka"] = "kafka"
-    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.kafka.spark_reader:kafka_source"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.kafka.reader:KafkaSource"
     takes_connection: ClassVar[bool] = True
     backlog_shape: ClassVar[str | None] = "airflow_provider_snowpipe.spark.sources.kafka.backlog:topics_shape"
 
@@ -154,6 +152,12 @@ class KafkaSource(SourceSpec):
                 f"source malformed={self.malformed!r} is deprecated: leave it out, and choose by on_error: "
                 "'abort' fails at a value that cannot be decoded, 'continue' skips and counts it, "
                 "'dead_letter' puts it aside",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        if self.reader is not None:
+            warnings.warn(
+                f"source reader={self.reader!r} is deprecated: leave it out, librdkafka reads the topics",
                 DeprecationWarning,
                 stacklevel=2,
             )
