@@ -30,6 +30,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_snowpipe"
@@ -173,16 +174,24 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     settings.only_mutate = [f"{PACKAGE}/{module}.py" for module in modules]
     selected = settings.pytest_add_cli_args_test_selection
     selected[:] = [*tests, *(option for option in selected if not option.startswith("tests/"))]
-    with _quiet() as said:
-        try:
-            mutmut_cli._run((), processes)
-        except SystemExit:  # the tests fail without a mutant
-            print(said.getvalue() if said else "", file=sys.stderr)
-            raise
+
+    def outcomes(names: tuple[str, ...]) -> list[tuple[Any, str, str]]:
+        with _quiet() as said:
+            try:
+                mutmut_cli._run(names, processes)
+            except SystemExit:  # the tests fail without a mutant
+                print(said.getvalue() if said else "", file=sys.stderr)
+                raise
+        made = mutmut_cli.collect_source_file_mutation_data(mutant_names=())[0]
+        return [(data, key, status_by_exit_code[outcome]) for data, key, outcome in made]
+
+    tried = outcomes(())
+    undecided = tuple(key for _, key, status in tried if status not in KILLED + SURVIVED)
+    if undecided:  # on a busy machine a worker may end without an answer
+        tried = outcomes(undecided)
     found: list[Mutant] = []
-    for data, key, outcome in mutmut_cli.collect_source_file_mutation_data(mutant_names=())[0]:
+    for data, key, status in tried:
         function, owner = orig_function_and_class_names_from_key(key)
-        status = status_by_exit_code[outcome]
         diff = "" if status in KILLED else get_diff_for_mutant(key, path=data.path)
         module = str(Path(data.path).relative_to(PACKAGE).with_suffix(""))
         found.append(Mutant(module, f"{owner}.{function}" if owner else function, status, diff))

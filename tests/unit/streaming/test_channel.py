@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_snowpipe.streaming import batch
 from airflow_provider_snowpipe.streaming.batch import Compressor, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelCounters
 from airflow_provider_snowpipe.streaming.errors import (
@@ -148,6 +150,31 @@ def test_a_batch_closes_by_age_without_another_append(snowpipe: FakeSnowpipe) ->
         put(channel, 0, 0)
         assert sent.wait(60)
         assert snowpipe.did("append") == ["append c 0..0"]
+
+
+def test_a_batch_waits_for_more_until_it_is_old(
+    snowpipe: FakeSnowpipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked, sent = [0.0], threading.Semaphore(0), threading.Event()
+
+    def monotonic() -> float:
+        if threading.current_thread() is not threading.main_thread():
+            asked.release()
+        return now[0]
+
+    def say() -> None:
+        sent.set()
+        asked.release()
+
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=monotonic))
+    snowpipe.fault(after="append", do=say)
+    with open_channel(snowpipe, age_seconds=0.05) as channel:
+        put(channel, 0, 0)
+        for _ in range(2):  # the sender has seen the batch, has waited, and has seen it again
+            assert asked.acquire(timeout=60)
+        assert not sent.is_set()
+        now[0] = 0.05
+        assert sent.wait(60)
 
 
 @pytest.mark.parametrize("limit", [{"rows": 2}, {"raw_bytes": 15}])
@@ -380,8 +407,8 @@ def test_batches_hold_every_row_once_in_order_and_fit_the_wire(
         body = (b"a" * size if repetitive else noise.randbytes(size)) + b"\n"
         made.append(Part(body, IntegerOffset(index), IntegerOffset(index), 1))
     batches = compressor.close(made)
-    for batch in batches:
-        assert len(batch.body) <= 5000
+    for one in batches:
+        assert len(one.body) <= 5000
     for left, right in pairwise(batches):
         assert right.start == left.end.next()
     assert sum(b.rows for b in batches) == len(parts)
