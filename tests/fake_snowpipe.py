@@ -31,6 +31,7 @@ from tests.jumping_time import JumpingTime
 URL = "https://account.example.com"
 HOST = "ingest.example.com"
 PIPE = PipeName("DB", "S", "T-STREAMING")
+_PIPE_PATH = "/databases/DB/schemas/S/pipes/T-STREAMING"
 PAT = "pat-secret"
 STALE = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
@@ -303,7 +304,7 @@ class FakeSnowpipe:
             return Answer(200, self.scoped_token().token.encode())
         if self._tokens.get(call.bearer, 0.0) <= self.clock.time():
             return error(401, "390318", "the scoped token is unknown or has expired")
-        if pipe != PIPE.url_path:
+        if pipe != _PIPE_PATH:
             return error(404, PIPE_MISSING)
         answer: Answer = getattr(self, f"_{call.operation}")(call)
         return answer

@@ -65,7 +65,7 @@ def channels(args: Namespace) -> None:
 def lag(args: Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
     from airflow_provider_snowpipe.streaming.lag import ChannelLag
-    from airflow_provider_snowpipe.streaming.targets import CommitTargets
+    from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
     hook = _hook(args)
     targets = _targets(args.targets)

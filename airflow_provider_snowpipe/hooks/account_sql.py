@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SqlError,
 )
 from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, TOPIC_ID_SUFFIX, PipeName, full_name
-from airflow_provider_snowpipe.streaming.status import UPDATE_OFFSET_TOKEN, ListedChannel, show_channels
+from airflow_provider_snowpipe.streaming.progress import UPDATE_OFFSET_TOKEN, ListedChannel, show_channels
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn

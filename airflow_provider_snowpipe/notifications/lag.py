@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-    from airflow_provider_snowpipe.streaming.targets import CommitTargets
+    from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
 REPORT_KEY = "lag_report"
 _BUDGET_SECONDS = 60.0
@@ -153,7 +153,7 @@ class SnowpipeLagNotifier(BaseNotifier):
         )
 
     def _wanted(self) -> CommitTargets | None:
-        from airflow_provider_snowpipe.streaming.targets import CommitTargets
+        from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
         return CommitTargets.parse(self.targets, self.offset_format) if self.targets else None
 

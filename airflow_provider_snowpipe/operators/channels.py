@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 
 
 class ChannelOperator(PipeOperator):
@@ -244,7 +244,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         return offset_class(self.offset_format) if self.offset_format else None
 
     def _observe(self) -> ChannelState:
-        from airflow_provider_snowpipe.streaming.status import ChannelState
+        from airflow_provider_snowpipe.streaming.progress import ChannelState
 
         listed = {one.name: one for one in self.hook.list_channels()}
         return ChannelState(self._status(), listed.get(self.channel))

@@ -19,8 +19,7 @@ from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import known_formats
-from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST, CommitTargets
 
 router = APIRouter(
     prefix="/connections/{connection_id:path}",

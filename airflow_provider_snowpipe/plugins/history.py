@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.plugins.charts import Series
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import known_formats, offset_class
-from airflow_provider_snowpipe.streaming.status import REJECTED_ROWS
+from airflow_provider_snowpipe.streaming.progress import REJECTED_ROWS
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser

@@ -34,8 +34,7 @@ from airflow_provider_snowpipe.streaming.limits import (
     Pace,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelProgress, ChannelStatus, Progress
 
 log = logging.getLogger(__name__)
 

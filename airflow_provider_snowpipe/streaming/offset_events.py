@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
 

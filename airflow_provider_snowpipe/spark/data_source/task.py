@@ -44,7 +44,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 if TYPE_CHECKING:

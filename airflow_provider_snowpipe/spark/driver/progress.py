@@ -13,7 +13,7 @@ from typing import Self
 from airflow_provider_snowpipe.spark.sources.source import Partition
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 _INTERVAL_SECONDS = 1.0
 _CHANNELS_A_SECOND = 1_000

@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.streaming.arguments import add_counts
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

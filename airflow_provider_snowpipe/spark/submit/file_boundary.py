@@ -43,7 +43,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset, VerifiedFileLineOffset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.streaming.table_schema import common_types
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
     from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
 def connected_source(

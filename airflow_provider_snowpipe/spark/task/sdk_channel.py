@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.status import ListedChannel
+from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.airflow_version import AIRFLOW
 from tests.outlet_events import OutletEvents
 

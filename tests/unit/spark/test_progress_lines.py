@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.spark.driver import progress
 from airflow_provider_snowpipe.spark.driver.progress import Look, ProgressLines, Totals
 from airflow_provider_snowpipe.spark.sources.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.memory_source import MemoryPartition, rows
 
 

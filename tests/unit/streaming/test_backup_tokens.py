@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_snowpipe.streaming.backup import CHANNEL_LIFE, KeptToken, OffsetBackup, take_backup
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 PIPE = PipeName("DB", "S", "T-STREAMING")
 MONDAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.offsets import Offset
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
 
