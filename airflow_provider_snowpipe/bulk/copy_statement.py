@@ -297,7 +297,11 @@ class CopyInto:
         words = [f"COPY INTO {full_name(*self.table)}"]
         if self.columns:
             words.append(f"({', '.join(map(quote_identifier, self.columns))})")
-        words.append(f"FROM {self._source()}")
+        source = quoted_location(self.location)
+        if self.expressions:
+            alias = f" {quote_identifier(self.alias)}" if self.alias else ""
+            source = f"(SELECT {', '.join(self.expressions)} FROM {source}{alias})"  # noqa: S608  the author's own
+        words.append(f"FROM {source}")
         if files:
             words.append(f"FILES = {string_list(files)}")
         return " ".join([*words, *self.options.written()])
@@ -327,13 +331,6 @@ class CopyInto:
                 "leave one out"
             )
         return f"{self.statement(files)} VALIDATION_MODE = {mode}"
-
-    def _source(self) -> str:
-        location = quoted_location(self.location)
-        if not self.expressions:
-            return location
-        alias = f" {quote_identifier(self.alias)}" if self.alias else ""
-        return f"(SELECT {', '.join(self.expressions)} FROM {location}{alias})"  # noqa: S608  the author's own expressions
 
 
 def quoted_location(location: str) -> str:

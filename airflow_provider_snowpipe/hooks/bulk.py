@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.bulk.copy_statement import quoted_location, string_literal
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion, copy_history
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, copy_history
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -57,14 +56,25 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param retry: pauses and budget of each request
         :raises ConfigurationError: if the connection lacks something
         """
-        return _client(self._connection(), retry)
+        from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+
+        settings = self._connection()
+        return StatementClient(
+            settings.account_url(),
+            settings.credentials(),
+            warehouse=settings.extra.get("warehouse") or None,
+            role=settings.extra.get("role") or None,
+            ca_bundle=settings.ca_bundle(),
+            retry=retry,
+        )
 
     async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
         """Make a client of the account's SQL API without blocking the event loop.
 
         :param retry: pauses and budget of each request
         """
-        return await asyncio.to_thread(_client, await self._async_connection(), retry)
+        await self._async_connection()
+        return await asyncio.to_thread(self.get_statement_client, retry=retry)
 
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
@@ -155,10 +165,11 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param pipe: only loads by this pipe, None for all
         :raises SqlError: if the statement fails, or signing in for it
         """
-        question = HistoryQuestion(frozenset(paths), dt.datetime.now(dt.UTC) - REMEMBERED)
-        schema = self.place()
-        history = CopyHistory(self.run_sql, (*schema, table), (*schema, pipe) if pipe else None)
-        return history.loads([question], dt.datetime.now(dt.UTC))
+        schema, since = self.place(), dt.datetime.now(dt.UTC) - REMEMBERED
+        statement, values = copy_history(
+            (*schema, table), since, (*schema, pipe) if pipe else None, paths=paths
+        )
+        return [FileLoad.from_copy_history(row) for row in self.run_sql(statement, values)]
 
     def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
         """COPY's loads of some files 14 to 64 days ago, as the account's usage history tells them.
@@ -208,16 +219,3 @@ class SnowpipeBulkHook(SnowpipeHook):
         from airflow_provider_snowpipe.hooks.load_history import file_pipe_client
 
         return file_pipe_client(self._connection(), self._names(), retry)
-
-
-def _client(settings: SnowpipeConnection, retry: RetryPolicy | None) -> StatementClient:
-    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-
-    return StatementClient(
-        settings.account_url(),
-        settings.credentials(),
-        warehouse=settings.extra.get("warehouse") or None,
-        role=settings.extra.get("role") or None,
-        ca_bundle=settings.ca_bundle(),
-        retry=retry,
-    )

@@ -71,16 +71,12 @@ class AccountOperator(BaseOperator):
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
-            self.prepare(context)
             return self.perform(context)
 
     def dry_run(self) -> None:
         """Print what would be done; reads from the service, changes nothing."""
         for line in self.preview():
             self.log.info("dry run: %s", line)
-
-    def prepare(self, context: Context) -> None:
-        """Do what comes before the work itself, which may be nothing."""
 
     @abstractmethod
     def perform(self, context: Context) -> dict[str, Any]:
@@ -225,10 +221,15 @@ class PipeOperator(AccountOperator):
             schema=self.schema,
         )
 
-    def prepare(self, context: Context) -> None:
-        """Refuse mapped tasks on one channel, and leave the task's links."""
-        require_distinct_channels(self, context)
-        self._leave_links(context)
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Refuse mapped tasks on one channel, leave the task's links, and do what the operator is for.
+
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
+        """
+        with failing_at_once():
+            require_distinct_channels(self, context)
+            self._leave_links(context)
+            return self.perform(context)
 
     def _leave_links(self, context: Context) -> None:
         url = snowsight_url(self.hook)

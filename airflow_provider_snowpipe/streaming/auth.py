@@ -140,14 +140,10 @@ class ProgrammaticAccessToken:
     """
 
     token: str = field(repr=False)
+    token_type: str = field(default="PROGRAMMATIC_ACCESS_TOKEN", init=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_token("programmatic access token", self.token)
-
-    @property
-    def token_type(self) -> str:
-        """``PROGRAMMATIC_ACCESS_TOKEN``."""
-        return "PROGRAMMATIC_ACCESS_TOKEN"
 
     def bearer(self) -> str:
         """The token itself."""
@@ -162,14 +158,10 @@ class OAuthToken:
     """
 
     token: str = field(repr=False)
+    token_type: str = field(default="OAUTH", init=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_token("OAuth access token", self.token)
-
-    @property
-    def token_type(self) -> str:
-        """``OAUTH``."""
-        return "OAUTH"
 
     def bearer(self) -> str:
         """The token itself."""

@@ -29,7 +29,13 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
+from airflow_provider_snowpipe.streaming.http import (
+    DEFAULT_TIMEOUTS,
+    Answer,
+    HttpSession,
+    Timeouts,
+    Transports,
+)
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
 from airflow_provider_snowpipe.streaming.progress import (
@@ -91,7 +97,7 @@ class SnowpipeClient:
         self._account = base_url(account_url)
         self._port = "".join(self._account.removeprefix("https://").partition(":")[1:])
         self._shared = transports is not None
-        self._transports = transports or Transports(ca_bundle, timeouts or Timeouts())
+        self._transports = transports or Transports(ca_bundle, timeouts or DEFAULT_TIMEOUTS)
         self._host: str | None = None
         self._scoped: ScopedToken | ScopedTokenSource
         if isinstance(credentials, ScopedToken):

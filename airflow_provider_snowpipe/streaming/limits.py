@@ -180,3 +180,7 @@ class RetryPolicy:
         pause = min(self.initial_seconds * self.multiplier ** (retry_count - 1), self.cap_seconds)
         pause *= 1 - self.jitter * random.random()  # noqa: S311  spreads repetitions, guards no secret
         return max(pause, retry_after or 0.0)
+
+
+DEFAULT_RETRY = RetryPolicy()
+"""Of requests whose caller names no other."""

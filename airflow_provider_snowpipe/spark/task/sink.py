@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.http import Timeouts, Transports
+from airflow_provider_snowpipe.streaming.http import Transports
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -212,7 +212,7 @@ def process_transports(process: int, ca_bundle: str | None) -> Transports:
     :param process: the process's id; connections must not be inherited by a forked worker
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     """
-    return Transports(ca_bundle, Timeouts())
+    return Transports(ca_bundle)
 
 
 class _Sink:
