@@ -172,9 +172,8 @@ class SnowpipeClient:
         if offset_token is not None:
             body["offset_token"] = offset_token
         what = f"open channel {name!r} of {self._shown}"
-        answer = self._request(
-            what, "PUT", self._channel_path(name), channel=name, verb="open", json_body=body
-        )
+        path = f"/v2/streaming{self._path}/channels/{quote_url_segment(check_channel_name(name))}"
+        answer = self._request(what, "PUT", path, channel=name, verb="open", json_body=body)
         token = answer.json.get("next_continuation_token") if isinstance(answer.json, Mapping) else None
         state = answer.json.get("channel_status") if isinstance(answer.json, Mapping) else None
         if not isinstance(token, str) or not isinstance(state, Mapping):
@@ -226,7 +225,8 @@ class SnowpipeClient:
         :raises ChannelInvalidError: if there is no such channel
         """
         what = f"drop channel {name!r} of {self._shown}"
-        self._request(what, "DELETE", self._channel_path(name), channel=name, verb="drop")
+        path = f"/v2/streaming{self._path}/channels/{quote_url_segment(check_channel_name(name))}"
+        self._request(what, "DELETE", path, channel=name, verb="drop")
 
     def append_rows(
         self,
@@ -281,9 +281,6 @@ class SnowpipeClient:
         if not isinstance(following, str):
             raise self._malformed(what, answer)
         return following
-
-    def _channel_path(self, name: str) -> str:
-        return f"/v2/streaming{self._path}/channels/{quote_url_segment(check_channel_name(name))}"
 
     def _exchange(self) -> ScopedToken:
         if self._credentials is None:

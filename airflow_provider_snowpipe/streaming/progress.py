@@ -33,6 +33,9 @@ STATUS_NAMES_PER_REQUEST = 100
 """Most channels that one status request may ask after."""
 
 
+# pragma: no mutate start (whole answers are read: tests/unit/streaming/test_names_and_status.py)
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
     """One channel's state as a status request or an open call reports it.
@@ -242,6 +245,9 @@ def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
             ("the number of appends", before.listed.row_sequencer, after.listed.row_sequencer),
         ]
     return [f"{what} went from {old} to {new}" for what, old, new in moved if old != new]
+
+
+# pragma: no mutate end
 
 
 # -- How far a channel is: what is committed, what was sent, what is still owed --------------------------

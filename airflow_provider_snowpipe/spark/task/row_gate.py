@@ -135,11 +135,8 @@ class Admission:
             None if rules is None else RowGate(rules, channel, offset_class, committed, open_dead_letters)
         )
         self._puts_aside = rules is not None and rules.dead_letter_path is not None
-
-    @property
-    def checks_values(self) -> bool:
+        self.checks_values = rules is not None
         """True if undecoded records are this object's, too."""
-        return self._gate is not None
 
     @property
     def dead_lettered(self) -> int:

@@ -162,8 +162,7 @@ class SdkChannel(ChannelSession):
         """
         from msgspec import Raw
 
-        self._refuse_nothing(body, rows)
-        self._refuse_closed(self._closed)
+        self._refuse(body, rows, closed=self._closed)
         lines = list(map(Raw, filter(bytes.strip, bytes(body).split(b"\n"))))
         if len(lines) != rows:
             raise EncodingError(

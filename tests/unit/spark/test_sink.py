@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeFailedOverError,
     RetriesExhaustedError,
 )
-from airflow_provider_snowpipe.streaming.http import Timeouts, UnreachableError
+from airflow_provider_snowpipe.streaming.http import UnreachableError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -276,7 +276,7 @@ class TestConnections:
         for bundle in ("ca", "ca", "other"):
             load(settings=replace(SETTINGS, ca_bundle=bundle))
 
-        assert made == [("ca", Timeouts()), ("other", Timeouts())]
+        assert made == [("ca",), ("other",)]
 
     def test_forked_process_makes_its_own(self, load, made, monkeypatch):
         load()
