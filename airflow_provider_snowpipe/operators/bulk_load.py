@@ -16,8 +16,8 @@ from airflow_provider_snowpipe.bulk.copy_run import ON_REJECTED, CopyOutcome
 from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
 from airflow_provider_snowpipe.bulk.file_load import LOADED
 from airflow_provider_snowpipe.bulk.run_manifest import (
-    ManifestFile,
     RunManifest,
+    WrittenFile,
     loaded_files,
     refuse_loaded_folder,
     refuse_other_files,
@@ -501,5 +501,5 @@ class BulkRun:
 
 
 def _manifest(work: str, report: WriteReport) -> RunManifest:
-    files = tuple(ManifestFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files)
+    files = tuple(WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files)
     return RunManifest(work, report.attempt, files, report.columns, report.json_columns)

@@ -206,7 +206,8 @@ class KafkaBacklog:
         from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource as KafkaSpec
 
         spec, secrets = self.connect()
-        assert isinstance(spec, KafkaSpec)  # noqa: S101  is_kafka() has said so
+        if not isinstance(spec, KafkaSpec):
+            raise ConfigurationError(f"source {spec.address!r} has no Kafka topic: give kind='kafka'")
         source = KafkaSource(spec, "skip")
         source.take_secrets(secrets)
         return source.partitions()
