@@ -221,7 +221,7 @@ class FakeSnowpipe:
         :param before: the operation
         :param after: the same; without ``error`` and ``do`` its answer is lost
         :param error: the answer instead, or what is raised
-        :param do: what happens at that moment; without ``error`` the call goes on
+        :param do: what happens then; without ``error`` the call goes on
         :param channel: only for this one
         :param skip: so many calls go well first
         :param times: so many calls meet it then

@@ -36,7 +36,7 @@ _UNKNOWN = 404
 _MOST_LOST = 3
 _NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-_FIRST_LOOKS = (0.2, 0.4, 0.8)
+_FIRST_POLLS = (0.2, 0.4, 0.8)
 Rows = list[dict[str, Any]]
 Wait = Callable[[str, str], Rows]
 """Waits for a statement, given its handle and its text; its rows."""
@@ -150,7 +150,7 @@ class CopyRun:
         :param handle: the statement's handle
         :param statement: its text
         """
-        for pause in _FIRST_LOOKS:
+        for pause in _FIRST_POLLS:
             rows = self.client.state(handle, statement).rows
             if rows is not None:
                 return rows

@@ -228,7 +228,9 @@ class CopyOptions:
             if value is not None
         ]
         if self.include_metadata:
-            pairs = ", ".join(f"{_column(name)} = {value}" for name, value in self.include_metadata.items())
+            pairs = ", ".join(
+                f"{plain_or_quoted(name)} = {value}" for name, value in self.include_metadata.items()
+            )
             words.append(f"INCLUDE_METADATA = ({pairs})")
         if self.file_processor:
             words.append(option_group("FILE_PROCESSOR", self.file_processor))
@@ -361,7 +363,11 @@ def _written_format(file_format: str | Mapping[str, Any]) -> str:
     return option_group("FILE_FORMAT", file_format)
 
 
-def _column(name: str) -> str:
+def plain_or_quoted(name: str) -> str:
+    """Write a name without quotes where it means the same.
+
+    :param name: the name
+    """
     return name if _PLAIN.fullmatch(name) else quote_identifier(name)
 
 

@@ -125,7 +125,7 @@ class FileChoice:
     stage: str | None = None
 
     def check(self) -> None:
-        """Find what no rendering of templates can mend.
+        """Find what no rendering of templates can fix.
 
         :raises ConfigurationError: if the arguments do not go together
         """

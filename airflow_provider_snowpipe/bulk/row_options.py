@@ -15,11 +15,16 @@ _TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _HEX = re.compile(r"(?:0x|\\x)([0-9A-Fa-f]{2})", re.IGNORECASE)
-_MOMENTS = {"DATE_FORMAT": "AUTO", "TIME_FORMAT": "AUTO", "TIMESTAMP_FORMAT": "AUTO", "BINARY_FORMAT": "HEX"}
+_AUTO_FORMATS = {
+    "DATE_FORMAT": "AUTO",
+    "TIME_FORMAT": "AUTO",
+    "TIMESTAMP_FORMAT": "AUTO",
+    "BINARY_FORMAT": "HEX",
+}
 _COMMON = {"TRIM_SPACE": False, "NULL_IF": (), "REPLACE_INVALID_CHARACTERS": False}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "CSV": {
-        **_MOMENTS,
+        **_AUTO_FORMATS,
         **_COMMON,
         "COMPRESSION": "AUTO",
         "NULL_IF": ("\\N",),
@@ -38,7 +43,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "ENCODING": "UTF8",
     },
     "JSON": {
-        **_MOMENTS,
+        **_AUTO_FORMATS,
         **_COMMON,
         "COMPRESSION": "AUTO",
         "STRIP_OUTER_ARRAY": False,

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, leave_channel_page, pipe_page
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
+from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -123,7 +124,7 @@ class FileOperator(AccountOperator):
 
         :param pipe: its name
         """
-        return PipeName(*self.hook.place(), pipe)
+        return PipeName(*self.hook.database_and_schema(), pipe)
 
 
 # -- Mapped instances of a task must not share a channel: a channel has one writer -----------------------
@@ -236,6 +237,10 @@ class PipeOperator(AccountOperator):
         if url is not None:
             context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
         leave_channel_page(context["ti"], self._page(context))
+
+    def _count(self, what: str) -> None:
+        """Count what was done to channels, for Airflow's metrics."""
+        count_change(what, pipe=str(self.hook.pipe_name()), operator=type(self).__name__)
 
     def _page(self, context: Context) -> str:
         """The address of the page that shows what the task works on."""

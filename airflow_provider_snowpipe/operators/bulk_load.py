@@ -210,7 +210,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         hook = SnowpipeBulkHook(
             self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
         )
-        folder = run_folder(names, *hook.place(), self.table)
+        folder = run_folder(names, *hook.database_and_schema(), self.table)
         self._staging = RunStage(hook, self._stage_name(), folder, self.storage_conn_id or None)
         return BulkRun(
             hook, self._staging, "/".join(names), self.table, self.on_rejected, self.parallel, self.log.info

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.channel_page import channel_page
-from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
@@ -35,9 +34,6 @@ class ChannelOperator(PipeOperator):
     def _status(self) -> ChannelStatus:
         name = require_name("channel", self.channel)
         return self.hook.channel_statuses([name])[name]
-
-    def _count(self, what: str) -> None:
-        count_change(what, pipe=str(self.hook.pipe_name()), operator=type(self).__name__)
 
 
 class SnowpipeOpenChannelOperator(ChannelOperator):

@@ -276,7 +276,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         return found
 
     def _wait_in_triggerer(self, handle: str, statement: str) -> Rows:
-        """Look for a moment, then leave the worker; :meth:`execute_complete` comes back."""
+        """Poll a few times, then leave the worker; :meth:`execute_complete` comes back."""
         from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
         rows = None if self._run is None else self._run.poll(handle, statement)
@@ -293,7 +293,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         )
 
     def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:
-        database, schema = hook.place()
+        database, schema = hook.database_and_schema()
         root = replace(StageReference.parse(self.stage), path="")
         options = CopyOptions.of(self.options)
         return CopyInto(

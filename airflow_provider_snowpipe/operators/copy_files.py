@@ -196,7 +196,7 @@ class OtherLoaders:
         self._refuse(staged, has_copied=True)
 
     def withdraw(self, staged: StagedFiles) -> None:
-        """Take back what was written down, when the COPY has ended.
+        """Remove what was written down, when the COPY has ended.
 
         :param staged: the files
         """
@@ -232,7 +232,7 @@ def pipes_beside(
     :param choice: names the stage
     :param staged: the files
     """
-    database, schema = hook.place()
+    database, schema = hook.database_and_schema()
     root = StageReference.parse(choice.stage).location("", database=database, schema=schema)
     stage = replace(StageReference.parse(root), path="")
     with hook.sql_session("ask the pipes over a table") as run:
@@ -345,7 +345,7 @@ class LoadIntent:
         self._work = "/".join(identity.names)
         self._loader = loader
         self._files = files
-        self._folder = f"@~/{_KEPT_IN}/{run_folder((*hook.place(), table))}"
+        self._folder = f"@~/{_KEPT_IN}/{run_folder((*hook.database_and_schema(), table))}"
         self._own = f"{run_folder(identity.names)}."
         # Loads by the same loader need no look into what they have noted: the loader itself skips files.
         self._same = f".{blake2b((loader or 'COPY').encode(), digest_size=4).hexdigest()}.json"
@@ -373,7 +373,7 @@ class LoadIntent:
                 raise self._refusal(name, other, tuple(both))
 
     def revoke(self) -> None:
-        """Take back what this try has written, before it has loaded anything."""
+        """Remove what this try has written, before it has loaded anything."""
         self._remove(self._name)
 
     def withdraw(self) -> None:
@@ -432,7 +432,7 @@ def _root(hook: SnowpipeBulkHook, files: StagedPaths) -> str:
     """The stage in one spelling, or where an external one points."""
     if files.url is not None:
         return files.url.rstrip("/")
-    database, schema = hook.place()
+    database, schema = hook.database_and_schema()
     return ".".join(
         stage_key(StageReference.parse(files.stage.location("", database=database, schema=schema)))
     )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.channel_page import page_of_channels
-from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -63,9 +62,6 @@ class OffsetFileOperator(PipeOperator):
 
         text = read_text(storage_path(self.path, self.path_conn_id))
         return None if text is None else OffsetBackup.from_json(text, origin=self.path)
-
-    def _count(self, what: str) -> None:
-        count_change(what, pipe=str(self.hook.pipe_name()), operator=type(self).__name__)
 
 
 class SnowpipeBackupOffsetsOperator(OffsetFileOperator):

@@ -399,7 +399,7 @@ class CommitWatch:
     :meth:`recall`).
 
     :param expected: the targets; :attr:`question` names their channels
-    :param budget: what to accepted
+    :param budget: what to put up with
     """
 
     def __init__(self, expected: CommitTargets, budget: RetryBudget) -> None:

@@ -596,7 +596,7 @@ def _bulk(run: Run) -> None:
 
     def work(number: int) -> None:
         hook = SnowpipeBulkHook(run.conn_id, table=run.table)
-        stage = RunStage(hook, f"@{run.stage}", run_folder(names, *hook.place(), run.table))
+        stage = RunStage(hook, f"@{run.stage}", run_folder(names, *hook.database_and_schema(), run.table))
         bulk = BulkRun(hook, stage, "/".join(names), run.table, "fail", 1, lambda *_: None)
 
         @contextmanager

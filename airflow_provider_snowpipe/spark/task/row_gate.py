@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import BlockLines, CheckedBlock, RowCheck, RowFault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
-OpenLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterPlace]
+OpenDeadLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterPlace]
 """Opens a place for dead letters, from its path, the channel, its offsets' format, the committed position."""
 
 
@@ -39,7 +39,7 @@ class RowGate:
         channel: str,
         offset_class: type[Offset],
         committed: Offset | None,
-        open_dead_letters: OpenLetters = DeadLetterFolder,
+        open_dead_letters: OpenDeadLetters = DeadLetterFolder,
     ) -> None:
         self._rules, self._channel = rules, channel
         self._check = RowCheck(rules.columns)
@@ -127,10 +127,10 @@ class Admission:
         channel: str,
         offset_class: type[Offset],
         committed: Offset | None,
-        open_dead_letters: OpenLetters = DeadLetterFolder,
+        open_dead_letters: OpenDeadLetters = DeadLetterFolder,
     ) -> None:
-        looks = bool(columns) and unknown_columns != "ignore"
-        self._keys = UnknownKeys(columns, unknown_columns, channel) if looks else None
+        checks_keys = bool(columns) and unknown_columns != "ignore"
+        self._keys = UnknownKeys(columns, unknown_columns, channel) if checks_keys else None
         self._gate = (
             None if rules is None else RowGate(rules, channel, offset_class, committed, open_dead_letters)
         )
@@ -158,7 +158,7 @@ class Admission:
         strangers: Sequence[int] = ()
         if self._keys is not None:
             where = f"{part.start} to {part.end}"
-            strangers = self._keys.look(part.body, part.rows, where)
+            strangers = self._keys.check(part.body, part.rows, where)
             if not self._puts_aside:
                 self._keys.refuse(strangers, where)
         if self._gate is not None:

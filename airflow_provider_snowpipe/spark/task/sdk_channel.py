@@ -40,7 +40,7 @@ _UNANSWERED = frozenset({"HttpRetriesExhaustedError", "HttpRetryableClientError"
 _SETTINGS = frozenset({"ConfigError", "InvalidArgument"})
 _BUDGETS = ("mgmt", "data", "misclassified_404")
 _SIGN_IN_SECONDS = 10
-"""How long refused credentials are tried again: a new key takes a moment, a wrong one stays wrong."""
+"""How long refused credentials are tried again: a new key takes some seconds, a wrong one stays wrong."""
 _MOST_WAITS_FOR_ROOM = 5
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.spark.sources.source import SourcePartition
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
 from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder
-from airflow_provider_snowpipe.spark.task.row_gate import Admission, OpenLetters, undecoded_error
+from airflow_provider_snowpipe.spark.task.row_gate import Admission, OpenDeadLetters, undecoded_error
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
@@ -178,7 +178,7 @@ def load_channel(
     *,
     offset_class: type[Offset],
     gaps_legal: bool = False,
-    open_dead_letters: OpenLetters = DeadLetterFolder,
+    open_dead_letters: OpenDeadLetters = DeadLetterFolder,
 ) -> PartitionResult:
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 

@@ -205,7 +205,7 @@ class TestWithoutAnOutlet:
 
     @pytest.mark.parametrize(("rows", "number"), [(7, 1), (0, 0)])
     def test_a_load_of_files_has_one_for_its_rows(self, task, events, rows, number):
-        hook = SimpleNamespace(account=lambda: "org-acct", place=lambda: ("DB", "S"))
+        hook = SimpleNamespace(account=lambda: "org-acct", database_and_schema=lambda: ("DB", "S"))
         describe_file_load(task, {"outlet_events": events}, cast(Any, hook), "T", rows, "COPY")
 
         expected = [("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")] * number

@@ -59,7 +59,7 @@ def test_an_answer_that_is_no_state_is_refused(text: object) -> None:
         PipeStatus.read(text)
 
 
-def test_a_moment_in_another_form_is_left_to_the_reader() -> None:
+def test_a_timestamp_in_another_form_is_left_to_the_reader() -> None:
     found = status(lastIngestedTimestamp="yesterday")
 
     assert found.last_ingested_at is None

@@ -47,7 +47,7 @@ class Load:
 
     def bulk_run(self) -> BulkRun:
         hook = SnowpipeBulkHook("account", table="T")
-        stage = RunStage(hook, "@S/in", run_folder(WORK, *hook.place(), "T"))
+        stage = RunStage(hook, "@S/in", run_folder(WORK, *hook.database_and_schema(), "T"))
         return BulkRun(hook, stage, "/".join(WORK), "T", "fail", 1, lambda *_: None)
 
     @contextmanager

@@ -262,7 +262,7 @@ def _integer(position: Offset) -> IntegerOffset:
 _BLOCK_BYTES = 4 << 20
 _MOST_RECORDS = 20_000
 _FEWEST_RECORDS = 8
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _NO_TIMESTAMP, _LOG_APPEND_TIME = 0, 2
 
 
@@ -337,7 +337,7 @@ class _Reader:
         count = _FEWEST_RECORDS
         heard = time.monotonic()
         while not self._found_end:
-            messages = self._consumer.consume(count, _LOOK_SECONDS)
+            messages = self._consumer.consume(count, _POLL_SECONDS)
             if not messages:
                 self._refuse_silence(time.monotonic() - heard)
                 continue
