@@ -238,7 +238,7 @@ class PipeOperator(AccountOperator):
             context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
         leave_channel_page(context["ti"], self._page(context))
 
-    def _count(self, what: str) -> None:
+    def _count_change(self, what: str) -> None:
         """Count what was done to channels, for Airflow's metrics."""
         count_change(what, pipe=str(self.hook.pipe_name()), operator=type(self).__name__)
 

@@ -79,7 +79,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
                 if_exists=self.if_exists,
                 uncommitted_timeout=self.uncommitted_timeout,
             )
-        self._count("opened")
+        self._count_change("opened")
         self.log.info(
             "%s channel %r, committed token %s", done.action, done.channel, done.committed or "NULL"
         )
@@ -134,7 +134,7 @@ class SnowpipeDropChannelOperator(ChannelOperator):
         if not done.existed:
             self.log.info("there is no channel %r; nothing to drop", done.channel)
         else:
-            self._count("dropped")
+            self._count_change("dropped")
             (self.log.warning if done.discarded is not False else self.log.info)(
                 "dropped channel %r with its offset token %s; uncommitted rows discarded: %s",
                 done.channel,
@@ -214,7 +214,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
                 observe_seconds=self.observe_seconds,
                 allow_active_writer=self.allow_active_writer,
             )
-        self._count("reset")
+        self._count_change("reset")
         self.log.info("%s", done)
         return {
             "channel": done.channel,

@@ -90,7 +90,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         """
         backup = self._backup()
         write_text(storage_path(self.path, self.path_conn_id), backup.to_json())
-        self._count("backed_up")
+        self._count_change("backed_up")
         expiring = backup.expiring(dt.timedelta(days=self.warn_days))
         for name, expires in sorted(expiring.items()):
             self.log.warning(
@@ -175,7 +175,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
             if not self.allow_active_writer:
                 watch_channels(client, moved, self.observe_seconds)
             found = restore_channels(client, steps, set_token=set_token, overwrite=self.allow_active_writer)
-        self._count("restored")
+        self._count_change("restored")
         return {
             "path": self.path,
             "pipe": str(backup.pipe),

@@ -174,7 +174,7 @@ class Run:
         source.check_identity(self._client, self._partitions, self._committed)
 
     def load(self, spark: SparkContext) -> None:
-        """Find each channel's place in the source and send what lies behind it, one task a channel.
+        """Find each channel's position in the source and send what lies behind it, one task a channel.
 
         :param spark: the context whose executors do the work, or a session of Spark Connect
         :raises SnowpipeError: if a task failed for good

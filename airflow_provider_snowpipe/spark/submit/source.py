@@ -119,11 +119,11 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: in
                 f"source {spec.address!r} is read by Spark alone, so that its columns are not known before "
                 "the job starts: make the table first, and leave create_table and evolve_columns out"
             )
-        place = partition.resume(None)
-        if place is None:
+        resume_at = partition.resume(None)
+        if resume_at is None:
             continue
         got = 0
-        for part in partition.read(place, BatchLimits(rows=share)):
+        for part in partition.read(resume_at, BatchLimits(rows=share)):
             lines = BlockLines.of(part.body)
             taken = min(lines.rows, share - got)
             found += [lines.row(row) for row in range(taken)]
@@ -198,8 +198,8 @@ class KafkaBacklog:
             return DataShape.from_json(dict(known))
         partitions = self._partitions()
         committed = self._next_offsets(partitions)
-        places = {one.name: (committed[one.name], one.bounds.earliest, one.bounds.end) for one in partitions}
-        return backlog_shape(places, self._mean_bytes(partitions, committed), **known)
+        bounds = {one.name: (committed[one.name], one.bounds.earliest, one.bounds.end) for one in partitions}
+        return backlog_shape(bounds, self._mean_bytes(partitions, committed), **known)
 
     def _partitions(self) -> tuple[KafkaPartition, ...]:
         from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaSource

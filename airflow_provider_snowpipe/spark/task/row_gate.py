@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterFolder, DeadLetterPlace
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterFolder, DeadLetterStore
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import EncodingError, UnfitRowsError
@@ -15,8 +15,8 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import BlockLines, CheckedBlock, RowCheck, RowFault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
-OpenDeadLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterPlace]
-"""Opens a place for dead letters, from its path, the channel, its offsets' format, the committed position."""
+OpenDeadLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterStore]
+"""Opens a store of dead letters, from its path, the channel, its offsets' format, the committed position."""
 
 
 class RowGate:
@@ -29,8 +29,8 @@ class RowGate:
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
-    :param open_dead_letters: opens the dead letters' place
-    :raises DeadLetterError: if that place cannot be read
+    :param open_dead_letters: opens the dead letters' store
+    :raises DeadLetterError: if that cannot be read
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RowGate:
         :param part: rows that follow those of the part before
         :param strangers: rows, by number, of which no key matches a column: they do not fit either
         :returns: the part with its good rows, None if it has none
-        :raises UnfitRowsError: if there is a row that does not fit and no place for it
+        :raises UnfitRowsError: if there is a row that does not fit and no store for it
         :raises DeadLetterError: if it cannot be put aside
         """
         found = self._check.check(part.body)
@@ -115,8 +115,8 @@ class Admission:
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
-    :param open_dead_letters: opens the dead letters' place
-    :raises DeadLetterError: if that place cannot be read
+    :param open_dead_letters: opens the dead letters' store
+    :raises DeadLetterError: if that cannot be read
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Admission:
         """The part with the rows that are to be sent, None if it has none.
 
         :param part: rows that follow those of the part before
-        :raises UnfitRowsError: if there is a row that does not fit and no place for it
+        :raises UnfitRowsError: if there is a row that does not fit and no store for it
         :raises DeadLetterError: if it cannot be put aside
         """
         strangers: Sequence[int] = ()

@@ -49,7 +49,7 @@ class SinkSettings:
     :param limits: when a batch is closed
     :param row_rules: how rows are checked before they are sent, None if they are not
     :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
-    :param skips_undecoded: True skips and counts records that cannot be decoded, where no place for them is
+    :param skips_undecoded: True skips and counts records that cannot be decoded, where none are kept
     :param columns: the table's columns, which keys of rows are held against; none where they are not
     :param unknown_columns: what becomes of keys that match none of them
     """
@@ -86,18 +86,18 @@ class SinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """One partition with its channel and the place found before anything was opened.
+    """One partition with its channel and the position found before anything was opened.
 
     :param channel: the channel's name
     :param partition: the source's partition
-    :param committed: the committed position when ``place`` was found, None for NULL
-    :param place: the place just after it; found again if the channel has moved on
+    :param committed: the committed position when ``resume_at`` was found, None for NULL
+    :param resume_at: the position just after it; found again if the channel has moved on
     """
 
     channel: str
     partition: SourcePartition[Any]
     committed: Offset | None
-    place: Any
+    resume_at: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
     partition = work.partition
 
     def rows_after(committed: Offset | None) -> Iterator[Part]:
-        place = work.place if committed == work.committed else partition.resume(committed)
-        return iter(()) if place is None else partition.read(place, settings.limits)
+        resume_at = work.resume_at if committed == work.committed else partition.resume(committed)
+        return iter(()) if resume_at is None else partition.read(resume_at, settings.limits)
 
     return load_channel(
         settings,
@@ -188,7 +188,7 @@ def load_channel(
     :param rows_after: the rows that come after a committed position, None for NULL
     :param offset_class: the format of the channel's offset tokens
     :param gaps_legal: True when the source may skip positions
-    :param open_dead_letters: opens the place for rows that do not fit the table, where they are put aside
+    :param open_dead_letters: opens the store of rows that do not fit the table and are put aside
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     refused_settings,
     require_client,
 )
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterPlace
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterStore
 from airflow_provider_snowpipe.streaming.errors import DeadLetterError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
@@ -25,7 +25,7 @@ _READERS_OWN = ("check.", "fetch.", "max.partition.", "queued.")
 """How settings begin that a producer has no use for."""
 
 
-class DeadLetterTopic(DeadLetterPlace):
+class DeadLetterTopic(DeadLetterStore):
     """A topic for the bad rows of one channel.
 
     The producer is idempotent: what it repeats over a bad connection is in the topic once, in order.

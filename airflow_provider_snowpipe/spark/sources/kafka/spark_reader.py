@@ -32,7 +32,7 @@ from airflow_provider_snowpipe.spark.sources.source import (
     Source,
     SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterPlace
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterStore
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
@@ -208,14 +208,14 @@ class KafkaFrameSource(FrameSource):
 
     def frame(self, works: Sequence[FrameWork]) -> DataFrame:
         """Make the query for some channels."""
-        places = [(_topic_partition(work), _start(work)) for work in works]
+        begun = [(_topic_partition(work), _start(work)) for work in works]
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
-        for one, start in places:
+        for one, start in begun:
             begin = one.bounds.end if start is None else start
             starts.setdefault(one.topic, {})[str(one.number)] = begin
             ends.setdefault(one.topic, {})[str(one.number)] = one.bounds.end
-        settings = java_settings(places[0][0].settings)
+        settings = java_settings(begun[0][0].settings)
         assign = {topic: sorted(map(int, numbers)) for topic, numbers in starts.items()}
         rows = (
             self._session.read.format("kafka")
@@ -228,7 +228,7 @@ class KafkaFrameSource(FrameSource):
             .option("includeHeaders", "true")
             .load()
         )
-        return with_channels(rows, [one.name for one, _ in places])
+        return with_channels(rows, [one.name for one, _ in begun])
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class KafkaFramePartition(FramePartition):
 
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
-    ) -> DeadLetterPlace:
+    ) -> DeadLetterStore:
         """Open a folder or a topic, as the other reader does: executors then need librdkafka for a topic."""
         return self.partition.open_dead_letters(path, channel, offset_class, after)
 

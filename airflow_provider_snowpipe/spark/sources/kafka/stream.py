@@ -126,15 +126,15 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._places = StreamPlaces(options)
+        self._positions = StreamPositions(options)
 
     def initialOffset(self) -> StreamOffset:  # noqa: N802
         """Where a query without a checkpoint begins."""
-        return self._places.initial()
+        return self._positions.initial()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the query's end."""
-        self._places.fix_end()
+        self._positions.fix_end()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The option ``maxOffsetsPerTrigger``."""
@@ -143,15 +143,15 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802
         """Where the next micro-batch ends."""
-        return self._places.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return self._positions.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         """One task for each topic-partition that has records."""
-        return [TopicRange(one) for one in self._places.ranges(start, end)]
+        return [TopicRange(one) for one in self._positions.ranges(start, end)]
 
     def commit(self, end: StreamOffset) -> None:
         """Let the consumer group follow the committed tokens."""
-        self._places.keep()
+        self._positions.keep()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range in order; called in a task.
@@ -241,7 +241,7 @@ class StreamOptions:
         table, pipe = values["table"], values["pipe"]
         if (table is None) == (pipe is None):
             raise ConfigurationError("give exactly one of the options table and pipe, as for the sink")
-        place = values["database"], values["schema"]
+        location = values["database"], values["schema"]
         check_channel_name(f"{values['channelPrefix']}_0")
         keys = {key: values[name] for name, key in _OF_SOURCE.items() if values[name] is not None}
         return cls(
@@ -249,7 +249,9 @@ class StreamOptions:
             on_data_loss=values["onDataLoss"] or "fail",
             max_offsets=values["maxOffsetsPerTrigger"],
             account_url=values["accountUrl"],
-            pipe=PipeName(*place, pipe) if pipe is not None else PipeName.default_for_table(*place, table),
+            pipe=PipeName(*location, pipe)
+            if pipe is not None
+            else PipeName.default_for_table(*location, table),
             channel_prefix=values["channelPrefix"],
             credentials_file=values["credentialsFile"],
             ca_bundle=values["caBundle"],
@@ -350,11 +352,11 @@ def _checked(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
 # whenever a query starts, with or without a checkpoint, its first micro-batch begins just behind them.
 
 StreamOffset = dict[str, dict[str, int]]
-_Places = dict[TopicAndNumber, int]
+_Positions = dict[TopicAndNumber, int]
 
 
-class StreamPlaces:
-    """The places of one query, kept on the driver while it runs.
+class StreamPositions:
+    """The positions of one query, kept on the driver while it runs.
 
     :param options: what the stream's options say
     """
@@ -364,7 +366,7 @@ class StreamPlaces:
         self._known: dict[TopicAndNumber, KafkaPartition] = {}
         self._source = KafkaSource(options.spec, options.on_data_loss)
         self._started = False
-        self._last: _Places | None = None
+        self._last: _Positions | None = None
 
     def initial(self) -> StreamOffset:
         """Where a query without a checkpoint begins: behind the tokens, else as the options say.
@@ -387,7 +389,7 @@ class StreamPlaces:
         :param limit: offsets over all partitions, None for all that is there
         :raises SourcePositionError: if a topic is not the one that the query has read before
         """
-        begins, ends = _places(start), self._ends()
+        begins, ends = _positions(start), self._ends()
         for one, begin in begins.items():
             if one in self._known:
                 _refuse_beyond(self._known[one], begin)
@@ -404,7 +406,7 @@ class StreamPlaces:
         :param end: where it ends
         :raises SourcePositionError: if a range is not in its topic any more
         """
-        begins, ends = _places(start), _places(end)
+        begins, ends = _positions(start), _positions(end)
         known = self._known
         if not self._started or not set(ends) <= set(known):
             known = self._look()
@@ -431,7 +433,7 @@ class StreamPlaces:
     def _finish(self, committed: Mapping[TopicAndNumber, int]) -> None:
         self._source.finish({self._known[one].name: IntegerOffset(at) for one, at in committed.items()})
 
-    def _ends(self) -> _Places:
+    def _ends(self) -> _Positions:
         """How far partitions reach, at most to where the query is to end."""
         ends = {one: partition.bounds.end for one, partition in self._look().items()}
         if self._last is None:
@@ -445,7 +447,9 @@ class StreamPlaces:
         self._known = {(one.topic, one.number): one for one in self._source.partitions()}
         return self._known
 
-    def _committed(self, known: Mapping[TopicAndNumber, KafkaPartition], *, checked: bool = False) -> _Places:
+    def _committed(
+        self, known: Mapping[TopicAndNumber, KafkaPartition], *, checked: bool = False
+    ) -> _Positions:
         """The offsets that channels have committed; others have none.
 
         :param known: the topic-partitions
@@ -498,20 +502,20 @@ def _before(begin: int) -> IntegerOffset | None:
     return IntegerOffset(begin - 1) if begin else None
 
 
-def _shares(left: Mapping[TopicAndNumber, int], limit: int) -> _Places:
+def _shares(left: Mapping[TopicAndNumber, int], limit: int) -> _Positions:
     """Divide a limit by what is left of each partition; one that has some gets at least one."""
     total = sum(left.values())
     return {one: min(count, max(1, limit * count // total)) if count else 0 for one, count in left.items()}
 
 
-def _offset(places: Mapping[TopicAndNumber, int]) -> StreamOffset:
+def _offset(positions: Mapping[TopicAndNumber, int]) -> StreamOffset:
     found: StreamOffset = {}
-    for (topic, number), offset in sorted(places.items()):
+    for (topic, number), offset in sorted(positions.items()):
         found.setdefault(topic, {})[str(number)] = offset
     return found
 
 
-def _places(offset: Mapping[str, Mapping[str, Any]]) -> _Places:
+def _positions(offset: Mapping[str, Mapping[str, Any]]) -> _Positions:
     return {
         (topic, int(number)): int(at) for topic, numbers in offset.items() for number, at in numbers.items()
     }
