@@ -198,16 +198,15 @@ class KafkaBacklog:
             return DataShape.from_json(dict(known))
         partitions = self._partitions()
         committed = self._next_offsets(partitions)
-        bounds = {one.name: (committed[one.name], one.bounds.earliest, one.bounds.end) for one in partitions}
-        return backlog_shape(bounds, self._mean_bytes(partitions, committed), **known)
+        places = {one.name: (committed[one.name], one.bounds.earliest, one.bounds.end) for one in partitions}
+        return backlog_shape(places, self._mean_bytes(partitions, committed), **known)
 
     def _partitions(self) -> tuple[KafkaPartition, ...]:
         from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaSource
         from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource as KafkaSpec
 
         spec, secrets = self.connect()
-        if not isinstance(spec, KafkaSpec):
-            raise ConfigurationError(f"source {spec.address!r} has no Kafka topic: give kind='kafka'")
+        assert isinstance(spec, KafkaSpec)  # noqa: S101  is_kafka() has said so
         source = KafkaSource(spec, "skip")
         source.take_secrets(secrets)
         return source.partitions()

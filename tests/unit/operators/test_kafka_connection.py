@@ -5,8 +5,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
-from airflow_provider_snowpipe.spark.submit.source import KafkaBacklog, connected_source
+from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 SOURCE = {"kind": "kafka", "topics": ["orders"]}
@@ -76,10 +75,3 @@ def test_callback_in_the_connection_is_refused_by_name(monkeypatch):
 def test_connection_is_for_a_kafka_source_only():
     with pytest.raises(ConfigurationError, match="kind is None"):
         connected_source({"path": "/data"}, BaseHook.get_connection, kafka_conn_id="events")
-
-
-def test_backlog_of_another_source_is_refused():
-    files = source_spec({"kind": "files", "path": "/none"})
-
-    with pytest.raises(ConfigurationError, match="Kafka"):
-        KafkaBacklog(lambda: (files, SourceSecrets())).shape({})
