@@ -197,7 +197,7 @@ def operator_lineage(lineage: TaskLineage | None) -> Any:
     from airflow_provider_snowpipe.lineage_facets import SnowpipeChannelsRunFacet
 
     inputs = [
-        Dataset(*(stage_of(lineage.hook, address) if address.startswith("@") else place_of(address)))
+        Dataset(*(stage_of(lineage.hook, address) if address.startswith("@") else store_of(address)))
         for address in lineage.sources
     ]
     outputs = []
@@ -234,11 +234,11 @@ def stage_of(hook: SnowpipeHook, stage: str) -> tuple[str, str]:
     :param stage: the stage
     """
     pipe = hook.pipe_name()
-    place = StageReference.parse(stage).location("", database=pipe.database, schema=pipe.schema)
-    return account_namespace(hook.account()), place.strip("@/").replace('"', "")
+    location = StageReference.parse(stage).location("", database=pipe.database, schema=pipe.schema)
+    return account_namespace(hook.account()), location.strip("@/").replace('"', "")
 
 
-def place_of(address: str) -> tuple[str, str]:
+def store_of(address: str) -> tuple[str, str]:
     """Return namespace and name of a file's or directory's dataset, by OpenLineage's naming conventions.
 
     A connection or credential in the address stays out of it.
@@ -248,7 +248,7 @@ def place_of(address: str) -> tuple[str, str]:
     scheme, separator, rest = address.partition("://")
     if not separator or scheme == "file":
         return "file", "/" + rest.lstrip("/") if separator else address
-    place, _, path = rest.partition("/")
+    store, _, path = rest.partition("/")
     if scheme not in _CONTAINER_FIRST:
-        place = place.rpartition("@")[2]
-    return f"{_STORES.get(scheme, scheme)}://{place}", path.strip("/") or "/"
+        store = store.rpartition("@")[2]
+    return f"{_STORES.get(scheme, scheme)}://{store}", path.strip("/") or "/"

@@ -36,7 +36,7 @@ from tests.local_service import LocalService
 
 _FOLDERS = 100
 _MOST_LINES = 20
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _KINDS = {"pyspark.daemon": "Python worker", "org.apache.spark.deploy": "JVM", "job.py": "driver's Python"}
 
 
@@ -55,7 +55,7 @@ class PeakMemory(threading.Thread):
     def run(self) -> None:
         """Look until :meth:`stop`."""
         own = psutil.Process()
-        while not self._ended.wait(_LOOK_SECONDS):
+        while not self._ended.wait(_POLL_SECONDS):
             self._take("worker", own.pid)
             for process in own.children(recursive=True):
                 if process.pid not in self._strangers:

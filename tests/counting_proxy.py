@@ -48,9 +48,9 @@ class CountingProxy:
         fields["extra"] = {**fields["extra"], "port": port, "ca_bundle": self.front.ca_bundle}
         return fields
 
-    def since(self, moment: float) -> list[StatusRequest]:
-        """The requests that arrived after a moment, in order."""
-        return [request for request in list(self.requests) if request.at >= moment]
+    def since(self, timestamp: float) -> list[StatusRequest]:
+        """The requests that arrived after a timestamp, in order."""
+        return [request for request in list(self.requests) if request.at >= timestamp]
 
     def _forward(self, request: Received) -> Reply:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}

@@ -31,6 +31,7 @@ from tests.jumping_time import JumpingTime
 URL = "https://account.example.com"
 HOST = "ingest.example.com"
 PIPE = PipeName("DB", "S", "T-STREAMING")
+_PIPE_PATH = "/databases/DB/schemas/S/pipes/T-STREAMING"
 PAT = "pat-secret"
 STALE = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
@@ -220,7 +221,7 @@ class FakeSnowpipe:
         :param before: the operation
         :param after: the same; without ``error`` and ``do`` its answer is lost
         :param error: the answer instead, or what is raised
-        :param do: what happens at that moment; without ``error`` the call goes on
+        :param do: what happens then; without ``error`` the call goes on
         :param channel: only for this one
         :param skip: so many calls go well first
         :param times: so many calls meet it then
@@ -303,7 +304,7 @@ class FakeSnowpipe:
             return Answer(200, self.scoped_token().token.encode())
         if self._tokens.get(call.bearer, 0.0) <= self.clock.time():
             return error(401, "390318", "the scoped token is unknown or has expired")
-        if pipe != PIPE.url_path:
+        if pipe != _PIPE_PATH:
             return error(404, PIPE_MISSING)
         answer: Answer = getattr(self, f"_{call.operation}")(call)
         return answer

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.spark.credentials import write_credentials
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.local_service import LocalService
 from tests.spark_in_process import ROOT, spark_environment
 

@@ -50,16 +50,16 @@ def describe_outlets(
     Only what was seen to be committed is reported. An event of a load that did not wait for its commit says
     ``"committed": false``; the commit sensor's event then brings the tokens. Nothing here fails the task,
     whose rows are loaded. A load without such an outlet gets an event on the asset of its table, when all of
-    its rows were seen to be committed (:func:`_tell_unasked`).
+    its rows were seen to be committed (:func:`_add_table_event`).
 
     :param task: the operator, for its outlets
     :param context: the task's context
     :param hook: of the pipe
     :param channels: what was loaded
     """
-    outlets, events = _told(task, context)
-    is_unasked = not outlets and _tells_unasked(events) and _all_committed(channels)
-    if not outlets and not is_unasked:
+    outlets, events = _own_outlets(task, context)
+    adds_event = not outlets and _describes_tables(events) and _all_committed(channels)
+    if not outlets and not adds_event:
         return
     try:
         table = _table_of(hook, [one.channel for one in channels])
@@ -67,8 +67,8 @@ def describe_outlets(
     except SnowpipeError as error:
         log.warning("the asset events say nothing of tokens and rows: %s", error)
         return
-    if is_unasked:
-        _tell_unasked(task, events, table, event_extra(pipe, channels))
+    if adds_event:
+        _add_table_event(task, events, table, event_extra(pipe, channels))
     for outlet, address in _outlets_of(table, outlets):
         meant = [one for one in channels if address.channel in (None, one.channel)]
         event = events[outlet]
@@ -83,7 +83,7 @@ def describe_file_load(
     """Put the rows of a load of staged files into the extra of a task's events on assets of its table.
 
     An asset of one channel is passed over: staged files come through none. Nothing here fails the task. A
-    load of rows without such an outlet gets an event on the asset of its table (:func:`_tell_unasked`).
+    load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
 
     :param task: the operator, for its outlets
     :param context: the task's context
@@ -92,18 +92,18 @@ def describe_file_load(
     :param rows: rows that are in the table now
     :param loader: ``COPY``, or the pipe's full name
     """
-    outlets, events = _told(task, context)
-    is_unasked = not outlets and rows > 0 and _tells_unasked(events)
-    if not outlets and not is_unasked:
+    outlets, events = _own_outlets(task, context)
+    adds_event = not outlets and rows > 0 and _describes_tables(events)
+    if not outlets and not adds_event:
         return
     try:
-        address = TableAddress(hook.account(), *hook.place(), table)
+        address = TableAddress(hook.account(), *hook.database_and_schema(), table)
     except SnowpipeError as error:
         log.warning("the asset events say nothing of rows: %s", error)
         return
     extra = {"committed": True, "rows": rows, "loader": loader}
-    if is_unasked:
-        _tell_unasked(task, events, address, extra)
+    if adds_event:
+        _add_table_event(task, events, address, extra)
     for outlet, found in _outlets_of(address, outlets):
         if found.channel is None:
             events[outlet].extra.update(extra)
@@ -130,14 +130,14 @@ def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
     return {**extra, "unknown_columns": unknown} if unknown else extra
 
 
-def _told(task: Any, context: Mapping[str, Any]) -> tuple[list[Any], Any]:
+def _own_outlets(task: Any, context: Mapping[str, Any]) -> tuple[list[Any], Any]:
     """The task's outlets that are ours, and its events; no outlets where there are no events."""
     events = context.get("outlet_events")
     outlets = getattr(task, "outlets", None) or []
     return [] if events is None else [one for one in outlets if _is_ours(one)], events
 
 
-def _tells_unasked(events: Any) -> bool:
+def _describes_tables(events: Any) -> bool:
     if events is None or find_spec("airflow.sdk") is None:
         # Airflow 2.11 fails the task for an alias's event whose extra holds an object.
         return False
@@ -153,7 +153,7 @@ def _all_committed(channels: list[LoadedChannel]) -> bool:
     )
 
 
-def _tell_unasked(task: Any, events: Any, table: TableAddress, extra: dict[str, Any]) -> None:
+def _add_table_event(task: Any, events: Any, table: TableAddress, extra: dict[str, Any]) -> None:
     """Give the task an event on the asset of its table, which no outlet names.
 
     The account is known when the task runs, not when the DAG is read. So the outlet is an asset alias, which
@@ -211,5 +211,5 @@ def _add_partitions(event: Any, channels: list[LoadedChannel]) -> None:
             _LONGEST_PARTITION_KEY,
             long[0],
         )
-    if wanted := [key for key in keys if key.strip() and key not in long]:
-        add(wanted)
+    if short := [key for key in keys if key.strip() and key not in long]:
+        add(short)

@@ -36,7 +36,7 @@ _UNKNOWN = 404
 _MOST_LOST = 3
 _NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-_FIRST_LOOKS = (0.2, 0.4, 0.8)
+_FIRST_POLLS = (0.2, 0.4, 0.8)
 Rows = list[dict[str, Any]]
 Wait = Callable[[str, str], Rows]
 """Waits for a statement, given its handle and its text; its rows."""
@@ -150,7 +150,7 @@ class CopyRun:
         :param handle: the statement's handle
         :param statement: its text
         """
-        for pause in _FIRST_LOOKS:
+        for pause in _FIRST_POLLS:
             rows = self.client.state(handle, statement).rows
             if rows is not None:
                 return rows
@@ -179,7 +179,7 @@ class CopyRun:
         outcome = CopyOutcome.read(rows, self.stage, self.url)
         if self.copy.options.return_failed_only:
             return outcome
-        skipped = tuple(dict.fromkeys((*outcome.skipped(), *outcome.unnamed(paths))))
+        skipped = outcome.skipped(paths)
         if not skipped:
             return outcome
         # What a first submission skips was loaded by somebody else, however lately.
@@ -276,17 +276,16 @@ class CopyOutcome:
         """Records in error."""
         return sum(load.errors_seen for load in self.loads)
 
-    def skipped(self) -> tuple[str, ...]:
-        """Paths of files that the result says were loaded before."""
-        return tuple(load.path for load in self.loads if load.status == LOAD_SKIPPED)
+    def skipped(self, files: Iterable[str]) -> tuple[str, ...]:
+        """Files that were loaded before: those that the result says so of, and those that it does not name.
 
-    def unnamed(self, files: Iterable[str]) -> tuple[str, ...]:
-        """Those of some files that the result does not name: COPY leaves out what it has nothing to say of.
+        COPY leaves out of its result what it has nothing to say of.
 
-        :param files: paths below the stage
+        :param files: paths below the stage of the files that were to be copied
         """
         named = {load.path for load in self.loads}
-        return tuple(path for path in files if path not in named)
+        said = (load.path for load in self.loads if load.status == LOAD_SKIPPED)
+        return tuple(dict.fromkeys((*said, *(path for path in files if path not in named))))
 
     def with_history(
         self, files: Sequence[str], history: Iterable[FileLoad], since: dt.datetime
@@ -300,15 +299,15 @@ class CopyOutcome:
         if not files:
             return self
         known = newest_loads(files, history)
-        ours = [known[path] for path in files if path in known and _is_since(known[path], since)]
-        others = [
-            known.get(path) or FileLoad(path, "", LOAD_SKIPPED)
-            for path in files
-            if path not in known or not _is_since(known[path], since)
-        ]
+        ours = {
+            path: load
+            for path, load in known.items()
+            if load.loaded_at is not None and load.loaded_at >= since
+        }
+        others = [known.get(path) or FileLoad(path, "", LOAD_SKIPPED) for path in files if path not in ours]
         asked = frozenset(files)
         kept = [load for load in self.loads if load.path not in asked]
-        return CopyOutcome((*kept, *ours), (*self.before, *others))
+        return CopyOutcome((*kept, *(ours[path] for path in files if path in ours)), (*self.before, *others))
 
     def require(self, on_rejected: str, table: str) -> None:
         """Object to files that failed or were loaded in part.
@@ -369,7 +368,3 @@ def newest_loads(files: Sequence[str], history: Iterable[FileLoad]) -> dict[str,
         if path is not None and load.is_final:
             known[path] = replace(load, path=path)
     return known
-
-
-def _is_since(load: FileLoad, since: dt.datetime) -> bool:
-    return load.loaded_at is not None and load.loaded_at >= since

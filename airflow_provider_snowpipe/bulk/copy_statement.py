@@ -228,7 +228,9 @@ class CopyOptions:
             if value is not None
         ]
         if self.include_metadata:
-            pairs = ", ".join(f"{_column(name)} = {value}" for name, value in self.include_metadata.items())
+            pairs = ", ".join(
+                f"{plain_or_quoted(name)} = {value}" for name, value in self.include_metadata.items()
+            )
             words.append(f"INCLUDE_METADATA = ({pairs})")
         if self.file_processor:
             words.append(option_group("FILE_PROCESSOR", self.file_processor))
@@ -297,7 +299,11 @@ class CopyInto:
         words = [f"COPY INTO {full_name(*self.table)}"]
         if self.columns:
             words.append(f"({', '.join(map(quote_identifier, self.columns))})")
-        words.append(f"FROM {self._source()}")
+        source = quoted_location(self.location)
+        if self.expressions:
+            alias = f" {quote_identifier(self.alias)}" if self.alias else ""
+            source = f"(SELECT {', '.join(self.expressions)} FROM {source}{alias})"  # noqa: S608  the author's own
+        words.append(f"FROM {source}")
         if files:
             words.append(f"FILES = {string_list(files)}")
         return " ".join([*words, *self.options.written()])
@@ -328,13 +334,6 @@ class CopyInto:
             )
         return f"{self.statement(files)} VALIDATION_MODE = {mode}"
 
-    def _source(self) -> str:
-        location = quoted_location(self.location)
-        if not self.expressions:
-            return location
-        alias = f" {quote_identifier(self.alias)}" if self.alias else ""
-        return f"(SELECT {', '.join(self.expressions)} FROM {location}{alias})"  # noqa: S608  the author's own expressions
-
 
 def quoted_location(location: str) -> str:
     """Write a location as a text, so that nothing in its path is read as SQL.
@@ -364,7 +363,11 @@ def _written_format(file_format: str | Mapping[str, Any]) -> str:
     return option_group("FILE_FORMAT", file_format)
 
 
-def _column(name: str) -> str:
+def plain_or_quoted(name: str) -> str:
+    """Write a name without quotes where it means the same.
+
+    :param name: the name
+    """
     return name if _PLAIN.fullmatch(name) else quote_identifier(name)
 
 

@@ -54,10 +54,10 @@ class ExpectedFiles:
 
         :param load: the load
         """
-        return next((name for name in _paths(load) if self._is_wanted(name)), None)
-
-    def _is_wanted(self, name: str) -> bool:
-        return name in self._known if self.prefix is None else name.startswith(self.prefix)
+        paths = _paths(load)
+        if self.prefix is None:
+            return next((name for name in paths if name in self._known), None)
+        return next((name for name in paths if name.startswith(self.prefix)), None)
 
 
 def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:
@@ -125,7 +125,7 @@ class FileChoice:
     stage: str | None = None
 
     def check(self) -> None:
-        """Find what no rendering of templates can mend.
+        """Find what no rendering of templates can fix.
 
         :raises ConfigurationError: if the arguments do not go together
         """

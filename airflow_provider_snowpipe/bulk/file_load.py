@@ -89,6 +89,7 @@ class FileLoad:
 
         :param row: the row
         """
+        pipe = [row.get(f"pipe_{part}") for part in ("catalog_name", "schema_name", "name")]
         return cls(
             path=str(row["file_name"]),
             location=str(row.get("stage_location") or ""),
@@ -103,7 +104,7 @@ class FileLoad:
                 row.get("first_error_column_name"),
             ),
             loaded_at=_time(row.get("last_load_time")),
-            pipe=_pipe(row),
+            pipe=".".join(str(name) for name in pipe if name) if pipe[-1] else None,
         )
 
     @classmethod
@@ -172,11 +173,6 @@ class FileLoad:
 def _status(text: object) -> str:
     """``Partially loaded`` of COPY_HISTORY is ``PARTIALLY_LOADED`` of the reports."""
     return str(text or "").strip().upper().replace(" ", "_")
-
-
-def _pipe(row: Mapping[str, Any]) -> str | None:
-    names = [row.get(f"pipe_{part}") for part in ("catalog_name", "schema_name", "name")]
-    return ".".join(str(name) for name in names if name) if names[-1] else None
 
 
 def _number(value: object) -> int:

@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.streaming.auth import KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, ConfigurationError, PipeNotFoundError
-from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
+from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_url_segment
 
@@ -80,7 +80,7 @@ class FilePipeClient:
     ) -> None:
         self.pipe = pipe
         self._url = f"{base_url(account_url)}/v1/data/pipes/{quote_url_segment(_written(pipe))}"
-        self._transports = Transports(ca_bundle, Timeouts())
+        self._transports = Transports(ca_bundle)
         self._session = HttpSession(self._transports, retry, Signed(credentials))
 
     def __repr__(self) -> str:

@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy_statement import STRING_LITERAL, CopyInto, option, string_literal
+from airflow_provider_snowpipe.bulk.copy_statement import (
+    STRING_LITERAL,
+    CopyInto,
+    option,
+    plain_or_quoted,
+    string_literal,
+)
 from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -16,7 +22,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeBusyError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name
 
 RunSql = Callable[[str, Sequence[str] | None], Sequence[Mapping[str, Any]]]
 """Runs a statement with the values that it binds; the rows' keys are the columns' names in lower case."""
@@ -238,7 +244,6 @@ FORCE_RESUME = "SELECT SYSTEM$PIPE_FORCE_RESUME(%s, 'staleness_check_override')"
 """Takes the pipe's full name; resumes a pipe that was paused for longer than 14 days."""
 REFRESHED = dt.timedelta(days=7)
 """REFRESH looks at files that were staged within this time (page "ALTER PIPE")."""
-_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _REMEDY_OF_AGE = (
     "REFRESH looks at files that were staged in the last 7 days only: stage older files again under "
     "other names, or load them by COPY INTO"
@@ -300,7 +305,7 @@ class PipeDefinition:
         if self.auto_ingest:
             words.append("AUTO_INGEST = TRUE")
         if self.error_integration:
-            words.append(f"ERROR_INTEGRATION = {_identifier(self.error_integration)}")
+            words.append(f"ERROR_INTEGRATION = {plain_or_quoted(self.error_integration)}")
         words += [
             option(name, value)
             for name, value in (
@@ -343,7 +348,7 @@ def alter_pipe(pipe: PipeName, *, comment: str | None, error_integration: str | 
     if comment is not None:
         statements.append(f"{head} SET {option('COMMENT', comment)}" if comment else f"{head} UNSET COMMENT")
     if error_integration is not None:
-        statements.append(f"{head} SET ERROR_INTEGRATION = {_identifier(error_integration)}")
+        statements.append(f"{head} SET ERROR_INTEGRATION = {plain_or_quoted(error_integration)}")
     if not statements:
         raise ConfigurationError(
             f"nothing of pipe {pipe} is to be altered: give comment=… or error_integration=…; another COPY "
@@ -395,7 +400,3 @@ def drop_pipe(pipe: PipeName) -> str:
     :param pipe: the pipe
     """
     return f"DROP PIPE IF EXISTS {written(pipe)}"
-
-
-def _identifier(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else quote_identifier(name)

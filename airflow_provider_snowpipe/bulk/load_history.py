@@ -174,9 +174,9 @@ class CopyHistory:
         :raises SqlError: if the statement fails
         """
         since = min(oldest_needed(question, self._asked.get(question)) for question in questions)
-        statement, values = copy_history(
-            self._table, max(since, now - REMEMBERED), self._pipe, _paths_of(questions)
-        )
+        names = [question.names for question in questions]
+        paths = None if None in names else [name for some in names for name in some or ()]
+        statement, values = copy_history(self._table, max(since, now - REMEMBERED), self._pipe, paths)
         found = [FileLoad.from_copy_history(row) for row in self._run(statement, values)]
         self._asked = dict.fromkeys(questions, now)
         return found
@@ -189,7 +189,7 @@ def copy_history(
     table: tuple[str, str, str],
     since: dt.datetime,
     pipe: tuple[str, str, str] | None = None,
-    paths: Collection[str] | None = None,
+    paths: Sequence[str] | None = None,
     folder: str | None = None,
 ) -> tuple[str, list[str]]:
     """The statement that asks for loads, and the values that it binds (page "COPY_HISTORY").
@@ -199,7 +199,8 @@ def copy_history(
     :param table: database, schema and name of the table
     :param since: the first timestamp, at most 14 days ago
     :param pipe: database, schema and name of a pipe, None for all loads
-    :param paths: only files with these paths, None for all
+    :param paths: only files with these paths or with ends of them, None for all; for very many of them, the
+        statement asks for all as well
     :param folder: only files with this folder in their paths, None for all; not together with paths
     """
     arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_LTZ"
@@ -208,9 +209,10 @@ def copy_history(
         arguments += ", PIPE_NAME => %s"
         values.append(full_name(*pipe))
     condition = ""
-    if paths is not None:
-        condition = f" WHERE FILE_NAME IN ({', '.join(['%s'] * len(paths))})"
-        values += sorted(paths)
+    known = None if paths is None else possible_paths(paths)
+    if known is not None and len(known) <= MOST_NAMES:
+        condition = f" WHERE FILE_NAME IN ({', '.join(['%s'] * len(known))})"
+        values += sorted(known)
     elif folder is not None:
         condition = " WHERE CONTAINS(FILE_NAME, %s)"
         values.append(f"{folder}/")
@@ -219,13 +221,6 @@ def copy_history(
         f"{arguments})){condition} ORDER BY LAST_LOAD_TIME",
         values,
     )
-
-
-def _paths_of(questions: Sequence[HistoryQuestion]) -> set[str] | None:
-    if any(question.names is None for question in questions):
-        return None
-    paths = possible_paths([name for question in questions for name in question.names or ()])
-    return paths if len(paths) <= MOST_NAMES else None
 
 
 # -- COPY's loads of 14 to 64 days ago: COPY still knows their files, the information schema no more -----

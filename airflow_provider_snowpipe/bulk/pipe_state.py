@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 # -- What a file pipe says of itself: ``SYSTEM$PIPE_STATUS`` as a value ----------------------------------
 
 RUNNING, PAUSED = "RUNNING", "PAUSED"
-_BROKEN = ("STOPPED_", "STALLED_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +81,6 @@ class PipeStatus:
     def is_paused(self) -> bool:
         """True when somebody has paused the pipe; files may be submitted, and wait."""
         return self.execution_state == PAUSED
-
-    @property
-    def is_broken(self) -> bool:
-        """True when the pipe cannot load before something is fixed."""
-        return self.execution_state.startswith(_BROKEN)
 
     def __str__(self) -> str:
         words = [self.execution_state, f"{self.pending_files:,} files wait"]

@@ -15,11 +15,16 @@ _TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _HEX = re.compile(r"(?:0x|\\x)([0-9A-Fa-f]{2})", re.IGNORECASE)
-_MOMENTS = {"DATE_FORMAT": "AUTO", "TIME_FORMAT": "AUTO", "TIMESTAMP_FORMAT": "AUTO", "BINARY_FORMAT": "HEX"}
+_AUTO_FORMATS = {
+    "DATE_FORMAT": "AUTO",
+    "TIME_FORMAT": "AUTO",
+    "TIMESTAMP_FORMAT": "AUTO",
+    "BINARY_FORMAT": "HEX",
+}
 _COMMON = {"TRIM_SPACE": False, "NULL_IF": (), "REPLACE_INVALID_CHARACTERS": False}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "CSV": {
-        **_MOMENTS,
+        **_AUTO_FORMATS,
         **_COMMON,
         "COMPRESSION": "AUTO",
         "NULL_IF": ("\\N",),
@@ -38,7 +43,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "ENCODING": "UTF8",
     },
     "JSON": {
-        **_MOMENTS,
+        **_AUTO_FORMATS,
         **_COMMON,
         "COMPRESSION": "AUTO",
         "STRIP_OUTER_ARRAY": False,
@@ -239,7 +244,7 @@ class _Reader:
 
     def __init__(self, statement: str) -> None:
         self._tokens = [found for found in _TOKEN.finditer(statement) if found.lastgroup]
-        self._place = 0
+        self._index = 0
 
     def read(self) -> tuple[list[str] | None, bool, dict[str, Any]]:
         """Columns, whether the statement selects, and its options."""
@@ -247,7 +252,7 @@ class _Reader:
         transforms = False
         options: dict[str, Any] = {}
         before = ""
-        while self._place < len(self._tokens):
+        while self._index < len(self._tokens):
             token = self._next()
             if token["mark"] == "(" and before != "FROM" and columns is None and not options:
                 columns = [_name(one) for one in self._list()]
@@ -261,15 +266,15 @@ class _Reader:
         return columns, transforms, options
 
     def _next(self) -> re.Match[str]:
-        self._place += 1
-        return self._tokens[self._place - 1]
+        self._index += 1
+        return self._tokens[self._index - 1]
 
     def _peek(self, ahead: int = 0) -> str | None:
-        place = self._place + ahead
-        return self._tokens[place]["mark"] if place < len(self._tokens) else None
+        index = self._index + ahead
+        return self._tokens[index]["mark"] if index < len(self._tokens) else None
 
     def _read_value(self) -> Any:
-        if self._place == len(self._tokens):
+        if self._index == len(self._tokens):
             return None
         token = self._next()
         if token["mark"] != "(":
@@ -277,18 +282,18 @@ class _Reader:
         if self._peek(1) not in ("=", "=>"):
             return tuple(self._list())
         options: dict[str, Any] = {}
-        while self._place < len(self._tokens) and self._peek() != ")":
+        while self._index < len(self._tokens) and self._peek() != ")":
             name = self._next()
             if self._peek() in ("=", "=>"):
                 self._next()
                 options[str(name["word"]).upper()] = self._read_value()
-        self._place += 1
+        self._index += 1
         return options
 
     def _list(self) -> list[Any]:
         """The values up to the parenthesis that ends them; those in inner ones are among them."""
         values, depth = [], 1
-        while self._place < len(self._tokens):
+        while self._index < len(self._tokens):
             token = self._next()
             depth += {"(": 1, ")": -1}.get(token["mark"] or "", 0)
             if not depth:

@@ -27,12 +27,12 @@ _LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestFile:
-    """A staged file.
+class WrittenFile:
+    """A file that is as it will stay.
 
-    :param name: its path below the manifest's folder; no other attempt has one of that name
+    :param name: its path below the folder of the work; no other attempt has one of that name
     :param bytes: its size
-    :param rows: its rows
+    :param rows: its rows, or lines
     """
 
     name: str
@@ -40,8 +40,25 @@ class ManifestFile:
     rows: int
 
 
+class WrittenFiles:
+    """What a manifest and the report of a job have in common: the files."""
+
+    __slots__ = ()
+    files: tuple[WrittenFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+
 @dataclass(frozen=True, slots=True)
-class RunManifest:
+class RunManifest(WrittenFiles):
     """The files of one piece of work.
 
     :param work: whose they are, in words
@@ -53,7 +70,7 @@ class RunManifest:
 
     work: str
     attempt: str
-    files: tuple[ManifestFile, ...]
+    files: tuple[WrittenFile, ...]
     columns: tuple[str, ...] = ()
     json_columns: tuple[str, ...] = ()
 
@@ -61,16 +78,6 @@ class RunManifest:
     def names(self) -> list[str]:
         """The files' paths below the folder."""
         return [file.name for file in self.files]
-
-    @property
-    def rows(self) -> int:
-        """Rows of all files."""
-        return sum(file.rows for file in self.files)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(file.bytes for file in self.files)
 
     def to_json(self) -> str:
         """The manifest as JSON text."""
@@ -88,7 +95,7 @@ class RunManifest:
             data: Any = json.loads(text)
             if data.pop("manifest_version") != MANIFEST_VERSION:
                 raise ValueError("another version")
-            files = tuple(ManifestFile(**file) for file in data.pop("files"))
+            files = tuple(WrittenFile(**file) for file in data.pop("files"))
             columns, parsed = tuple(data.pop("columns")), tuple(data.pop("json_columns"))
             return cls(files=files, columns=columns, json_columns=parsed, **data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
-from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
+from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import quote_url_segment
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
@@ -69,7 +69,7 @@ class StatementClient:
     ) -> None:
         self._url = f"{base_url(account_url)}/api/v2/statements"
         self._context = {"warehouse": warehouse, "role": role}
-        self._transports = Transports(ca_bundle, Timeouts())
+        self._transports = Transports(ca_bundle)
         self._session = HttpSession(self._transports, retry, Signed(credentials), refused=_failure)
 
     def __repr__(self) -> str:
@@ -132,16 +132,13 @@ class StatementClient:
             return StatementState(handle)
         if "resultSetMetaData" not in body:  # the submission of one that ended before is told its handle only
             return self.state(handle, statement)
-        return StatementState(handle, self._rows(handle, body, statement))
-
-    def _rows(self, handle: str, body: Mapping[str, Any], statement: str) -> list[dict[str, Any]]:
         described = body["resultSetMetaData"]
         names = [str(column["name"]).lower() for column in described["rowType"]]
         data = list(body["data"])
         for number in range(1, len(described.get("partitionInfo") or [])):
             address = f"{self._url}/{quote_url_segment(handle)}"
             data += self._send("GET", address, statement, {"partition": str(number)}).json["data"]
-        return [dict(zip(names, row, strict=True)) for row in data]
+        return StatementState(handle, [dict(zip(names, row, strict=True)) for row in data])
 
     def _send(
         self, method: str, url: str, statement: str, query: Mapping[str, str] | None = None, body: Any = None

@@ -48,23 +48,15 @@ class StagedPaths:
     url: str | None = None
 
 
-def loads_by_others(
-    files: StagedPaths, history: Iterable[FileLoad], *, loader: str | None, now: dt.datetime
-) -> list[FileLoad]:
-    """The loads of some files by somebody else than the one that is to load them now, from the oldest.
+def remembered_loads(files: StagedPaths, history: Iterable[FileLoad], now: dt.datetime) -> list[FileLoad]:
+    """The loads of some files that their loaders remember, from the oldest, with the paths asked for.
 
     A load that is older than its loader's memory does not count, nor one that put no row into the table.
 
     :param files: the files
     :param history: loads into the table, from the oldest
-    :param loader: full name of the pipe that is to load the files, None for COPY
     :param now: the time
     """
-    return [load for load in _remembered(files, history, now) if load.pipe != loader]
-
-
-def _remembered(files: StagedPaths, history: Iterable[FileLoad], now: dt.datetime) -> list[FileLoad]:
-    """The loads of some files that their loaders remember, each with the path that was asked for."""
     expected = ExpectedFiles(files.paths) if files.paths else None
     found = []
     for load in history:
@@ -111,11 +103,11 @@ def refuse_files_of_others(
     :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
     :raises FilesGivenTwiceError: if there is such a load
     """
-    history = list(history)
-    others = loads_by_others(files, history, loader=loader, now=now)
+    known = remembered_loads(files, history, now)
+    others = [load for load in known if load.pipe != loader]
     if not others:
         return
-    own = [load for load in _remembered(files, history, now) if load.pipe == loader]
+    own = [load for load in known if load.pipe == loader]
     both = {load.path for load in own}.intersection(load.path for load in others)
     twice = [load for load in (*own, *others) if load.path in both]
     if twice:

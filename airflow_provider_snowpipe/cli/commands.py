@@ -65,14 +65,14 @@ def channels(args: Namespace) -> None:
 def lag(args: Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
     from airflow_provider_snowpipe.streaming.lag import ChannelLag
-    from airflow_provider_snowpipe.streaming.targets import CommitTargets
+    from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
     hook = _hook(args)
     targets = _targets(args.targets)
-    wanted = CommitTargets.parse(targets, args.offset_format) if targets else None
+    expected = CommitTargets.parse(targets, args.offset_format) if targets else None
     names = list(targets) or [one.name for one in hook.list_channels()]
     statuses = hook.channel_statuses(names) if names else {}
-    found = [ChannelLag.of(status, wanted) for status in statuses.values()]
+    found = [ChannelLag.of(status, expected) for status in statuses.values()]
     print_lines(args, [channel.row() for channel in found])
     if any(channel.is_late for channel in found):
         raise SystemExit(1)
@@ -89,8 +89,8 @@ def backup(args: Namespace) -> None:
         return
     done = operator.perform({})
     print(f"wrote the tokens of {len(done['channels'])} channels of pipe {done['pipe']} to {done['path']}")
-    for name, moment in done["expiring"].items():
-        print(f"channel {name!r} is deleted with its token on {moment}, unless it takes rows before")
+    for name, expires in done["expiring"].items():
+        print(f"channel {name!r} is deleted with its token on {expires}, unless it takes rows before")
 
 
 @reported

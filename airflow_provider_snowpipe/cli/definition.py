@@ -16,7 +16,7 @@ def get_cli_commands() -> list[CLICommand]:
     """The command group, as Airflow asks every provider for it."""
     from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, GroupCommand, lazy_load_command
 
-    place = (
+    pipe_arguments = (
         _arg("--conn-id", help="connection id", default="snowflake_default"),
         _arg("--table", help="the default pipe of this table"),
         _arg("--pipe", help="this pipe; not together with --table"),
@@ -46,7 +46,7 @@ def get_cli_commands() -> list[CLICommand]:
                     default="snowflake_default",
                 ),
                 _arg("--spark-conn-id", help="Spark connection id, spark_default if not given"),
-                *place[1:],
+                *pipe_arguments[1:],
                 _arg("--source", help="a path that the Spark executors have to see; may start Spark"),
                 _arg("--json", action="store_true", help="print JSON"),
             ),
@@ -61,7 +61,7 @@ def get_cli_commands() -> list[CLICommand]:
             name="channels",
             help="List the channels of a pipe with their committed tokens",
             func=lazy_load_command(f"{_COMMANDS}.channels"),
-            args=(*place, ARG_OUTPUT),
+            args=(*pipe_arguments, ARG_OUTPUT),
         ),
         ActionCommand(
             name="lag",
@@ -69,7 +69,7 @@ def get_cli_commands() -> list[CLICommand]:
             description="Ends with the status 1 when a target is not committed.",
             func=lazy_load_command(f"{_COMMANDS}.lag"),
             args=(
-                *place,
+                *pipe_arguments,
                 _arg("--targets", help="JSON object of channel to target token; without it, all channels"),
                 offset_format,
                 ARG_OUTPUT,
@@ -87,7 +87,7 @@ def get_cli_commands() -> list[CLICommand]:
                     default="fail",
                     help="when a channel has lost the token that the file holds",
                 ),
-                *place,
+                *pipe_arguments,
             ),
         ),
         ActionCommand(
@@ -99,7 +99,7 @@ def get_cli_commands() -> list[CLICommand]:
                 _arg("--allow-older-tokens", action="store_true", help="set a token back, too"),
                 _arg("--allow-active-writer", action="store_true", help="in spite of a writer"),
                 _arg("-y", "--yes", action="store_true", help="do not ask"),
-                *place,
+                *pipe_arguments,
             ),
         ),
         ActionCommand(

@@ -493,9 +493,11 @@ class Doctor:
             return f"{master}: driver and executors run on this machine"
         if master.startswith("yarn"):
             return _yarn()
-        places = list(_places(master))
-        refused = [f"{host}:{port} ({reason})" for host, port in places if (reason := _refusal(host, port))]
-        if len(refused) == len(places):
+        addresses = list(_addresses(master))
+        refused = [
+            f"{host}:{port} ({reason})" for host, port in addresses if (reason := _refusal(host, port))
+        ]
+        if len(refused) == len(addresses):
             raise _Ended(
                 FAILED,
                 f"{master} cannot be reached: {', '.join(refused)}",
@@ -622,7 +624,7 @@ def _yarn() -> str:
     )
 
 
-def _places(master: str) -> Iterator[tuple[str, int]]:
+def _addresses(master: str) -> Iterator[tuple[str, int]]:
     """Hosts and ports of ``spark://a:1,b:2``, ``k8s://https://a:1`` and ``sc://a:1``."""
     scheme, _, rest = master.partition("://")
     if scheme not in _MASTER_PORTS:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SqlError,
 )
 from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, TOPIC_ID_SUFFIX, PipeName, full_name
-from airflow_provider_snowpipe.streaming.status import UPDATE_OFFSET_TOKEN, ListedChannel, show_channels
+from airflow_provider_snowpipe.streaming.progress import UPDATE_OFFSET_TOKEN, ListedChannel, show_channels
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -40,6 +41,7 @@ _IN_SMALL_LETTERS = frozenset({"oauth", "programmatic_access_token", "snowflake"
 _ca_lock = RLock()
 
 
+@dataclass(frozen=True, slots=True)
 class AccountSql:
     """SQL in the account of a connection; each call signs in, runs one statement and leaves.
 
@@ -51,8 +53,7 @@ class AccountSql:
     :param settings: the connection
     """
 
-    def __init__(self, settings: SnowpipeConnection) -> None:
-        self._settings = settings
+    settings: SnowpipeConnection
 
     def channels(self, pipe: PipeName) -> list[ListedChannel]:
         """List the channels of a pipe, as far as the role may see them.
@@ -149,7 +150,7 @@ class AccountSql:
         :param purpose: what the session is for, for the text of a refused sign-in
         :raises SqlError: if the sign-in fails, or a statement
         """
-        with _trusting(self._settings.ca_bundle()):
+        with _trusting(self.settings.ca_bundle()):
             with self._explained(purpose):
                 connection = self._connect()
             with connection:
@@ -177,7 +178,7 @@ class AccountSql:
             yield
         except errors.Error as error:
             failed = SqlError(
-                f"connection {self._settings.conn_id!r}: {shown!r} failed: {_first_line(error)}"
+                f"connection {self.settings.conn_id!r}: {shown!r} failed: {_first_line(error)}"
                 f"{_remedy(shown, error.errno)}",
                 errno=error.errno,
             )
@@ -188,19 +189,19 @@ class AccountSql:
             raise
         except RequestException as error:
             raise SqlError(
-                f"connection {self._settings.conn_id!r}: no sign-in for SQL: "
-                f"{urlsplit(self._settings.account_url()).netloc} does not answer ({type(error).__name__}). "
+                f"connection {self.settings.conn_id!r}: no sign-in for SQL: "
+                f"{urlsplit(self.settings.account_url()).netloc} does not answer ({type(error).__name__}). "
                 f"{IF_NO_ANSWER}"
             ) from None
         except ValueError as error:
-            raise ConfigurationError(f"connection {self._settings.conn_id!r}: {error}") from None
+            raise ConfigurationError(f"connection {self.settings.conn_id!r}: {error}") from None
 
     def _connect(self) -> Any:
-        if self._settings.conn_type == SNOWFLAKE:
-            return _snowflake_hook(self._settings).get_conn()
+        if self.settings.conn_type == SNOWFLAKE:
+            return _snowflake_hook(self.settings).get_conn()
         from snowflake.connector import connect
 
-        return connect(**connector_arguments(self._settings))
+        return connect(**connector_arguments(self.settings))
 
 
 def _snowflake_hook(settings: SnowpipeConnection) -> Any:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow.exceptions import AirflowProviderDeprecationWarning
+
 from airflow_provider_snowpipe.bulk.copy_statement import quoted_location, string_literal
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion, copy_history
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, copy_history
 from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -34,12 +36,21 @@ class SnowpipeBulkHook(SnowpipeHook):
     Database and schema are the connection's unless given. The constructor does no I/O.
     """
 
-    def place(self) -> tuple[str, str]:
+    def database_and_schema(self) -> tuple[str, str]:
         """Database and schema, from the connection where they are not given.
 
         :raises ConfigurationError: if one of them is missing
         """
         return self._connection().database_and_schema(self.database, self.schema)
+
+    def place(self) -> tuple[str, str]:
+        """Deprecated: :meth:`database_and_schema`."""
+        warnings.warn(
+            "SnowpipeBulkHook.place() is deprecated: call database_and_schema()",
+            AirflowProviderDeprecationWarning,
+            stacklevel=2,
+        )
+        return self.database_and_schema()
 
     @contextmanager
     def sql_session(self, purpose: str) -> Iterator[RunSql]:
@@ -57,14 +68,25 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param retry: pauses and budget of each request
         :raises ConfigurationError: if the connection lacks something
         """
-        return _client(self._connection(), retry)
+        from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+
+        settings = self._connection()
+        return StatementClient(
+            settings.account_url(),
+            settings.credentials(),
+            warehouse=settings.extra.get("warehouse") or None,
+            role=settings.extra.get("role") or None,
+            ca_bundle=settings.ca_bundle(),
+            retry=retry,
+        )
 
     async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
         """Make a client of the account's SQL API without blocking the event loop.
 
         :param retry: pauses and budget of each request
         """
-        return await asyncio.to_thread(_client, await self._async_connection(), retry)
+        await self._async_connection()
+        return await asyncio.to_thread(self.get_statement_client, retry=retry)
 
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
@@ -84,7 +106,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param folder: where it goes, under its own name
         :raises SqlError: if it cannot be brought
         """
-        database, schema = self.place()
+        database, schema = self.database_and_schema()
         whole = StageReference.parse(location).location("", database=database, schema=schema)
         self.run_sql(f"GET {quoted_location(whole.rstrip('/'))} {string_literal(f'file://{folder}/')}")
 
@@ -96,7 +118,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param pattern: only files whose whole path matches this regular expression
         :raises SqlError: if the statement fails, or signing in for it
         """
-        database, schema = self.place()
+        database, schema = self.database_and_schema()
         location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
         if pattern is None:
             return self.run_sql("LIST %s", (location,))
@@ -114,7 +136,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         """
         from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
 
-        database, schema = self.place()
+        database, schema = self.database_and_schema()
         location = staging.stage.location(prefix, database=database, schema=schema)
         listed = staging.listed(self.run_sql("LIST %s", (location,)))
         root = staging.stage.location("", database=database, schema=schema)
@@ -129,7 +151,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         reference = replace(StageReference.parse(stage), path="")
         if reference.name[0] in "%~":
             return None
-        database, schema = self.place()
+        database, schema = self.database_and_schema()
         name = reference.location("", database=database, schema=schema).removeprefix("@")
         for row in self.run_sql(f"DESCRIBE STAGE {name}"):
             if str(row["property"]).upper() == "URL":
@@ -144,7 +166,9 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if the statement fails, or signing in for it
         """
         earliest = dt.datetime.now(dt.UTC) - REMEMBERED
-        statement, values = copy_history((*self.place(), table), max(since or earliest, earliest))
+        statement, values = copy_history(
+            (*self.database_and_schema(), table), max(since or earliest, earliest)
+        )
         return self.run_sql(statement, values)
 
     def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
@@ -155,10 +179,11 @@ class SnowpipeBulkHook(SnowpipeHook):
         :param pipe: only loads by this pipe, None for all
         :raises SqlError: if the statement fails, or signing in for it
         """
-        question = HistoryQuestion(frozenset(paths), dt.datetime.now(dt.UTC) - REMEMBERED)
-        schema = self.place()
-        history = CopyHistory(self.run_sql, (*schema, table), (*schema, pipe) if pipe else None)
-        return history.loads([question], dt.datetime.now(dt.UTC))
+        schema, since = self.database_and_schema(), dt.datetime.now(dt.UTC) - REMEMBERED
+        statement, values = copy_history(
+            (*schema, table), since, (*schema, pipe) if pipe else None, paths=paths
+        )
+        return [FileLoad.from_copy_history(row) for row in self.run_sql(statement, values)]
 
     def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
         """COPY's loads of some files 14 to 64 days ago, as the account's usage history tells them.
@@ -172,7 +197,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         from airflow_provider_snowpipe.bulk.load_history import older_copies
 
         with self.sql_session("look for older loads by COPY") as run:
-            return older_copies(run, (*self.place(), table), paths)
+            return older_copies(run, (*self.database_and_schema(), table), paths)
 
     def loads_in_folder(self, table: str, folder: str) -> list[FileLoad]:
         """What ``COPY_HISTORY`` says of the files of one folder, from the oldest load.
@@ -182,7 +207,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises SqlError: if the statement fails, or signing in for it
         """
         since = dt.datetime.now(dt.UTC) - REMEMBERED
-        statement, values = copy_history((*self.place(), table), since, folder=folder)
+        statement, values = copy_history((*self.database_and_schema(), table), since, folder=folder)
         return [FileLoad.from_copy_history(row) for row in self.run_sql(statement, values)]
 
     def pipe_target(self, pipe: str) -> PipeTarget | None:
@@ -195,7 +220,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin
         from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
 
-        name = PipeName(*self.place(), pipe)
+        name = PipeName(*self.database_and_schema(), pipe)
         known = FilePipeAdmin(self.run_sql, name).known()
         return None if known is None else PipeTarget.of(name, known.definition, auto_ingest=known.auto_ingest)
 
@@ -208,16 +233,3 @@ class SnowpipeBulkHook(SnowpipeHook):
         from airflow_provider_snowpipe.hooks.load_history import file_pipe_client
 
         return file_pipe_client(self._connection(), self._names(), retry)
-
-
-def _client(settings: SnowpipeConnection, retry: RetryPolicy | None) -> StatementClient:
-    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-
-    return StatementClient(
-        settings.account_url(),
-        settings.credentials(),
-        warehouse=settings.extra.get("warehouse") or None,
-        role=settings.extra.get("role") or None,
-        ca_bundle=settings.ca_bundle(),
-        retry=retry,
-    )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus, ListedChannel
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedChannel
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 

@@ -78,7 +78,7 @@ class StageUpload:
     _done: dict[str, bool] = field(default_factory=dict, init=False)
     _bytes: int = field(default=0, init=False)
     _parts: int = field(default=1, init=False)
-    _told_at: float = field(default=0.0, init=False)
+    _logged_at: float = field(default=0.0, init=False)
 
     def run(self, files: Sequence[SourceFile]) -> Staged:
         """Upload what is not in the stage; the first error ends it.
@@ -87,7 +87,7 @@ class StageUpload:
         :raises SqlError: if a PUT fails, or the sign-in
         :raises StagedFileDiffersError: if another content is staged, with ``if_staged="fail"``
         """
-        self._told_at = time.monotonic()
+        self._logged_at = time.monotonic()
         sessions: queue.SimpleQueue[RunSql] = queue.SimpleQueue()
         threads = max(1, min(self.parallel, len(files)))
         self._parts = max(1, self.parallel // threads)
@@ -139,7 +139,7 @@ class StageUpload:
         with self._lock:
             self._done[file.below] = uploaded
             self._bytes += file.size if uploaded else 0
-            self._tell(files)
+            self._log_progress(files)
 
     def _put(self, run: RunSql, file: SourceFile) -> bool:
         with ExitStack() as stack:
@@ -162,10 +162,10 @@ class StageUpload:
             (row,) = run(self.staging.put(file, str(here()), self.root, kind, self._parts), None, **options)
             return str(row["status"]).upper() == "UPLOADED"
 
-    def _tell(self, files: Sequence[SourceFile]) -> None:
+    def _log_progress(self, files: Sequence[SourceFile]) -> None:
         now = time.monotonic()
-        if now - self._told_at >= _LOG_SECONDS or len(self._done) == len(files):
-            self._told_at = now
+        if now - self._logged_at >= _LOG_SECONDS or len(self._done) == len(files):
+            self._logged_at = now
             log.info(
                 "staged %d of %d files, %.1f MB uploaded, %d were there already",
                 len(self._done),

@@ -58,8 +58,8 @@ def address(account: str, pipe: PipeName) -> str | None:
     table = pipe.default_table
     kind, thing = ("table", table) if table is not None else ("pipe", pipe.pipe)
     parts = (organization.lower(), name.lower())
-    place = "/".join(map(quote_url_segment, parts))
+    account_path = "/".join(map(quote_url_segment, parts))
     return (
-        f"https://app.snowflake.com/{place}/#/data/databases/{quote_url_segment(pipe.database)}/schemas/"
+        f"https://app.snowflake.com/{account_path}/#/data/databases/{quote_url_segment(pipe.database)}/schemas/"
         f"{quote_url_segment(pipe.schema)}/{kind}/{quote_url_segment(thing)}"
     )

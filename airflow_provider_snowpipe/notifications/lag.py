@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-    from airflow_provider_snowpipe.streaming.targets import CommitTargets
+    from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
 REPORT_KEY = "lag_report"
 _BUDGET_SECONDS = 60.0
@@ -107,18 +107,18 @@ class SnowpipeLagNotifier(BaseNotifier):
 
         :param context: of the callback
         """
-        hook, wanted = self._hook(), self._wanted()
-        names = self._names(wanted)
+        hook, expected = self._hook(), self._expected()
+        names = self._names(expected)
         pipe = str(hook.pipe_name())
         try:
             if names is None:
                 names = [one.name for one in hook.list_channels()]
-            statuses = hook.channel_statuses(names, retry=_patience()) if names else {}
+            statuses = hook.channel_statuses(names, retry=_retry_budget()) if names else {}
         except _UNANSWERED as error:
             report = LagReport(pipe, error=str(error))
         else:
-            report = LagReport.of(pipe, statuses, wanted)
-        passed_on = self._tell(context, report)
+            report = LagReport.of(pipe, statuses, expected)
+        passed_on = self._report(context, report)
         if passed_on is not None:
             passed_on(context)
 
@@ -127,18 +127,18 @@ class SnowpipeLagNotifier(BaseNotifier):
 
         :param context: of the callback
         """
-        hook, wanted = self._hook(), self._wanted()
-        names = self._names(wanted)
+        hook, expected = self._hook(), self._expected()
+        names = self._names(expected)
         pipe = str(await hook.async_pipe_name())
         try:
             if names is None:
                 names = [one.name for one in await hook.async_list_channels()]
-            statuses = await hook.async_channel_statuses(names, retry=_patience()) if names else {}
+            statuses = await hook.async_channel_statuses(names, retry=_retry_budget()) if names else {}
         except _UNANSWERED as error:
             report = LagReport(pipe, error=str(error))
         else:
-            report = LagReport.of(pipe, statuses, wanted)
-        passed_on = self._tell(context, report)
+            report = LagReport.of(pipe, statuses, expected)
+        passed_on = self._report(context, report)
         if passed_on is not None:
             passed_on.context = context
             await passed_on
@@ -152,23 +152,23 @@ class SnowpipeLagNotifier(BaseNotifier):
             schema=self.schema,
         )
 
-    def _wanted(self) -> CommitTargets | None:
-        from airflow_provider_snowpipe.streaming.targets import CommitTargets
+    def _expected(self) -> CommitTargets | None:
+        from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
         return CommitTargets.parse(self.targets, self.offset_format) if self.targets else None
 
-    def _names(self, wanted: CommitTargets | None) -> list[str] | None:
+    def _names(self, expected: CommitTargets | None) -> list[str] | None:
         if self.channels is not None:
             return list(dict.fromkeys(self.channels))
-        return None if wanted is None else list(wanted.targets)
+        return None if expected is None else list(expected.targets)
 
-    def _tell(self, context: Context, report: LagReport) -> Any:
+    def _report(self, context: Context, report: LagReport) -> Any:
         """Log the report; return the notifier that passes it on, which finds it in the context, or None."""
         from airflow.providers.common.compat.module_loading import import_string
 
         text = report.text(self.max_channels)
-        tell = self.log.warning if report.is_bad else self.log.info
-        tell("%s", text)
+        log = self.log.warning if report.is_bad else self.log.info
+        log("%s", text)
         values: Any = context
         values[REPORT_KEY] = text
         if isinstance(self.notifier, str):
@@ -177,7 +177,7 @@ class SnowpipeLagNotifier(BaseNotifier):
         return None if self.notifier is None else copy.copy(self.notifier)
 
 
-def _patience() -> RetryPolicy:
+def _retry_budget() -> RetryPolicy:
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
     return RetryPolicy(budget_seconds=_BUDGET_SECONDS)

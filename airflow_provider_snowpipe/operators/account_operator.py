@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, leave_channel_page, pipe_page
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
+from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -71,16 +72,12 @@ class AccountOperator(BaseOperator):
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
-            self.prepare(context)
             return self.perform(context)
 
     def dry_run(self) -> None:
         """Print what would be done; reads from the service, changes nothing."""
         for line in self.preview():
             self.log.info("dry run: %s", line)
-
-    def prepare(self, context: Context) -> None:
-        """Do what comes before the work itself, which may be nothing."""
 
     @abstractmethod
     def perform(self, context: Context) -> dict[str, Any]:
@@ -127,7 +124,7 @@ class FileOperator(AccountOperator):
 
         :param pipe: its name
         """
-        return PipeName(*self.hook.place(), pipe)
+        return PipeName(*self.hook.database_and_schema(), pipe)
 
 
 # -- Mapped instances of a task must not share a channel: a channel has one writer -----------------------
@@ -225,16 +222,25 @@ class PipeOperator(AccountOperator):
             schema=self.schema,
         )
 
-    def prepare(self, context: Context) -> None:
-        """Refuse mapped tasks on one channel, and leave the task's links."""
-        require_distinct_channels(self, context)
-        self._leave_links(context)
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Refuse mapped tasks on one channel, leave the task's links, and do what the operator is for.
+
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
+        """
+        with failing_at_once():
+            require_distinct_channels(self, context)
+            self._leave_links(context)
+            return self.perform(context)
 
     def _leave_links(self, context: Context) -> None:
         url = snowsight_url(self.hook)
         if url is not None:
             context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
         leave_channel_page(context["ti"], self._page(context))
+
+    def _count_change(self, what: str) -> None:
+        """Count what was done to channels, for Airflow's metrics."""
+        count_change(what, pipe=str(self.hook.pipe_name()), operator=type(self).__name__)
 
     def _page(self, context: Context) -> str:
         """The address of the page that shows what the task works on."""

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
-from airflow_provider_snowpipe.streaming.targets import ChannelTarget
+from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

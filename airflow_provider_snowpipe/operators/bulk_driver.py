@@ -267,7 +267,7 @@ class RunStage:
 
         :raises SqlError: if a statement fails
         """
-        database, schema = self._hook.place()
+        database, schema = self._hook.database_and_schema()
         tops = {name.partition("/")[0] for name in self._names()} - {OUTCOME_NAME}
         with self._hook.sql_session("remove staged files") as run:
             for top in sorted(tops):
@@ -292,7 +292,7 @@ class RunStage:
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
             below, _, base = name.rpartition("/")
             Path(folder, base).write_text(text, encoding="utf-8")
-            database, schema = self._hook.place()
+            database, schema = self._hook.database_and_schema()
             place = self.reference.location("", database=database, schema=schema)
             self._hook.put_file(f"{folder}/{base}", f"{place.rstrip('/')}/{below}")
 

@@ -16,8 +16,8 @@ from airflow_provider_snowpipe.bulk.copy_run import ON_REJECTED, CopyOutcome
 from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
 from airflow_provider_snowpipe.bulk.file_load import LOADED
 from airflow_provider_snowpipe.bulk.run_manifest import (
-    ManifestFile,
     RunManifest,
+    WrittenFile,
     loaded_files,
     refuse_loaded_folder,
     refuse_other_files,
@@ -210,7 +210,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         hook = SnowpipeBulkHook(
             self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
         )
-        folder = run_folder(names, *hook.place(), self.table)
+        folder = run_folder(names, *hook.database_and_schema(), self.table)
         self._staging = RunStage(hook, self._stage_name(), folder, self.storage_conn_id or None)
         return BulkRun(
             hook, self._staging, "/".join(names), self.table, self.on_rejected, self.parallel, self.log.info
@@ -501,5 +501,5 @@ class BulkRun:
 
 
 def _manifest(work: str, report: WriteReport) -> RunManifest:
-    files = tuple(ManifestFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files)
+    files = tuple(WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files)
     return RunManifest(work, report.attempt, files, report.columns, report.json_columns)

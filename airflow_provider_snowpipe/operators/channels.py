@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.channel_page import channel_page
-from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
@@ -14,7 +13,7 @@ from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 
 
 class ChannelOperator(PipeOperator):
@@ -35,9 +34,6 @@ class ChannelOperator(PipeOperator):
     def _status(self) -> ChannelStatus:
         name = require_name("channel", self.channel)
         return self.hook.channel_statuses([name])[name]
-
-    def _count(self, what: str) -> None:
-        count_change(what, pipe=str(self.hook.pipe_name()), operator=type(self).__name__)
 
 
 class SnowpipeOpenChannelOperator(ChannelOperator):
@@ -83,7 +79,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
                 if_exists=self.if_exists,
                 uncommitted_timeout=self.uncommitted_timeout,
             )
-        self._count("opened")
+        self._count_change("opened")
         self.log.info(
             "%s channel %r, committed token %s", done.action, done.channel, done.committed or "NULL"
         )
@@ -138,7 +134,7 @@ class SnowpipeDropChannelOperator(ChannelOperator):
         if not done.existed:
             self.log.info("there is no channel %r; nothing to drop", done.channel)
         else:
-            self._count("dropped")
+            self._count_change("dropped")
             (self.log.warning if done.discarded is not False else self.log.info)(
                 "dropped channel %r with its offset token %s; uncommitted rows discarded: %s",
                 done.channel,
@@ -218,7 +214,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
                 observe_seconds=self.observe_seconds,
                 allow_active_writer=self.allow_active_writer,
             )
-        self._count("reset")
+        self._count_change("reset")
         self.log.info("%s", done)
         return {
             "channel": done.channel,
@@ -244,7 +240,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         return offset_class(self.offset_format) if self.offset_format else None
 
     def _observe(self) -> ChannelState:
-        from airflow_provider_snowpipe.streaming.status import ChannelState
+        from airflow_provider_snowpipe.streaming.progress import ChannelState
 
         listed = {one.name: one for one in self.hook.list_channels()}
         return ChannelState(self._status(), listed.get(self.channel))

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy_run import ON_REJECTED, CopyOutcome, RunIdentity, StagedFile
+from airflow_provider_snowpipe.bulk.copy_run import (
+    ON_REJECTED,
+    CopyOutcome,
+    CopyRun,
+    RunIdentity,
+    StagedFile,
+)
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
 from airflow_provider_snowpipe.bulk.stage import StageReference
@@ -29,7 +35,7 @@ from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, Not
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.copy_run import CopyRun, Rows, RunIdentity, Statements
+    from airflow_provider_snowpipe.bulk.copy_run import Rows
 
 
 _ON_NOTHING = ("fail", "report")
@@ -197,7 +203,14 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         hook, files = self.hook, staged.files
         client = hook.get_statement_client()
         try:
-            self._run = self._made(hook, copy, client, identity, staged.url)
+            self._run = CopyRun(
+                copy,
+                StageReference.parse(self.stage),
+                client,
+                lambda paths: hook.loads_of(self.table, paths),
+                identity,
+                staged.url,
+            )
             outcome = self._run.load(files, self._wait_in_triggerer if self.deferrable else None)
         except SqlError:
             if others is not None:
@@ -263,7 +276,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         return found
 
     def _wait_in_triggerer(self, handle: str, statement: str) -> Rows:
-        """Look for a moment, then leave the worker; :meth:`execute_complete` comes back."""
+        """Poll a few times, then leave the worker; :meth:`execute_complete` comes back."""
         from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
         rows = None if self._run is None else self._run.poll(handle, statement)
@@ -280,7 +293,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         )
 
     def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:
-        database, schema = hook.place()
+        database, schema = hook.database_and_schema()
         root = replace(StageReference.parse(self.stage), path="")
         options = CopyOptions.of(self.options)
         return CopyInto(
@@ -289,25 +302,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             options,
             self.columns,
             self.expressions,
-        )
-
-    def _made(
-        self,
-        hook: SnowpipeBulkHook,
-        copy: CopyInto,
-        client: Statements,
-        identity: RunIdentity,
-        url: str | None,
-    ) -> CopyRun:
-        from airflow_provider_snowpipe.bulk.copy_run import CopyRun
-
-        return CopyRun(
-            copy,
-            StageReference.parse(self.stage),
-            client,
-            lambda paths: hook.loads_of(self.table, paths),
-            identity,
-            url,
         )
 
     def _validated(

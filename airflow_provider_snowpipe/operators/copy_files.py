@@ -61,6 +61,13 @@ class StagedFiles:
     files: list[StagedFile]
     url: str | None = None
 
+    def paths(self, stage: str) -> StagedPaths:
+        """The same by their paths.
+
+        :param stage: the stage that they are in
+        """
+        return StagedPaths(tuple(file.path for file in self.files), StageReference.parse(stage), self.url)
+
 
 @dataclass(frozen=True, slots=True)
 class StagedChoice:
@@ -131,27 +138,6 @@ class StagedChoice:
         return StagedFiles([found[name] for name in names], url)
 
 
-def refuse_files_of_pipes(
-    hook: SnowpipeBulkHook, table: str, choice: StagedChoice, staged: StagedFiles
-) -> None:
-    """Refuse files that a pipe has loaded, of which COPY knows nothing.
-
-    :param hook: asks the account
-    :param table: the table
-    :param choice: names the stage
-    :param staged: the files
-    :raises FilesGivenTwiceError: if a pipe has put rows of one into the table
-    """
-    files = _paths_of(choice, staged)
-    history = hook.loads_of(table, files.paths)
-    refuse_files_of_others(files, history, table=table, now=dt.datetime.now(dt.UTC))
-
-
-def _paths_of(choice: StagedChoice, staged: StagedFiles) -> StagedPaths:
-    paths = tuple(file.path for file in staged.files)
-    return StagedPaths(paths, StageReference.parse(choice.stage), staged.url)
-
-
 class OtherLoaders:
     """Pipes that load the files of a COPY as well: refused before it, and found after it.
 
@@ -188,8 +174,8 @@ class OtherLoaders:
         :param staged: the files
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
         """
-        if not pipes_beside(*self._question(staged)):
-            refuse_files_of_pipes(*self._question(staged))
+        if not pipes_beside(self._hook, self._table, self._choice, staged):
+            self._refuse_loaded(staged)
             return
         intent = self._intent(staged)
         intent.declare()
@@ -210,7 +196,7 @@ class OtherLoaders:
         self._refuse(staged, has_copied=True)
 
     def withdraw(self, staged: StagedFiles) -> None:
-        """Take back what was written down, when the COPY has ended.
+        """Remove what was written down, when the COPY has ended.
 
         :param staged: the files
         """
@@ -219,15 +205,19 @@ class OtherLoaders:
 
     def _refuse(self, staged: StagedFiles, *, has_copied: bool = False) -> None:
         # The queues first: what is loaded between the two questions is in history then.
-        pipes = pipes_beside(*self._question(staged))
-        refuse_files_of_pipes(*self._question(staged))
+        pipes = pipes_beside(self._hook, self._table, self._choice, staged)
+        self._refuse_loaded(staged)
         refuse_files_for_pipes(pipes, table=self._table, has_copied=has_copied)
 
-    def _question(self, staged: StagedFiles) -> tuple[SnowpipeBulkHook, str, StagedChoice, StagedFiles]:
-        return self._hook, self._table, self._choice, staged
+    def _refuse_loaded(self, staged: StagedFiles) -> None:
+        """Refuse files that a pipe has loaded, of which COPY knows nothing."""
+        files = staged.paths(self._choice.stage)
+        history = self._hook.loads_of(self._table, files.paths)
+        refuse_files_of_others(files, history, table=self._table, now=dt.datetime.now(dt.UTC))
 
     def _intent(self, staged: StagedFiles) -> LoadIntent:
-        return LoadIntent(self._hook, self._table, self._identity, None, _paths_of(self._choice, staged))
+        files = staged.paths(self._choice.stage)
+        return LoadIntent(self._hook, self._table, self._identity, None, files)
 
 
 def pipes_beside(
@@ -242,7 +232,7 @@ def pipes_beside(
     :param choice: names the stage
     :param staged: the files
     """
-    database, schema = hook.place()
+    database, schema = hook.database_and_schema()
     root = StageReference.parse(choice.stage).location("", database=database, schema=schema)
     stage = replace(StageReference.parse(root), path="")
     with hook.sql_session("ask the pipes over a table") as run:
@@ -355,7 +345,7 @@ class LoadIntent:
         self._work = "/".join(identity.names)
         self._loader = loader
         self._files = files
-        self._folder = f"@~/{_KEPT_IN}/{run_folder((*hook.place(), table))}"
+        self._folder = f"@~/{_KEPT_IN}/{run_folder((*hook.database_and_schema(), table))}"
         self._own = f"{run_folder(identity.names)}."
         # Loads by the same loader need no look into what they have noted: the loader itself skips files.
         self._same = f".{blake2b((loader or 'COPY').encode(), digest_size=4).hexdigest()}.json"
@@ -383,7 +373,7 @@ class LoadIntent:
                 raise self._refusal(name, other, tuple(both))
 
     def revoke(self) -> None:
-        """Take back what this try has written, before it has loaded anything."""
+        """Remove what this try has written, before it has loaded anything."""
         self._remove(self._name)
 
     def withdraw(self) -> None:
@@ -442,7 +432,7 @@ def _root(hook: SnowpipeBulkHook, files: StagedPaths) -> str:
     """The stage in one spelling, or where an external one points."""
     if files.url is not None:
         return files.url.rstrip("/")
-    database, schema = hook.place()
+    database, schema = hook.database_and_schema()
     return ".".join(
         stage_key(StageReference.parse(files.stage.location("", database=database, schema=schema)))
     )

@@ -199,7 +199,7 @@ class FileLoading:
         return target
 
     def _full_name(self, pipe: str) -> PipeName:
-        return PipeName(*self.task.bulk_hook().place(), pipe)
+        return PipeName(*self.task.bulk_hook().database_and_schema(), pipe)
 
     def _copier(self, stage: str, arguments: Mapping[str, Any]) -> SnowpipeCopyOperator:
         from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -330,29 +330,29 @@ class FileLoader:
         :param loaded: files that are in the table
         :raises SourcePositionError: if a file grew meanwhile
         """
-        wanted = [
+        chosen = [
             (file, path)
             for share in shares
             for file, path in zip(share.files, share.paths, strict=True)
             if path.path not in loaded
         ]
-        if not wanted:
+        if not chosen:
             return []
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            source = _NamedByContent(Path(folder), {path.path: file.path for file, path in wanted})
-            files = [StagedSource(path.path, file.size, file.path) for file, path in wanted]
+            source = _NamedByContent(Path(folder), {path.path: file.path for file, path in chosen})
+            files = [StagedSource(path.path, file.size, file.path) for file, path in chosen]
             prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
             # What has that path has that content.
             staging = Staging(self.stage, if_staged="skip")
             self.hook.get_stage_upload(staging, source, prefix, _PARALLEL).run(files)
-        for file, _ in wanted:
+        for file, _ in chosen:
             if (size := Path(file.path).stat().st_size) != file.size:
                 raise SourcePositionError(
                     f"file {file.path!r} grew from {file.size:,} to {size:,} bytes while it was staged: load "
                     "it when nothing appends to it, or say growing=True, which leaves the last file to the "
                     "stream. Nothing was loaded"
                 )
-        return [path.path for _, path in wanted]
+        return [path.path for _, path in chosen]
 
     def rows_of(self, share: CopyShare, value: Mapping[str, Any]) -> int:
         """Rows of a share that are in the table.
@@ -388,7 +388,7 @@ class FileLoader:
     @property
     def _own_name(self) -> str | None:
         """The loader, as load history names it."""
-        return None if self.pipe is None else str(PipeName(*self.hook.place(), self.pipe))
+        return None if self.pipe is None else str(PipeName(*self.hook.database_and_schema(), self.pipe))
 
     def _staged(self, share: CopyShare) -> list[str]:
         """The files that are staged for the share's channel, as LIST names them."""

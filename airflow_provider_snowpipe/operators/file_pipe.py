@@ -194,7 +194,7 @@ class SnowpipePipeOperator(FileOperator):
             yield FilePipeAdmin(run, pipe, is_rehearsal=is_rehearsal)
 
     def _definition(self) -> PipeDefinition:
-        database, schema = self.hook.place()
+        database, schema = self.hook.database_and_schema()
         options = CopyOptions.of(self.options)
         copy = CopyInto(
             (database, schema, require_name("table", self.table)),

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 _MARGIN_SECONDS = 120.0
-_LOOK_SECONDS = 20.0
+_BUDGET_SECONDS = 20.0
 _CHOICES = ("fail", "report")
 
 
@@ -306,7 +306,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 
         expected, budget = ExpectedFiles(submission.awaited()), RetryBudget(self.max_consecutive_errors)
         watch = FilesWatch(expected, submission.since, self._tolerance(), budget)
-        history = self.hook.get_load_history(retry=RetryPolicy(budget_seconds=_LOOK_SECONDS))
+        history = self.hook.get_load_history(retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS))
         try:
             return wait_for_loads(history, watch, timeout=self.load_timeout, interval=self.poll_interval)
         finally:

@@ -31,7 +31,7 @@ from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_so
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
-from airflow_provider_snowpipe.streaming.targets import ChannelTarget
+from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -188,19 +188,19 @@ class LoadChoice:
             return None
         if all(position.is_done for position in self.positions):
             return None
-        wanted = row_options(self.files, {})
+        required = row_options(self.files, {})
         if pipe is None:
             if not self.options:
                 return None
             given, whose = row_options(self.files, self.options), "options of COPY"
         else:
             target = self.hook.pipe_target(pipe)
-            table = (*self.hook.place(), self.boundary.table)
+            table = (*self.hook.database_and_schema(), self.boundary.table)
             if target is None or target.auto_ingest or target.table != table:
                 return None  # such a pipe is refused with a remedy before anything is loaded
             given = RowOptions.of_statement(target.statement)
             whose = f"the statement of pipe {pipe!r}"
-        found = given.differences(wanted, self.boundary.compressions())
+        found = given.differences(required, self.boundary.compressions())
         if found:
             return f"{whose} would make other rows than the stream: {'; '.join(map(str, found))}"
         for doubt in given.doubts():
@@ -209,7 +209,7 @@ class LoadChoice:
                 "FILE_FORMAT = %s",
                 whose,
                 doubt,
-                wanted.file_format,
+                required.file_format,
             )
         return None
 

@@ -224,7 +224,7 @@ class LoadAccount:
         factor = self.policy.costs.warehouse_credit_factor / 3600
         if not value["files"]:
             return 0.0, "no statement"
-        database, _ = self.hook.place()
+        database, _ = self.hook.database_and_schema()
         now = dt.datetime.now(dt.UTC)
         began = getattr(self.context["ti"], "start_date", None) or now - dt.timedelta(days=1)
         ran = warehouse_seconds(self.hook.run_sql, database, self._query_tag, began, now)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.channel_page import page_of_channels
-from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -64,9 +63,6 @@ class OffsetFileOperator(PipeOperator):
         text = read_text(storage_path(self.path, self.path_conn_id))
         return None if text is None else OffsetBackup.from_json(text, origin=self.path)
 
-    def _count(self, what: str) -> None:
-        count_change(what, pipe=str(self.hook.pipe_name()), operator=type(self).__name__)
-
 
 class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
     """Write the committed offset tokens of a pipe's channels to a JSON file.
@@ -94,7 +90,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         """
         backup = self._backup()
         write_text(storage_path(self.path, self.path_conn_id), backup.to_json())
-        self._count("backed_up")
+        self._count_change("backed_up")
         expiring = backup.expiring(dt.timedelta(days=self.warn_days))
         for name, expires in sorted(expiring.items()):
             self.log.warning(
@@ -179,7 +175,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
             if not self.allow_active_writer:
                 watch_channels(client, moved, self.observe_seconds)
             found = restore_channels(client, steps, set_token=set_token, overwrite=self.allow_active_writer)
-        self._count("restored")
+        self._count_change("restored")
         return {
             "path": self.path,
             "pipe": str(backup.pipe),

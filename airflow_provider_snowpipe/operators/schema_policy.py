@@ -182,12 +182,12 @@ class SchemaPolicy:
         )
 
         table = table_of(hook.pipe_name())
-        wanted = columns_of_rows(rows, types)
+        required = columns_of_rows(rows, types)
         if self.policy.create_table is not None:
-            hook.run_sql(create_table_if_missing(table, wanted))
+            hook.run_sql(create_table_if_missing(table, required))
         if self.policy.evolve_columns is None:
             return
-        missing = missing_columns(wanted, hook.table_columns())
+        missing = missing_columns(required, hook.table_columns())
         if not missing:
             return
         named = ", ".join(column.ddl for column in missing)

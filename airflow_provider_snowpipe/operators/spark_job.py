@@ -90,7 +90,7 @@ class DriverRun(Protocol):
         """True where nothing runs, or nobody will look for what does."""
 
     def hide_ui(self) -> None:
-        """Take back the address of the application's page, if it ended with it."""
+        """Remove the address of the application's page, if it ended with it."""
 
     def remove(self) -> None:
         """Remove whatever the run left on the disk."""

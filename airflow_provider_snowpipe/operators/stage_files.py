@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.bulk.compaction import CompactForm, CompactOptions, content_key
-from airflow_provider_snowpipe.bulk.run_manifest import ManifestFile, RunManifest, run_folder
+from airflow_provider_snowpipe.bulk.run_manifest import RunManifest, WrittenFile, run_folder
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, StageReference, Staging, check_parallel
 from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, FileOperator, require_name
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
@@ -470,7 +470,7 @@ class CompactedStage:
 
         with writer.writing(context, plan) as report:
             names = tuple(
-                ManifestFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files
+                WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files
             )
             manifest = RunManifest(f"{len(files):,} files", report.attempt, names)
             folder.put(local_path(report.folder).parent, manifest.names, self.parallel)

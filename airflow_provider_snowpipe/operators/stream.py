@@ -341,7 +341,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                 sent = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=True)
             return self._conclude(context, sent, memory)
         memory.keep_sent(sent)
-        seen = self._first_look(sent)
+        seen = self._first_poll(sent)
         if seen is not None:
             return self._conclude(context, seen, memory)
         self.defer(
@@ -471,7 +471,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             {"kafka": self.kafka_conn_id, "iceberg": self.iceberg_conn_id},
         )
 
-    def _first_look(self, sent: SubmittedLoad) -> SubmittedLoad | None:
+    def _first_poll(self, sent: SubmittedLoad) -> SubmittedLoad | None:
         """Look at the channels once; the load if all of it is committed, None if there is to wait."""
         try:
             seen = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=False)

@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     error_class,
     error_line,
 )
-from airflow_provider_snowpipe.streaming.targets import ChannelTarget
+from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
 try:
     from airflow.sdk.exceptions import TaskDeferralTimeout

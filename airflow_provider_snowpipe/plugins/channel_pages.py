@@ -19,8 +19,7 @@ from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import known_formats
-from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST, CommitTargets
 
 router = APIRouter(
     prefix="/connections/{connection_id:path}",
@@ -116,7 +115,7 @@ def view_of_channel(
     :param past: what tasks did on the channel
     :raises SnowpipeError: if the service does not say it, or the target is not one
     """
-    wanted = None if target is None else _wanted(channel, target, offset_format)
+    expected = None if target is None else _expected(channel, target, offset_format)
     pipe = hook.pipe_name()
     status = hook.channel_statuses([channel], retry=_BUDGET)[channel]
     html = render(
@@ -127,7 +126,7 @@ def view_of_channel(
         of_pipe=pipe_query(pipe),
         past=past,
         runs=list(reversed(past.tasks))[:_RUNS_SHOWN],
-        channel=ChannelLag.of(status, wanted),
+        channel=ChannelLag.of(status, expected),
         created=_time(status.created_on_ms),
         refresh_seconds=CHANNEL_REFRESH_SECONDS,
     )
@@ -165,7 +164,7 @@ def view_of_pipe(hook: SnowpipeHook, prefix: str, page: int) -> View:
     return View(html)
 
 
-def _wanted(channel: str, target: str, offset_format: str | None) -> CommitTargets:
+def _expected(channel: str, target: str, offset_format: str | None) -> CommitTargets:
     """Read the target of an address; the class of its format is not looked for by import."""
     if offset_format not in known_formats():
         raise ConfigurationError(

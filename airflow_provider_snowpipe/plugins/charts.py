@@ -90,7 +90,7 @@ def _chart(title: str, series: Sequence[Series], unit: str, draw: _Draw) -> Mark
     name = f"chart{next(_numbers)}"
     parts = [_grid(frame, unit)]
     parts += [draw(frame, points, number) for number, (_, points) in enumerate(known)]
-    first, last = (_time(moment, frame) for moment in (frame.first, frame.last))
+    first, last = (_time(timestamp, frame) for timestamp in (frame.first, frame.last))
     ends = ", ".join(f"{label} {number(points[-1][1])}{unit}" for label, points in known if points)
     legend = [
         Markup('<span class="key key{}">{}</span>').format(index, label)
@@ -198,6 +198,6 @@ def _round_up(value: float) -> float:
 
 
 def _time(seconds: float, frame: _Frame) -> str:
-    moment = dt.datetime.fromtimestamp(seconds, dt.UTC)
+    timestamp = dt.datetime.fromtimestamp(seconds, dt.UTC)
     is_short = frame.last - frame.first < 86_400
-    return f"{moment:%m-%d %H:%M:%S}" if is_short else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{timestamp:%m-%d %H:%M:%S}" if is_short else f"{timestamp:%Y-%m-%d %H:%M}"

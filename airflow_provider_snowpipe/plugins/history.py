@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.plugins.charts import Series
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import known_formats, offset_class
-from airflow_provider_snowpipe.streaming.status import REJECTED_ROWS
+from airflow_provider_snowpipe.streaming.progress import REJECTED_ROWS
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -124,9 +124,9 @@ class Where:
         """As conditions of a query over XComs."""
         names = ("dag_id", "run_id", "task_id", "map_index")
         return [
-            getattr(XComModel, name) == wanted
+            getattr(XComModel, name) == required
             for name in names
-            if (wanted := getattr(self, name)) is not None
+            if (required := getattr(self, name)) is not None
         ]
 
 
@@ -397,10 +397,10 @@ def _values(
         XComModel.key.in_(keys),
     )
     columns = [getattr(XComModel, name) for name in (*_KEY, "dag_run_id", "key")]
-    wanted = {_key(task) for task in tasks}
+    expected = {_key(task) for task in tasks}
     taken: dict[tuple[Any, ...], int] = {}
     for row in session.execute(select(*columns, length.label("length")).where(*among)):
-        if _key(row) in wanted and sum(taken.values()) + (row.length or 0) <= room:
+        if _key(row) in expected and sum(taken.values()) + (row.length or 0) <= room:
             taken[(_key(row), row.key)] = row.length or 0
     found: dict[TaskKey, dict[str, Any]] = {}
     if taken:

@@ -31,11 +31,11 @@ from airflow_provider_snowpipe.streaming.errors import (
 
 log = logging.getLogger(__name__)
 
-MOST_LOOKS = 4
+MOST_PAGES = 4
 """Pages that are being made at a time. A page takes a thread of those that all of Airflow's API shares (40 in
 each server process, Airflow 3.3.2), so that a slow service must not get all of them."""
 _BUSY_SECONDS = 5
-_looks = BoundedSemaphore(MOST_LOOKS)
+_slots = BoundedSemaphore(MOST_PAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ def answer(look: Callable[[], View]) -> HTMLResponse:
 
     :param look: makes the page; may take as long as a service does
     """
-    if not _looks.acquire(blocking=False):
+    if not _slots.acquire(blocking=False):
         text = (
-            f"{MOST_LOOKS} other pages are being made, which is as many as one server process makes at a "
+            f"{MOST_PAGES} other pages are being made, which is as many as one server process makes at a "
             "time. This page tries again by itself"
         )
         return _response(
@@ -76,7 +76,7 @@ def answer(look: Callable[[], View]) -> HTMLResponse:
         log.warning("no page of channels: %s: %s", type(error).__name__, error)
         return _response(problem(type(error).__name__, str(error)), _status(error))
     finally:
-        _looks.release()
+        _slots.release()
 
 
 async def refused(request: Request, error: Exception) -> Response:

@@ -84,8 +84,8 @@ def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     work = _work(shape, policy, shape.uncompressed(costs), shape.files.count if shape.files else 1)
     if shape.bounded:
         one, floor = one_thread_seconds(shape, policy), policy.floor(LoadPath.COPY)
-        is_wanted = shape.freshness is not None and not shape.backfill
-        size = _warehouse(work, _allowed(shape, policy), policy, one=one, whatever_it_costs=is_wanted)
+        is_required = shape.freshness is not None and not shape.backfill
+        size = _warehouse(work, _allowed(shape, policy), policy, one=one, whatever_it_costs=is_required)
         power = WAREHOUSE_CREDITS[size]
         seconds = floor + _staging(shape, policy) + max(work / power, one)
         credits = _credits(max(work, one * power), policy, power)
@@ -378,18 +378,18 @@ def _old_files(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
 
 
 def _not_fresh(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
-    wanted = shape.freshness
-    if wanted is None:
+    required = shape.freshness
+    if required is None:
         return None
     floor = floor_seconds(plan.path, shape, policy)
-    if floor <= wanted:
+    if floor <= required:
         return None
-    is_kept = least_seconds(LoadPath.STREAM, shape, policy) <= wanted
+    is_kept = least_seconds(LoadPath.STREAM, shape, policy) <= required
     remedy = ", or stream the rows from where they come" if is_kept else ""
     last = plan.estimate().seconds
     all_rows = f", all of them after {duration(last)}" if shape.bounded and last > floor else ""
     return (
-        f"rows are wanted within {duration(wanted)}, and {plan.path.value} has the first ones after "
+        f"rows are required within {duration(required)}, and {plan.path.value} has the first ones after "
         f"{duration(floor)} at best{all_rows}: ask for less freshness{remedy}"
     )
 
@@ -398,12 +398,12 @@ def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
     chosen = plan.estimate()
     if not shape.bounded and shape.freshness is None:
         return None
-    wanted = shape.freshness if shape.freshness is not None and not shape.backfill else policy.load_within
-    if chosen.seconds <= wanted or floor_seconds(plan.path, shape, policy) > wanted:
+    required = shape.freshness if shape.freshness is not None and not shape.backfill else policy.load_within
+    if chosen.seconds <= required or floor_seconds(plan.path, shape, policy) > required:
         return None
     remedy = (
         "split the largest file, which one thread reads"
-        if plan.path is not LoadPath.STREAM and one_thread_seconds(shape, policy) > wanted / 2
+        if plan.path is not LoadPath.STREAM and one_thread_seconds(shape, policy) > required / 2
         else f"allow a larger warehouse than {policy.largest_warehouse}, or stage the files nearer"
         if plan.path is LoadPath.COPY
         else "use more partitions, each with its channel"
@@ -411,7 +411,7 @@ def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
         else "split the load, or take COPY with a larger warehouse"
     )
     what = "all rows" if shape.bounded else "the rows of a file"
-    return f"{what} take {duration(chosen.seconds)}, wanted within {duration(wanted)}: {remedy}"
+    return f"{what} take {duration(chosen.seconds)}, required within {duration(required)}: {remedy}"
 
 
 def _table_limit(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:

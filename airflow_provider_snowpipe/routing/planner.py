@@ -206,30 +206,30 @@ class _Choice:
 
     def _fresh(self, suited: list[LoadPath]) -> list[LoadPath]:
         """The paths that have the last row in time."""
-        wanted = self.shape.freshness
-        if wanted is None:
+        required = self.shape.freshness
+        if required is None:
             return list(suited)
         slack = 1 + self.policy.band
         fresh = [
             path
             for path in suited
             if least_seconds(path, self.shape, self.policy)
-            <= wanted * (slack if path is self.previous else 1)
+            <= required * (slack if path is self.previous else 1)
         ]
         for path in suited:
             if fresh and path not in fresh:
-                self.unfit[path] = self._late(path, wanted)
+                self.unfit[path] = self._late(path, required)
         return fresh
 
-    def _late(self, path: LoadPath, wanted: float) -> str:
+    def _late(self, path: LoadPath, required: float) -> str:
         floor = floor_seconds(path, self.shape, self.policy)
         least = least_seconds(path, self.shape, self.policy)
         if math.isinf(least):
-            return f"more arrives than the channels take, wanted within {duration(wanted)}"
+            return f"more arrives than the channels take, required within {duration(required)}"
         late = (
-            f"first rows after {duration(floor)}" if floor > wanted else f"all rows after {duration(least)}"
+            f"first rows after {duration(floor)}" if floor > required else f"all rows after {duration(least)}"
         )
-        return f"{late} at best, wanted within {duration(wanted)}"
+        return f"{late} at best, required within {duration(required)}"
 
     def _soonest(self, suited: list[LoadPath], left: list[LoadPath]) -> tuple[LoadPath, list[str]]:
         """The path that has the last row first, of those that a flood leaves, where none has it in time."""
@@ -243,8 +243,8 @@ class _Choice:
             for one in suited
         )
         what = "the soonest" if len(left) == len(suited) else "the soonest that a flood may take"
-        wanted = duration(self.shape.freshness or 0.0)
-        return path, [f"no path has all rows within {wanted} ({words} at best): {path.value} is {what}"]
+        required = duration(self.shape.freshness or 0.0)
+        return path, [f"no path has all rows within {required} ({words} at best): {path.value} is {what}"]
 
     def _flood(self) -> str | None:
         """Why bounded data is a flood, None where it is not; the previous path moves the thresholds."""

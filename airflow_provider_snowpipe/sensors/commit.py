@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.streaming.commits import (
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeFailedOverError
 from airflow_provider_snowpipe.streaming.offsets import offset_class
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import CommitTargets
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from airflow_provider_snowpipe.triggers.wait import poll_retry
 

@@ -137,8 +137,22 @@ class WaitSensor(BaseSensorOperator):
         :raises AirflowFailException: if the wait cannot end well, or the settings are wrong
         :raises AirflowException: if it failed for a reason that may pass
         """
+        memory = None
         try:
-            verdict = self._poll_once(context)
+            if self.reschedule and not self.deferrable:
+                memory = RescheduleMemory(context, self.memory_key, self.stall_timeout)
+            if self._watch is None:
+                kept = None if memory is None else memory.kept()
+                self._watch = self._begin(context, kept)
+                if kept is not None:
+                    self._watch.recall(kept)
+            verdict: CommitVerdict | FilesVerdict | None = self._watch.at_once()
+            if verdict is None:
+                verdict = self._watch.see(self._ask(self._watch), time.time())
+                if verdict is None:
+                    raise RuntimeError(f"the poll of {self._watch.question} said nothing about it")
+                if memory is not None:
+                    memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
         except ConfigurationError as error:
             raise self._failure(FailureReason.CONFIGURATION.value, str(error)) from error
         except SnowpipeError as error:
@@ -170,25 +184,6 @@ class WaitSensor(BaseSensorOperator):
             if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
                 raise AirflowSkipException(str(error)) from error
             raise
-
-    def _poll_once(self, context: Context) -> CommitVerdict | FilesVerdict:
-        memory = None
-        if self.reschedule and not self.deferrable:
-            memory = RescheduleMemory(context, self.memory_key, self.stall_timeout)
-        if self._watch is None:
-            kept = None if memory is None else memory.kept()
-            self._watch = self._begin(context, kept)
-            if kept is not None:
-                self._watch.recall(kept)
-        verdict: CommitVerdict | FilesVerdict | None = self._watch.at_once()
-        if verdict is not None:
-            return verdict
-        verdict = self._watch.see(self._ask(self._watch), time.time())
-        if verdict is None:
-            raise RuntimeError(f"the poll of {self._watch.question} said nothing about it")
-        if memory is not None:
-            memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
-        return verdict
 
     def _found(self) -> dict[str, Any]:
         """More arguments of the trigger of a deferred wait, which the first poll has found out."""

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, POLL_GROWTH
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus, signs_of_a_writer
+from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus, signs_of_a_writer
 
 log = logging.getLogger(__name__)
 

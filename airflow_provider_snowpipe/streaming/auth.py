@@ -140,14 +140,10 @@ class ProgrammaticAccessToken:
     """
 
     token: str = field(repr=False)
+    token_type: str = field(default="PROGRAMMATIC_ACCESS_TOKEN", init=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_token("programmatic access token", self.token)
-
-    @property
-    def token_type(self) -> str:
-        """``PROGRAMMATIC_ACCESS_TOKEN``."""
-        return "PROGRAMMATIC_ACCESS_TOKEN"
 
     def bearer(self) -> str:
         """The token itself."""
@@ -162,14 +158,10 @@ class OAuthToken:
     """
 
     token: str = field(repr=False)
+    token_type: str = field(default="OAUTH", init=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_token("OAuth access token", self.token)
-
-    @property
-    def token_type(self) -> str:
-        """``OAUTH``."""
-        return "OAUTH"
 
     def bearer(self) -> str:
         """The token itself."""
@@ -220,15 +212,19 @@ class ScopedToken:
 
         :raises AuthenticationError: if it has expired
         """
-        if self.remaining_seconds() <= 0:
-            raise AuthenticationError(
-                "the scoped token given to this client has expired; the driver must send a fresh one"
-            )
+        self.headers()
         return self
 
     def headers(self) -> dict[str, str]:
-        """The header of a request; a scoped token goes without a type (REST tutorial)."""
-        return {"Authorization": f"Bearer {self.get().token}"}
+        """The header of a request; a scoped token goes without a type (REST tutorial).
+
+        :raises AuthenticationError: if it has expired
+        """
+        if time.time() >= self.expires_at:
+            raise AuthenticationError(
+                "the scoped token given to this client has expired; the driver must send a fresh one"
+            )
+        return {"Authorization": f"Bearer {self.token}"}
 
     def renew(self, refused: Mapping[str, str]) -> bool:
         """False: who was given a token cannot make another one."""
@@ -383,12 +379,12 @@ class ScopedTokenSource:
         """A scoped token with life left in it."""
         with self._lock:
             if self._token is None or time.time() >= self._renew_at:
-                self._renew()
-            return self._current()
+                return self._renew()
+            return self._token
 
     def headers(self) -> dict[str, str]:
         """The header of a request, with a token that has life left in it."""
-        return self.get().headers()
+        return {"Authorization": f"Bearer {self.get().token}"}
 
     def renew(self, refused: Mapping[str, str]) -> bool:
         """Replace a token that the service refused, unless another thread has already done so."""
@@ -397,7 +393,7 @@ class ScopedTokenSource:
                 self._renew()
         return True
 
-    def _renew(self) -> None:
+    def _renew(self) -> ScopedToken:
         token = self._fetch()
         remaining = token.remaining_seconds()
         if remaining <= 0:
@@ -406,8 +402,4 @@ class ScopedTokenSource:
             )
         self._token = token
         self._renew_at = token.expires_at - min(self._refresh_ahead, remaining / 3)
-
-    def _current(self) -> ScopedToken:
-        if self._token is None:
-            raise AuthenticationError("there is no scoped token")
-        return self._token
+        return token

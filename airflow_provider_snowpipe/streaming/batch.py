@@ -207,3 +207,51 @@ class Compressor:
         count = min(len(parts), 1 + wire_bytes // self._limits.wire_bytes)
         cuts = [round(i * len(parts) / count) for i in range(count + 1)]
         return [batch for low, high in pairwise(cuts) for batch in self.close(parts[low:high])]
+
+
+# -- How fast appends of one channel may follow each other -----------------------------------------------
+
+BURST_SECONDS = 2.0
+"""Allowance that a quiet channel saves up: the limits are rates, and a short load is over before one is."""
+
+
+# pragma: no mutate start (rates are tested as a whole)
+
+
+class Pace:
+    """Keeps a channel within its requests and bytes a second, counted over more than :data:`BURST_SECONDS`.
+
+    Of each there is an amount left that grows with time up to a bound, and may go into debt by one append.
+
+    :param limits: the two rates
+    :param clock: seconds that only go forward
+    """
+
+    def __init__(self, limits: BatchLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        rates = (limits.requests_per_second, limits.bytes_per_second)
+        self._rates = [rate for rate in rates if rate is not None]
+        self._most = [max(1.0, rate * BURST_SECONDS) for rate in self._rates]
+        self._left = self._most
+        self._at = clock()
+
+    def seconds_to_wait(self) -> float:
+        """Seconds until the next append may be sent, 0 or less if it may now."""
+        due = zip((1.0, 0.0), self._left, self._rates, strict=False)
+        wait = max((amount - left) / rate for amount, left, rate in due)
+        return wait - (self._clock() - self._at)
+
+    def sent(self, raw_bytes: int) -> None:
+        """Count an append.
+
+        :param raw_bytes: its bytes of NDJSON
+        """
+        now = self._clock()
+        grown = zip((1.0, raw_bytes), self._left, self._most, self._rates, strict=False)
+        self._left = [
+            min(most, left + (now - self._at) * rate) - amount for amount, left, most, rate in grown
+        ]
+        self._at = now
+
+
+# pragma: no mutate end

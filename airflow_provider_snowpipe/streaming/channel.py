@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
-from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Part
+from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Pace, Part
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.commits import CommitState, decide
 from airflow_provider_snowpipe.streaming.errors import (
@@ -31,11 +31,9 @@ from airflow_provider_snowpipe.streaming.limits import (
     LONGEST_POLL_SECONDS,
     POLL_GROWTH,
     BatchLimits,
-    Pace,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelProgress, ChannelStatus, Progress
 
 log = logging.getLogger(__name__)
 
@@ -171,13 +169,12 @@ class ChannelSession(ABC):
             time.sleep(pause)
             pause = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS)
 
-    def _refuse_nothing(self, body: bytes | memoryview, rows: int) -> None:
+    def _refuse(self, body: bytes | memoryview, rows: int, *, closed: bool) -> None:
+        """Refuse an append without rows, or to a channel that this session has closed."""
         if not len(body) or rows <= 0:
             raise ContinuityError(
                 f"channel {self.name!r}: an append needs rows; it has {rows} rows in {len(body)} bytes"
             )
-
-    def _refuse_closed(self, closed: bool) -> None:
         if closed:
             raise ConfigurationError(f"channel {self.name!r} is closed: open it again to append")
 
@@ -292,12 +289,14 @@ class Channel(ChannelSession):
         :raises ContinuityError: if the rows do not follow the last ones; the channel stays usable
         :raises SnowpipeError: if an earlier batch failed; the channel is dead
         """
-        self._refuse_nothing(body, rows)
         with self._changed:
             self._raise_failure()
-            self._refuse_closed(self._closing)
+            self._refuse(body, rows, closed=self._closing)
             self._progress.accept(start, end)
-            self._start_sender()
+            if self._sender is None:
+                name = f"channel {self.name}"
+                self._sender = threading.Thread(target=self._send_all, name=name, daemon=True)
+                self._sender.start()
             full = self._open_batch.is_full(self._compressor.raw_target, len(body))
             parts = self._open_batch.take() if full else []
         if parts:
@@ -354,11 +353,6 @@ class Channel(ChannelSession):
                 self._raise_failure()
                 self._outbox.append(batch)
                 self._changed.notify_all()
-
-    def _start_sender(self) -> None:
-        if self._sender is None:
-            self._sender = threading.Thread(target=self._send_all, name=f"channel {self.name}", daemon=True)
-            self._sender.start()
 
     def _send_all(self) -> None:
         try:

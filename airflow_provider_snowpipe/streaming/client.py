@@ -29,10 +29,16 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Timeouts, Transports
+from airflow_provider_snowpipe.streaming.http import (
+    DEFAULT_TIMEOUTS,
+    Answer,
+    HttpSession,
+    Timeouts,
+    Transports,
+)
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
-from airflow_provider_snowpipe.streaming.status import (
+from airflow_provider_snowpipe.streaming.progress import (
     CHANNEL_MISSING,
     STATUS_NAMES_PER_REQUEST,
     ChannelStatus,
@@ -87,9 +93,11 @@ class SnowpipeClient:
         transports: Transports | None = None,
     ) -> None:
         self.pipe = pipe
+        self._shown, self._path = f"pipe {pipe}", pipe.url_path
         self._account = base_url(account_url)
+        self._port = "".join(self._account.removeprefix("https://").partition(":")[1:])
         self._shared = transports is not None
-        self._transports = transports or Transports(ca_bundle, timeouts or Timeouts())
+        self._transports = transports or Transports(ca_bundle, timeouts or DEFAULT_TIMEOUTS)
         self._host: str | None = None
         self._scoped: ScopedToken | ScopedTokenSource
         if isinstance(credentials, ScopedToken):
@@ -142,9 +150,9 @@ class SnowpipeClient:
         :raises PipeNotFoundError: if there is no such pipe or table, or the role may not use it
         """
         answer = self._request(
-            f"look up pipe {self.pipe}",
+            f"look up {self._shown}",
             "POST",
-            f"/v2/streaming{self.pipe.url_path}:pipe-info",
+            f"/v2/streaming{self._path}:pipe-info",
             json_body={"generate_new_token": False},
         )
         return dict(answer.json) if isinstance(answer.json, Mapping) else {}
@@ -163,10 +171,9 @@ class SnowpipeClient:
         body: dict[str, Any] = {"fail_on_uncommitted_rows": fail_on_uncommitted_rows}
         if offset_token is not None:
             body["offset_token"] = offset_token
-        what = f"open channel {name!r} of pipe {self.pipe}"
-        answer = self._request(
-            what, "PUT", self._channel_path(name), channel=name, verb="open", json_body=body
-        )
+        what = f"open channel {name!r} of {self._shown}"
+        path = f"/v2/streaming{self._path}/channels/{quote_url_segment(check_channel_name(name))}"
+        answer = self._request(what, "PUT", path, channel=name, verb="open", json_body=body)
         token = answer.json.get("next_continuation_token") if isinstance(answer.json, Mapping) else None
         state = answer.json.get("channel_status") if isinstance(answer.json, Mapping) else None
         if not isinstance(token, str) or not isinstance(state, Mapping):
@@ -174,7 +181,7 @@ class SnowpipeClient:
         status = ChannelStatus.from_json(state, channel=name)
         if not status.is_valid:
             raise ChannelInvalidError(
-                f"channel {name!r} of pipe {self.pipe} opened with status {status.code}: look at the pipe "
+                f"channel {name!r} of {self._shown} opened with status {status.code}: look at the pipe "
                 "and its table, then open it again",
                 channel=name,
                 http_status=answer.status,
@@ -194,14 +201,14 @@ class SnowpipeClient:
         for start in range(0, len(names), STATUS_NAMES_PER_REQUEST):
             some = list(names[start : start + STATUS_NAMES_PER_REQUEST])
             answer = self._request(
-                f"ask after {len(some)} channels of pipe {self.pipe}",
+                f"ask after {len(some)} channels of {self._shown}",
                 "POST",
-                f"/v2/streaming{self.pipe.url_path}:bulk-channel-status",
+                f"/v2/streaming{self._path}:bulk-channel-status",
                 json_body={"channel_names": some},
             )
             found = answer.json.get("channel_statuses") if isinstance(answer.json, Mapping) else None
             if not isinstance(found, Mapping):
-                raise self._malformed(f"ask after channels of pipe {self.pipe}", answer)
+                raise self._malformed(f"ask after channels of {self._shown}", answer)
             for name in some:
                 state = found.get(name)
                 statuses[name] = (
@@ -217,8 +224,9 @@ class SnowpipeClient:
         :param name: the channel's name
         :raises ChannelInvalidError: if there is no such channel
         """
-        what = f"drop channel {name!r} of pipe {self.pipe}"
-        self._request(what, "DELETE", self._channel_path(name), channel=name, verb="drop")
+        what = f"drop channel {name!r} of {self._shown}"
+        path = f"/v2/streaming{self._path}/channels/{quote_url_segment(check_channel_name(name))}"
+        self._request(what, "DELETE", path, channel=name, verb="drop")
 
     def append_rows(
         self,
@@ -246,7 +254,7 @@ class SnowpipeClient:
         :raises ChannelFencedError: if another writer opened the channel
         :raises ChannelInvalidError: if the channel must be opened again
         """
-        what = f"append to channel {name!r} of pipe {self.pipe} (rows {start_token} to {end_token})"
+        what = f"append to channel {name!r} of {self._shown} (rows {start_token} to {end_token})"
         headers = {
             "Content-Type": "application/x-ndjson",
             "Accept": "application/json",
@@ -262,7 +270,7 @@ class SnowpipeClient:
         answer = self._request(
             what,
             "POST",
-            f"/v2/streaming/data{self.pipe.url_path}/channels/{quote_url_segment(name)}/rows",
+            f"/v2/streaming/data{self._path}/channels/{quote_url_segment(name)}/rows",
             channel=name,
             verb="append to",
             query=query,
@@ -273,13 +281,6 @@ class SnowpipeClient:
         if not isinstance(following, str):
             raise self._malformed(what, answer)
         return following
-
-    def _channel_path(self, name: str) -> str:
-        return f"/v2/streaming{self.pipe.url_path}/channels/{quote_url_segment(check_channel_name(name))}"
-
-    def _ingest_url(self) -> str:
-        _, _, port = self._account.removeprefix("https://").partition(":")
-        return f"https://{self.ingest_host()}" + (f":{port}" if port else "")
 
     def _exchange(self) -> ScopedToken:
         if self._credentials is None:
@@ -309,7 +310,7 @@ class SnowpipeClient:
     ) -> Answer:
         """Ask the ingest host about the pipe, or about one of its channels."""
         try:
-            url = self._ingest_url() + path
+            url = f"https://{self._host or self.ingest_host()}{self._port}{path}"
             return self._session.request(
                 what, method, url, query=query, headers=headers, json_body=json_body, body=body
             )

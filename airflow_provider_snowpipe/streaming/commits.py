@@ -27,9 +27,12 @@ from airflow_provider_snowpipe.streaming.errors import (
     WaitRefusedError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.progress import Progress
-from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST, ChannelStatus
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import (
+    STATUS_NAMES_PER_REQUEST,
+    ChannelStatus,
+    CommitTargets,
+    Progress,
+)
 
 _OUTAGES = (RetriesExhaustedError, PipeFailedOverError, PipeNotFoundError, AuthenticationError)
 """Errors that the next request would meet as well."""
@@ -396,7 +399,7 @@ class CommitWatch:
     :meth:`recall`).
 
     :param expected: the targets; :attr:`question` names their channels
-    :param budget: what to accepted
+    :param budget: what to put up with
     """
 
     def __init__(self, expected: CommitTargets, budget: RetryBudget) -> None:

@@ -31,7 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeFailedOverError,
     RetriesExhaustedError,
 )
-from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+from airflow_provider_snowpipe.streaming.limits import DEFAULT_RETRY, RetryPolicy
 from airflow_provider_snowpipe.streaming.names import quote_url_segment
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,10 @@ class Timeouts:
             raise ConfigurationError(f"time-outs must be positive, they are {self.connect} and {self.read} s")
 
 
+DEFAULT_TIMEOUTS = Timeouts()
+"""Of clients whose caller names no other."""
+
+
 def certificate_authorities(ca_bundle: str | None) -> str:
     """Choose the file of trusted roots: the given one, the environment's, or the public roots.
 
@@ -148,7 +152,7 @@ class Transports:
     :param timeouts: for every attempt
     """
 
-    def __init__(self, ca_bundle: str | None, timeouts: Timeouts) -> None:
+    def __init__(self, ca_bundle: str | None, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
         self._verify = certificate_authorities(ca_bundle)
         self._timeout = (timeouts.connect, timeouts.read)
         self._pool_timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
@@ -318,7 +322,7 @@ class HttpSession:
         refused: Callable[[str, Answer], Exception | None] | None = None,
     ) -> None:
         self._transports = transports
-        self._retry = retry or RetryPolicy()
+        self._retry = retry or DEFAULT_RETRY
         self._authorization = authorization
         self._numbered = numbered
         self._refused = refused

@@ -59,7 +59,7 @@ class KeyCheck:
         self._all_have_all = False
         self._passed = 0
 
-    def look(self, body: bytes | memoryview, rows: int) -> KeysFound:
+    def check(self, body: bytes | memoryview, rows: int) -> KeysFound:
         """Find the keys of a block that match no column.
 
         :param body: NDJSON
@@ -163,7 +163,7 @@ class UnknownKeys:
         self._check = KeyCheck(self._columns, reads_all=self._fails)
         self.counts: dict[str, int] = {}
 
-    def look(self, body: bytes | memoryview, rows: int, where: str) -> Sequence[int]:
+    def check(self, body: bytes | memoryview, rows: int, where: str) -> Sequence[int]:
         """Count the keys of some rows that match no column.
 
         :param body: NDJSON
@@ -172,7 +172,7 @@ class UnknownKeys:
         :return: the rows of which no key matches, for :meth:`refuse`
         :raises UnknownColumnsError: if there is one and the policy is ``fail``
         """
-        found = self._check.look(body, rows)
+        found = self._check.check(body, rows)
         if found.unknown and self._fails:
             raise UnknownColumnsError(
                 f"channel {self._channel!r}: rows {where} have keys for which the table has no column: "

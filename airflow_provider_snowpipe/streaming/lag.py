@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.commits import decide
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets
 
 
 @dataclass(frozen=True, slots=True)

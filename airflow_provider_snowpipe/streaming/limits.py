@@ -6,8 +6,6 @@ Light to import: DAG files and job plans are checked against these before anythi
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -50,7 +48,7 @@ WIRE_LIMIT_BYTES = int(REQUEST_BYTES.value)
 """Largest body that the service takes, as sent."""
 
 
-# pragma: no mutate start (rates are tested as a whole)
+# pragma: no mutate start (limits are tested as a whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,61 +90,6 @@ class BatchLimits:
             )
 
 
-# -- How fast appends of one channel may follow each other -----------------------------------------------
-
-BURST_SECONDS = 2.0
-"""Allowance that a quiet channel saves up: the limits are rates, and a short load is over before one is."""
-
-
-class Pace:
-    """Keeps a channel within its requests and bytes a second, counted over more than :data:`BURST_SECONDS`.
-
-    :param limits: the two rates
-    :param clock: seconds that only go forward
-    """
-
-    def __init__(self, limits: BatchLimits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._requests = _Allowance(limits.requests_per_second, clock())
-        rate = limits.bytes_per_second
-        self._bytes = None if rate is None else _Allowance(rate, clock())
-
-    def seconds_to_wait(self) -> float:
-        """Seconds until the next append may be sent, 0 or less if it may now."""
-        now = self._clock()
-        wait = self._requests.seconds_until(1.0, now)
-        if self._bytes is None:
-            return wait
-        return max(wait, self._bytes.seconds_until(0.0, now))
-
-    def sent(self, raw_bytes: int) -> None:
-        """Count an append.
-
-        :param raw_bytes: its bytes of NDJSON
-        """
-        now = self._clock()
-        self._requests.take(1.0, now)
-        if self._bytes is not None:
-            self._bytes.take(raw_bytes, now)
-
-
-class _Allowance:
-    """An amount that grows with time up to a bound, and may go into debt by one append's size."""
-
-    def __init__(self, rate: float, now: float) -> None:
-        self._rate = rate
-        self._most = max(1.0, rate * BURST_SECONDS)
-        self._left = self._most
-        self._at = now
-
-    def take(self, amount: float, now: float) -> None:
-        self._left = min(self._most, self._left + (now - self._at) * self._rate) - amount
-        self._at = now
-
-    def seconds_until(self, amount: float, now: float) -> float:
-        return (amount - self._left) / self._rate - (now - self._at)
-
-
 # pragma: no mutate end
 
 
@@ -180,3 +123,7 @@ class RetryPolicy:
         pause = min(self.initial_seconds * self.multiplier ** (retry_count - 1), self.cap_seconds)
         pause *= 1 - self.jitter * random.random()  # noqa: S311  spreads repetitions, guards no secret
         return max(pause, retry_after or 0.0)
+
+
+DEFAULT_RETRY = RetryPolicy()
+"""Of requests whose caller names no other."""

@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
 
@@ -501,7 +501,7 @@ class FollowRules:
                 raise ConfigurationError(f"{name} is {seconds}: give seconds above 0")
 
     @property
-    def tells_the_past(self) -> bool:
+    def reports_past(self) -> bool:
         """True when what was committed before the first poll is news too."""
         return self.start == START_BEGINNING or self.rule.passes is not None
 
@@ -593,7 +593,7 @@ class OffsetFollower:
         pipe = await self._pipe_name()
         unsure = await self._journal.load()
         watermark = self._journal.watermark
-        if not watermark.begun and self._rules.tells_the_past:
+        if not watermark.begun and self._rules.reports_past:
             watermark = Watermark(begun=True)
         if unsure:
             log.info("%d message(s) are sent again: nobody knows whether they arrived", len(unsure))

@@ -143,7 +143,7 @@ class FileLineOffset(Offset):
     """A line of a file, where a partition is a series of files in lexicographic order.
 
     :param file: the file's name within its partition; ordered by code point, as ``sorted`` does
-    :param line: number of the line, counted from 1; 0 is the place before a file's first line
+    :param line: number of the line, counted from 1; 0 is the position before a file's first line
     """
 
     file: str
@@ -336,7 +336,7 @@ class LexicographicOffset(Offset):
 
 # -- What a channel's offset token says while COPY or a file pipe loads files of its partition -----------
 #
-# The token is the one place where streaming and the loading of files meet. Before files are loaded, the
+# The token is where streaming and the loading of files meet. Before files are loaded, the
 # channel's token is replaced by an intent: where the stream stood, up to which file the load goes, and
 # which pipe does it. A writer that finds it cannot read it as a position and stops, so that no row is sent
 # that is being loaded otherwise. Whoever finds it later finishes the load the same way, since COPY loads no
@@ -584,7 +584,7 @@ class VerifiedFileLineOffset(Offset):
     that a channel can go over to this format.
 
     :param file: the file's name within its partition; ordered by code point, as ``sorted`` does
-    :param line: number of the line, counted from 1; 0 is the place before a file's first line
+    :param line: number of the line, counted from 1; 0 is the position before a file's first line
     :param digest: 16 hexadecimal digits, empty if there is none
     """
 
@@ -604,16 +604,16 @@ class VerifiedFileLineOffset(Offset):
         found = FILE_WITH_DIGEST.fullmatch(name)
         plain = f"{found['file']}:{number}" if found else text
         try:
-            place = FileLineOffset.parse(plain)
+            position = FileLineOffset.parse(plain)
         except OffsetTokenError:
             cls._refuse(text, channel)
-        return cls(place.file, place.line, found["digest"] if found else "")
+        return cls(position.file, position.line, found["digest"] if found else "")
 
     def __str__(self) -> str:
         return f"{self.file}@{self.digest}:{self.line}" if self.digest else f"{self.file}:{self.line}"
 
     @property
-    def place(self) -> FileLineOffset:
+    def plain(self) -> FileLineOffset:
         """The position without the digest."""
         return FileLineOffset(self.file, self.line)
 
@@ -623,11 +623,11 @@ class VerifiedFileLineOffset(Offset):
 
     def follows(self, previous: Self) -> bool:
         """True for the next line, and for the first line of a later file."""
-        return self.place.follows(previous.place)
+        return self.plain.follows(previous.plain)
 
     def steps_to(self, target: Self) -> int | None:
         """The number of lines, within one file."""
-        return self.place.steps_to(target.place)
+        return self.plain.steps_to(target.plain)
 
     def sort_key(self) -> tuple[str, int]:
         """Order by file, then line."""

@@ -86,12 +86,12 @@ class SharedPoll(ABC, Generic[Answer]):
         try:
             async with aclosing(self.answers()) as answers:
                 async for answer in answers:
-                    self._tell(answer)
+                    self._publish(answer)
         except Exception as error:
-            self._tell(error)
+            self._publish(error)
             raise
 
-    def _tell(self, answer: Answer | Exception) -> None:
+    def _publish(self, answer: Answer | Exception) -> None:
         for queue in self._followers:
             queue.put_nowait(answer)
 
@@ -237,7 +237,7 @@ class PolledChannels:
         return 0.0 if self._round_at is None else max(0.0, self._round_at + interval - now)
 
     def start_round(self, now: float) -> list[str]:
-        """Begin a round: the channels to ask after, in the order in which they were first wanted.
+        """Begin a round: the channels to ask after, in the order in which they were added.
 
         :param now: the time
         """

@@ -1,4 +1,4 @@
-"""The state machine of one channel: what is committed, what was sent, what is still owed.
+"""What is known of a channel: what the service says of it, what a run owes on it, and how far it is.
 
 Pure and single-threaded: whoever appends calls :meth:`ChannelProgress.accept`, whoever reads a status calls
 :meth:`ChannelProgress.observe`, and a channel's owner does both from one thread.
@@ -6,10 +6,251 @@ Pure and single-threaded: whoever appends calls :meth:`ChannelProgress.accept`, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import datetime as dt
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, Self, SupportsInt
 
-from airflow_provider_snowpipe.streaming.errors import ContinuityError, TokenWentBackError
-from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    ContinuityError,
+    OffsetTokenError,
+    TokenWentBackError,
+)
+from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, full_name
+from airflow_provider_snowpipe.streaming.offsets import LexicographicOffset, Offset, offset_class
+
+log = logging.getLogger(__name__)
+
+SUCCESS = "SUCCESS"
+REJECTED_ROWS = "REJECTED ROWS"
+"""Shown in place of ``SUCCESS``, which says that the channel can be used and nothing of its rows."""
+CHANNEL_MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
+STATUS_NAMES_PER_REQUEST = 100
+"""Most channels that one status request may ask after."""
+
+
+# pragma: no mutate start (whole answers are read: tests/unit/streaming/test_names_and_status.py)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """One channel's state as a status request or an open call reports it.
+
+    Counters are cumulative over the channel's whole life, reopenings included ("Channels and exactly-once
+    delivery"); compare them with their value at open.
+
+    :param channel: the channel's name
+    :param code: ``SUCCESS``, or the reason why the channel cannot be used; a refusal arrives as data here,
+        never as an HTTP error
+    :param committed: the offset token of the last commit, None for NULL
+    :param rows_inserted: rows that became visible in the table
+    :param rows_parsed: rows read, good and bad
+    :param rows_error_count: rows skipped because they did not fit
+    :param last_error_offset_upper_bound: the last skipped row lies at or before this offset token
+    :param last_error_message: the service's text for it
+    :param last_error_at_ms: when that was, milliseconds since 1970
+    :param created_on_ms: creation time, milliseconds since 1970
+    :param latency_ms: average time from append to commit, milliseconds
+    """
+
+    channel: str
+    code: str
+    committed: str | None = None
+    rows_inserted: int = 0
+    rows_parsed: int = 0
+    rows_error_count: int = 0
+    last_error_offset_upper_bound: str | None = None
+    last_error_message: str | None = None
+    last_error_at_ms: int | None = None
+    created_on_ms: int | None = None
+    latency_ms: int | None = None
+
+    @property
+    def exists(self) -> bool:
+        """False when the service knows no such channel (or the role may not see it)."""
+        return self.code != CHANNEL_MISSING
+
+    @property
+    def is_valid(self) -> bool:
+        """True when rows can be appended without opening the channel again."""
+        return self.code == SUCCESS
+
+    @property
+    def shown(self) -> str:
+        """The status for people: the code, unless a usable channel has rows that the service rejected."""
+        return REJECTED_ROWS if self.is_valid and self.rows_error_count else self.code
+
+    def rejected_since(self, since_ms: int) -> int:
+        """Rows that it has surely, or may have, rejected since a time.
+
+        A channel counts rejected rows over its whole life, and says of the last one alone when that was. So
+        it is all of them where the channel was made since then, else the last one, or none. One whose time
+        it does not say counts, since nobody may have reported it.
+
+        :param since_ms: the time, milliseconds since 1970
+        """
+        if self.created_on_ms is not None and self.created_on_ms >= since_ms:
+            return self.rows_error_count
+        last = self.last_error_at_ms
+        return int(self.rows_error_count > 0 and (last is None or last >= since_ms))
+
+    @classmethod
+    def missing(cls, channel: str) -> ChannelStatus:
+        """Build the status of a channel that the service left out of its answer."""
+        return cls(channel=channel, code=CHANNEL_MISSING)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], *, channel: str | None = None) -> ChannelStatus:
+        """Read the object of an open or bulk status answer.
+
+        The documentation and SDK 1.9.1 name two fields differently (``rows_errors`` and ``rows_error_count``,
+        ``last_error_timestamp`` and ``last_error_timestamp_ms``); both are read.
+
+        :param body: the JSON object
+        :param channel: the name asked for, where the object is keyed by it
+        """
+        errors = body.get("rows_error_count")
+        if errors is None:
+            errors = body.get("rows_errors", 0)
+        last = body.get("last_error_timestamp_ms")
+        if last is None:
+            last = body.get("last_error_timestamp")
+        name = channel if channel is not None else str(body.get("channel_name", ""))
+        return cls(
+            channel=name,
+            code=str(body.get("channel_status_code") or CHANNEL_MISSING),
+            committed=_text(body.get("last_committed_offset_token")),
+            rows_inserted=int(body.get("rows_inserted") or 0),
+            rows_parsed=int(body.get("rows_parsed") or 0),
+            rows_error_count=int(errors or 0),
+            last_error_offset_upper_bound=_text(body.get("last_error_offset_upper_bound")),
+            last_error_message=_text(body.get("last_error_message")),
+            last_error_at_ms=_milliseconds(last),
+            created_on_ms=_integer(body.get("created_on_ms")),
+            latency_ms=_integer(body.get("snowflake_avg_processing_latency_ms")),
+        )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _integer(value: object) -> int | None:
+    return int(value) if isinstance(value, SupportsInt | str) and value != "" else None
+
+
+def _milliseconds(value: object) -> int | None:
+    """A time as milliseconds since 1970: a number of them, or ISO 8601; None for anything else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float) or str(value).isdigit():
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    try:
+        found = dt.datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return int((found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp() * 1_000)
+
+
+# -- The channels of a pipe as ``SHOW CHANNELS`` lists them, and the SQL about channels ------------------
+
+UPDATE_OFFSET_TOKEN = "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(%s, %s, %s)"  # noqa: S105
+"""Sets a channel's token; takes the table's full name, the channel and the token (needs INSERT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedChannel:
+    """One row of ``SHOW CHANNELS``.
+
+    :param name: the channel's name
+    :param database: of the pipe
+    :param schema: of the pipe
+    :param table: the table that the channel writes to
+    :param pipe: the pipe, None for a channel whose parent is no pipe
+    :param offset_token: the committed offset token, None for NULL
+    :param client_sequencer: grows with every opening of the channel
+    :param row_sequencer: grows with every append that is committed
+    :param created_on: when the channel was made
+    """
+
+    name: str
+    database: str
+    schema: str
+    table: str
+    pipe: str | None = None
+    offset_token: str | None = None
+    client_sequencer: int | None = None
+    row_sequencer: int | None = None
+    created_on: dt.datetime | None = None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read a row, whose keys are the columns' names in lower case."""
+        created = row.get("created_on")
+        return cls(
+            name=str(row["name"]),
+            database=str(row["database_name"]),
+            schema=str(row["schema_name"]),
+            table=str(row["table_name"]),
+            pipe=str(row["parent_name"]) if row.get("parent_domain") == "PIPE" else None,
+            offset_token=None if row.get("offset_token") is None else str(row["offset_token"]),
+            client_sequencer=_integer(row.get("client_sequencer")),
+            row_sequencer=_integer(row.get("row_sequencer")),
+            created_on=created if isinstance(created, dt.datetime) else None,
+        )
+
+
+def show_channels(pipe: PipeName) -> str:
+    """The statement that lists the channels of a pipe."""
+    return f"SHOW CHANNELS IN PIPE {full_name(pipe.database, pipe.schema, pipe.pipe)}"
+
+
+# -- Telling whether somebody writes to a channel, from two observations of it -----------------------------
+#
+# The service does not say when a channel was last written to. What it does say moves with every write: the
+# committed token and the row counter (status), the number of openings and of appends (``SHOW CHANNELS``).
+# Two observations with the same numbers mean that nobody wrote in between. A writer that was idle all that
+# time is not seen, so whoever changes a token opens the channel first, which shuts such a writer out.
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """What one time shows of a channel.
+
+    :param status: the answer to a status request
+    :param listed: its row in ``SHOW CHANNELS``, None where the role may not see it
+    """
+
+    status: ChannelStatus
+    listed: ListedChannel | None = None
+
+
+def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
+    """Say what moved between two observations of a channel; empty when nothing did.
+
+    :param before: the earlier one
+    :param after: the later one
+    """
+    moved = [
+        ("the committed token", before.status.committed or "NULL", after.status.committed or "NULL"),
+        ("the number of rows read", before.status.rows_parsed, after.status.rows_parsed),
+    ]
+    if before.listed is not None and after.listed is not None:
+        moved += [
+            ("the number of openings", before.listed.client_sequencer, after.listed.client_sequencer),
+            ("the number of appends", before.listed.row_sequencer, after.listed.row_sequencer),
+        ]
+    return [f"{what} went from {old} to {new}" for what, old, new in moved if old != new]
+
+
+# pragma: no mutate end
+
+
+# -- How far a channel is: what is committed, what was sent, what is still owed --------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +337,253 @@ class ChannelProgress:
             f"{'NULL' if committed is None else committed}; the channel was reset or recreated while this "
             "run was writing. Find out who did it, then run again: it resumes from the token found then"
         )
+
+
+# -- What a run owes on its channels: the targets that a load hands on and a wait is for -----------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTarget:
+    """What one run owes on one channel, as the XCom ``targets`` of the tasks that load carries it.
+
+    :param token: the offset token that proves the run complete; None for a channel that owes nothing,
+        because the run had no row for it and nothing was ever committed
+    :param offset_format: the token's format, None where only the token was handed on
+    :param rejected_baseline: rows that the service had skipped before the run began; None where skipped rows
+        are accepted
+    :param rows: rows that the run sent
+    """
+
+    token: str | None
+    offset_format: str | None = None
+    rejected_baseline: int | None = None
+    rows: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The value in the mapping ``targets``."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, channel: str, value: Any) -> Self:
+        """Read the value of a channel: what :meth:`to_json` gives, or a plain token.
+
+        :param channel: the channel's name
+        :param value: the value
+        :raises ConfigurationError: if it is neither
+        """
+        is_name = isinstance(channel, str) and channel
+        if is_name and isinstance(value, str):
+            return cls(value)
+        if (
+            is_name
+            and isinstance(value, Mapping)
+            and "token" in value
+            and not (set(value) - set(cls.__slots__))
+        ):
+            target = cls(**value)
+            counts = (target.rejected_baseline, target.rows)
+            texts = (target.token, target.offset_format)
+            if all(text is None or isinstance(text, str) for text in texts) and all(map(_is_count, counts)):
+                return target
+        raise ConfigurationError(
+            f"targets has the entry {channel!r}: {value!r}: give a channel's name and its target token, both "
+            f"text, or the keys {', '.join(cls.__slots__)} as the XCom 'targets' of a load has them"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTargets:
+    """What a wait is for: an offset token for each channel, and what counts as failure.
+
+    :param targets: the position that each channel has to commit, None for a channel that owes nothing
+    :param formats: the name of the format of each channel's tokens
+    :param readings: what else the target token of a channel could be, by format, where nobody but the author
+        of the wait has named the format
+    :param rejected_baseline: channels on which a skipped row ends the wait, with the rows that were skipped
+        before and do not count
+    """
+
+    targets: Mapping[str, Offset | None]
+    formats: Mapping[str, str] = field(default_factory=dict)
+    readings: Mapping[str, Mapping[str, Offset]] = field(default_factory=dict)
+    rejected_baseline: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(
+        cls,
+        targets: Mapping[str, Any] | str,
+        offset_format: str | None = None,
+        *,
+        fail_on_rejected_rows: bool | None = None,
+        rejected_baseline: Mapping[str, int] | str | None = None,
+    ) -> CommitTargets:
+        """Read targets.
+
+        :param targets: a :class:`ChannelTarget` as JSON or a plain target token for each channel; a mapping
+            or its JSON text. Without a channel there is nothing to wait for
+        :param offset_format: the format of plain tokens; None where they tell it by themselves
+        :param fail_on_rejected_rows: True judges every channel by its skipped rows, None those whose target
+            has a baseline, False none
+        :param rejected_baseline: rows skipped before that do not count, by channel, in place of the targets'
+            own; the same
+        :raises OffsetTokenError: if a token does not have its format, or could have several
+        :raises ConfigurationError: if a token or a count is of another type, or two formats contradict
+        """
+        found = {
+            channel: ChannelTarget.read(channel, value)
+            for channel, value in _mapping("targets", targets).items()
+        }
+        given = {} if rejected_baseline is None else _mapping("rejected_baseline", rejected_baseline)
+        for channel, count in given.items():
+            if count is None or not _is_count(count):
+                raise ConfigurationError(
+                    f"rejected_baseline of channel {channel!r} is {count!r}: give the number of rows that "
+                    "were skipped before, 0 or more"
+                )
+        formats: dict[str, str] = {}
+        positions: dict[str, Offset | None] = {}
+        baseline: dict[str, int] = {}
+        for channel, target in found.items():
+            check_channel_name(channel)
+            if target.token is None:
+                positions[channel] = None
+            else:
+                formats[channel] = _format_of(channel, target, offset_format)
+                positions[channel] = offset_class(formats[channel]).parse(target.token, channel=channel)
+            counted = given.get(channel, target.rejected_baseline)
+            if fail_on_rejected_rows or (fail_on_rejected_rows is None and counted is not None):
+                baseline[channel] = counted or 0
+        readings = {
+            channel: _readings(target.token, but=formats[channel])
+            for channel, target in found.items()
+            if target.token is not None and target.offset_format is None
+        }
+        return cls(positions, formats, readings, baseline)
+
+    @property
+    def offset_format(self) -> str | None:
+        """The format of all tokens, None where there is none or they have several."""
+        names = set(self.formats.values())
+        return names.pop() if len(names) == 1 else None
+
+    def progress(self, status: ChannelStatus) -> Progress | None:
+        """How far a channel is, None where it owes nothing.
+
+        :param status: its status
+        :raises OffsetTokenError: if its committed token does not have the target's format, or has reached
+            the target in this format and not in another one that both tokens have, and nobody but the author
+            of the wait has named the format
+        """
+        target = self.targets.get(status.channel)
+        if target is None:
+            return None
+        known = status.committed
+        spelled = offset_class(self.formats[status.channel])
+        progress = Progress(None if known is None else spelled.parse(known, channel=status.channel), target)
+        if known is not None and progress.is_complete():
+            for other, reading in self.readings.get(status.channel, {}).items():
+                _refuse_other_order(status.channel, known, self.formats[status.channel], other, reading)
+            if spelled is LexicographicOffset:
+                _warn_of_digits(status.channel, known, str(target))
+        return progress
+
+
+def _format_of(channel: str, target: ChannelTarget, given: str | None) -> str:
+    """The format of a target's token: what it carries, what the author says, or the only one that fits."""
+    carried = target.offset_format
+    if carried is not None and given is not None and carried != given:
+        raise ConfigurationError(
+            f"offset_format is {given!r}, and the target of channel {channel!r} is of the format "
+            f"{carried!r}: leave offset_format out"
+        )
+    if (named := carried or given) is not None:
+        return named
+    token = str(target.token)
+    fitting = list(_readings(token))
+    if len(fitting) == 1:
+        return fitting[0]
+    could = (
+        f"could be of {' or '.join(map(repr, fitting))}" if fitting else "is of no format that shows itself"
+    )
+    raise OffsetTokenError(
+        f"channel {channel!r}: target token {token[:200]!r} {could}: name the one that wrote it, "
+        "offset_format=…, or hand on the XCom 'targets' of the load, which names it"
+    )
+
+
+_SELF_EVIDENT = (
+    "integer",
+    "file:line",
+    "topic:partition:offset",
+    "batch:row",
+    "file:line/digest",
+    "batch:row/digest",
+    "integer/partitions",
+)
+"""Formats that a token shows by itself; any text is of the format ``lexicographic``."""
+
+
+def _readings(token: str, but: str | None = None) -> dict[str, Offset]:
+    """A token in every format that it shows by itself, but one."""
+    found = {name: _parsed(name, token) for name in _SELF_EVIDENT if name != but}
+    return {name: position for name, position in found.items() if position is not None}
+
+
+def _refuse_other_order(channel: str, committed: str, named: str, other: str, target: Offset) -> None:
+    position = _parsed(other, committed)
+    if position is None:
+        return
+    try:
+        behind = position < target
+    except OffsetTokenError:
+        behind = True
+    if behind:
+        raise OffsetTokenError(
+            f"channel {channel!r}: the committed token {committed!r} is at or past {str(target)!r} in the "
+            f"format {named!r} and before it in the format {other!r}: hand on the XCom 'targets' of the "
+            "load, which names the format, or name the right one, offset_format=…"
+        )
+
+
+@lru_cache(maxsize=256)
+def _warn_of_digits(channel: str, committed: str, target: str) -> None:
+    """Warn, once, of numbers that have another order as texts."""
+    if committed.isdigit() and target.isdigit() and len(committed) != len(target):
+        log.warning(
+            "channel %r: tokens %s and %s are numbers of unequal length, which the format 'lexicographic' "
+            "orders as texts: write them with leading zeros, or use the format 'integer'",
+            channel,
+            committed,
+            target,
+        )
+
+
+def _parsed(name: str, token: str) -> Offset | None:
+    """A token in a format, None where it is not of it; plain tokens are of the plain format only."""
+    try:
+        found = offset_class(name).parse(token)
+    except (OffsetTokenError, ConfigurationError):
+        return None
+    plain = name.endswith("/digest") and not getattr(found, "digest", "")
+    return None if plain else found
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    """Take a mapping, or the JSON text of one, as a template renders it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ConfigurationError(
+                f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, an XCom such "
+                'as load.output["targets"], or a template that ends in "| tojson"'
+            ) from None
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"{name} is {value!r}: give a mapping of channel names, such as the XCom 'targets' of the load"
+        )
+    return dict(value)

@@ -361,16 +361,16 @@ _DAY = (
     r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
 )
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
-_MOMENT = rf"^{_DAY}(?:[T ]{_CLOCK}(?:Z|[+-](?:0[0-9]|1[0-4])(?::?[0-5][0-9])?)?)?$"
+_TIMESTAMP = rf"^{_DAY}(?:[T ]{_CLOCK}(?:Z|[+-](?:0[0-9]|1[0-4])(?::?[0-5][0-9])?)?)?$"
 _CERTAIN_TEXTS = {
     "FLOAT": r"^-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][-+]?[0-9]{1,2})?$",
     "BOOLEAN": r"^(?i:true|false|yes|no|on|off|t|f|y|n|0|1)$",
     "BINARY": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
-    "DATE": _MOMENT,
+    "DATE": _TIMESTAMP,
     "TIME": rf"^{_CLOCK}$",
-    "TIMESTAMP_NTZ": _MOMENT,
-    "TIMESTAMP_LTZ": _MOMENT,
-    "TIMESTAMP_TZ": _MOMENT,
+    "TIMESTAMP_NTZ": _TIMESTAMP,
+    "TIMESTAMP_LTZ": _TIMESTAMP,
+    "TIMESTAMP_TZ": _TIMESTAMP,
 }
 
 

@@ -93,10 +93,10 @@ class ApplicationLook:
 
     def __init__(self, log: Any, unreachable_seconds: float) -> None:
         self._log = log
-        self._patience = unreachable_seconds
+        self._unreachable_seconds = unreachable_seconds
         self._failing_since: float | None = None
         self._state = ""
-        self._told_at = 0.0
+        self._logged_at = 0.0
 
     def has_seen(self, application: YarnApplication) -> None:
         """Take an answer, and log it if it is a new one or the last line is old.
@@ -105,11 +105,11 @@ class ApplicationLook:
         """
         self._failing_since = None
         now = time.monotonic()
-        if application.state == self._state and now - self._told_at < LOG_SECONDS:
+        if application.state == self._state and now - self._logged_at < LOG_SECONDS:
             return
         where = f", {application.tracking_url}" if application.tracking_url and not self._state else ""
         self._log.info("%s%s", application, where)
-        self._state, self._told_at = application.state, now
+        self._state, self._logged_at = application.state, now
 
     def has_failed(self, error: SnowpipeError) -> bool:
         """Take an error; True when there have been errors only for too long.
@@ -120,7 +120,7 @@ class ApplicationLook:
         if self._failing_since is None:
             self._failing_since = now
             self._log.warning("%s; the application goes on meanwhile, and so does the wait", error)
-        return now - self._failing_since >= self._patience
+        return now - self._failing_since >= self._unreachable_seconds
 
 
 def _event(status: str, message: str) -> TriggerEvent:

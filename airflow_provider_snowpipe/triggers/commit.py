@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.commits import CommitWatch, RetryBudget
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import CommitTargets
 from airflow_provider_snowpipe.triggers.wait import WaitTrigger, connect
 
 

@@ -73,11 +73,11 @@ class SqliteRows(SourcePartition[int]):
         done = committed.value if isinstance(committed, IntegerOffset) else 0
         return done if done < self.last else None
 
-    def read(self, place: int, limits: BatchLimits) -> Iterator[Part]:
+    def read(self, resume_at: int, limits: BatchLimits) -> Iterator[Part]:
         with sqlite3.connect(self.database) as database:
             database.row_factory = sqlite3.Row
             query = f'SELECT rowid AS "_row", * FROM "{self.table}" WHERE rowid > ? AND rowid <= ? ORDER BY 1'
-            for row in database.execute(query, (place, self.last)):
+            for row in database.execute(query, (resume_at, self.last)):
                 position = IntegerOffset(row["_row"])
                 values = {name: row[name] for name in row.keys()[1:]}
                 yield Part(json.dumps(values).encode() + b"\n", position, position, 1)

@@ -32,7 +32,7 @@ import snowflake.connector.vendored.urllib3.connectionpool as connector_pool
 import urllib3.connectionpool as pool
 
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
-from airflow_provider_snowpipe.bulk.run_manifest import run_folder
+from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile, run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.local.campaign import (
     HUNG_SECONDS,
@@ -62,7 +62,7 @@ from airflow_provider_snowpipe.spark.report import RunReport
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
-from airflow_provider_snowpipe.spark.submit.write_plan import WriteReport, WrittenFile
+from airflow_provider_snowpipe.spark.submit.write_plan import WriteReport
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests import job_without_spark
 from tests.file_loads import TaskInstance
@@ -596,7 +596,7 @@ def _bulk(run: Run) -> None:
 
     def work(number: int) -> None:
         hook = SnowpipeBulkHook(run.conn_id, table=run.table)
-        stage = RunStage(hook, f"@{run.stage}", run_folder(names, *hook.place(), run.table))
+        stage = RunStage(hook, f"@{run.stage}", run_folder(names, *hook.database_and_schema(), run.table))
         bulk = BulkRun(hook, stage, "/".join(names), run.table, "fail", 1, lambda *_: None)
 
         @contextmanager

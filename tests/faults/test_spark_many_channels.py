@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.http import Transports
-from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
+from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST
 from tests.local_service import LocalService
 from tests.spark_groups import load
 from tests.spark_job import SparkJob, new_table, write_rows

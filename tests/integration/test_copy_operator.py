@@ -185,7 +185,7 @@ class TestOncePerRun:
         place.put({"a.csv": "1,x\n"})
         operator = place.operator(options=self.FORCED, deferrable=True)
         with monkeypatch.context() as patch:
-            patch.setattr(copy_run, "_FIRST_LOOKS", ())
+            patch.setattr(copy_run, "_FIRST_POLLS", ())
             with pytest.raises(TaskDeferred) as deferred:
                 operator.execute(place.context())
         trigger: Any = deferred.value.trigger

@@ -196,7 +196,7 @@ class TestPipe:
 
 
 class TestReschedule:
-    def test_what_was_listed_at_the_first_look_stays(self, conn_id: str, place: Place) -> None:
+    def test_what_was_listed_at_the_first_poll_stays(self, conn_id: str, place: Place) -> None:
         place.put(day1__a="1,x\n2,y\n")
         store: dict[str, Any] = {}
         options = {"prefix": "day1/", "stage": place.stage, "table": place.table, "mode": "reschedule"}

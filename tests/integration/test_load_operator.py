@@ -130,7 +130,7 @@ def test_a_deferred_load_comes_back_for_its_result_and_settles_the_token(
     load.write("1.ndjson")
     arguments = {**given(load, way), "deferrable": True}
     with monkeypatch.context() as patch:
-        patch.setattr(copy_run, "_FIRST_LOOKS", ())
+        patch.setattr(copy_run, "_FIRST_POLLS", ())
         with pytest.raises(TaskDeferred) as deferred:
             load.operator(**arguments).execute(load.context())
     assert is_copy_intent(load.token)

@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import PipeNotFoundError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.local_service import LocalService
 
 STREAM = "FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))"

@@ -13,7 +13,7 @@ from conftest import Stack
 from flights_run import RUN_SECONDS, event_logs_with, wait_for
 
 from airflow_provider_snowpipe.streaming.names import channel_name
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 PARTITIONS = ("a", "b")
 ROWS_EACH = 3_000

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST
+from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST
 from demo.airflow_processes import AirflowProcesses
 from tests.counting_proxy import CountingProxy, StatusRequest
 from tests.python_workers import children_of

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +82,45 @@ def test_an_address_that_the_docs_once_gave_still_works_and_warns(former, name):
         module = importlib.import_module(f"{PACKAGE}.{former}")
 
     assert getattr(module, name).__module__ != module.__name__
+
+
+ROOT = Path(__file__).parents[2]
+NOT_OURS = re.compile(r"\b(mend(s|ed|ing)?|moments?|patience|complain(s|ed|ing)?|in our words|lent)\b", re.I)
+"""There are words of Airflow's and Snowflake's documentation for it: fix, timestamp, retry budget, raise."""
+NOT_A_NAME = {"mend", "moment", "moments", "patience", "complain", "wanted", "told"}
+"""Words that are no part of a name: expected or required, and reported."""
+
+
+def _named(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        for field in ("name", "attr", "id", "arg"):
+            if isinstance(name := getattr(node, field, None), str):
+                yield name
+
+
+def _texts() -> list[Path]:
+    package = [one for one in (ROOT / PACKAGE).rglob("*") if one.suffix in (".py", ".html")]
+    own = [one for one in package if "local" not in one.relative_to(ROOT / PACKAGE).parts]
+    return [*own, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("text", ["mend the file", "some moments", "their patience", "in our words"])
+def test_a_word_of_our_own_is_noticed(text):
+    assert NOT_OURS.search(text)
+
+
+def test_names_and_texts_use_the_words_of_airflow_and_snowflake():
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in _texts()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if NOT_OURS.search(line)
+    ]
+    names = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in _texts()
+        if path.suffix == ".py"
+        for name in _named(ast.parse(path.read_text(encoding="utf-8")))
+        if NOT_A_NAME.intersection(name.lower().split("_"))
+    }
+    assert (found, sorted(names)) == ([], [])

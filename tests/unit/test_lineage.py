@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_snowpipe.assets.openlineage import account_namespace
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.lineage import TaskLineage, dataset_name, operator_lineage, place_of, stage_of
+from airflow_provider_snowpipe.lineage import TaskLineage, dataset_name, operator_lineage, stage_of, store_of
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.streaming.append import SmallLoad
 
@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.streaming.append import SmallLoad
     ],
 )
 def test_a_file_is_named_by_its_store_without_connection_or_credential(address, namespace, name):
-    assert place_of(address) == (namespace, name)
+    assert store_of(address) == (namespace, name)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from airflow_provider_snowpipe.streaming.commits import (
     WaitState,
 )
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, Worth, advise
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
 CHANNEL = {"channel": "c", "http_status": 409}
 ANSWERS: list[tuple[SnowpipeError, bool]] = [

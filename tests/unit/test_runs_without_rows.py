@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.spark.sources.files.groups import freeze
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.streaming.targets import ChannelTarget
+from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 from tests.airflow_connections import statuses
 from tests.airflow_version import AIRFLOW
 from tests.example_dags import DAGS_FOLDER, runs_here

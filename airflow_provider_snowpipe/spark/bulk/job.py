@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_snowpipe.bulk.compaction import block_bytes, is_well_cut, packed_bytes
+from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile
 from airflow_provider_snowpipe.spark.bulk.combine_lines import (
     LineFile,
     LineSlice,
@@ -45,7 +46,6 @@ from airflow_provider_snowpipe.spark.submit.write_plan import (
     RowsToWrite,
     WritePlan,
     WriteReport,
-    WrittenFile,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions

@@ -3,7 +3,7 @@
 A task sees its own partition only. Where an earlier run has begun the batch, each one compares the committed
 rows of its channel and then says so to the others, in the one place that all of them reach: the pipe, as the
 offset token of a channel beside its own into which no row is sent. The task of the first partition reads what
-all have said and decides for all of them, once: they send, or none does. That takes a task slot for each
+all have reported and decides for all of them, once: they send, or none does. That takes a task slot for each
 partition, since a task that waits keeps its slot; where Spark has fewer, the batch is refused with nothing
 sent, and ``write_checked`` finishes it.
 """
@@ -27,14 +27,14 @@ _POLL_SECONDS = 0.25
 _DROPPED_AT_ONCE = 8
 
 
-class _Said(StrEnum):
+class _Report(StrEnum):
     COMPARES = "compares"
     AGREES = "agrees"
     REFUSES = "refuses"
     SENDS = "sends"  # by the first partition's task alone, for all
 
 
-_FINAL = (_Said.REFUSES, _Said.SENDS)
+_FINAL = (_Report.REFUSES, _Report.SENDS)
 
 
 class RefusedByAnotherError(SourcePositionError):
@@ -44,8 +44,8 @@ class RefusedByAnotherError(SourcePositionError):
 class Agreement:
     """What the tasks of one write have found out about a batch that an earlier run has begun.
 
-    A refusal is never taken back, nor is the decision: a later attempt at a partition goes by what an earlier
-    one has said, since other tasks may have ended or sent by that.
+    A refusal stands, and so does the decision: a later attempt at a partition goes by what an earlier
+    one has reported, since other tasks may have ended or sent by that.
 
     :param client: a client of the channels' pipe
     :param channels: the batch's channels, one for each partition
@@ -58,27 +58,27 @@ class Agreement:
         self._channels = channels
         self._first, self._own = channels[0], channels[partition]
         self._write = write
-        self._said: _Said | None = None
+        self._reported: _Report | None = None
 
     def begin(self) -> None:
-        """Say that this task runs, so that the others wait for it."""
+        """Report that this task runs, so that the others wait for it."""
         before = self._read([self._own])[self._own]
         if before in _FINAL:
-            self._said = before
-        self._say(_Said.COMPARES)
+            self._reported = before
+        self._report(_Report.COMPARES)
 
     def refuse(self) -> None:
-        """Say that this task refuses the batch, for whatever reason."""
-        self._say(_Said.REFUSES)
+        """Report that this task refuses the batch, for whatever reason."""
+        self._report(_Report.REFUSES)
 
     def finish(self) -> None:
         """Agree, as a task does that has nothing to send or has sent it.
 
         :raises SourcePositionError: as :meth:`wait` does; in the first partition's task alone
         """
-        if self._own == self._first and self._said not in _FINAL:
+        if self._own == self._first and self._reported not in _FINAL:
             self.wait()
-        self._say(_Said.AGREES)
+        self._report(_Report.AGREES)
 
     def wait(self) -> None:
         """Agree, and wait until all tasks do.
@@ -87,47 +87,47 @@ class Agreement:
         :raises SourcePositionError: if not all of them run at the same time
         :raises AuthenticationError: if the scoped token expires before they have compared
         """
-        self._say(_Said.AGREES)
+        self._report(_Report.AGREES)
         began = time.monotonic()
-        said = self._read(self._channels)
-        while said[self._first] is not _Said.SENDS:
-            if said[self._own] is None:
+        reported = self._read(self._channels)
+        while reported[self._first] is not _Report.SENDS:
+            if reported[self._own] is None:
                 raise RefusedByAnotherError(
                     f"channel {self._own!r}: another write of the batch has begun: run it once"
                 )
             late = time.monotonic() - began > STARTED_WITHIN_SECONDS
             if self._own == self._first:
-                self._decide(said, late=late)
+                self._decide(reported, late=late)
             else:
-                self._follow(said, late=late)
-            if self._said is _Said.SENDS:
+                self._follow(reported, late=late)
+            if self._reported is _Report.SENDS:
                 return
             time.sleep(_POLL_SECONDS)
-            said = self._read(self._channels if self._own == self._first else (self._first, self._own))
+            reported = self._read(self._channels if self._own == self._first else (self._first, self._own))
 
-    def _decide(self, said: dict[str, _Said | None], *, late: bool) -> None:
-        refusing = [name for name, one in said.items() if one is _Said.REFUSES]
-        missing = [name for name, one in said.items() if one is None]
+    def _decide(self, reported: dict[str, _Report | None], *, late: bool) -> None:
+        refusing = [name for name, one in reported.items() if one is _Report.REFUSES]
+        missing = [name for name, one in reported.items() if one is None]
         if refusing:
             self.refuse()
             raise self._refused_by(refusing[0])
         if missing and late:
             self.refuse()
             raise self._not_started(missing[0])
-        if all(one is _Said.AGREES for one in said.values()):
-            self._say(_Said.SENDS)
+        if all(one is _Report.AGREES for one in reported.values()):
+            self._report(_Report.SENDS)
 
-    def _follow(self, said: dict[str, _Said | None], *, late: bool) -> None:
-        first = said[self._first]
-        refusing = [name for name, one in said.items() if one is _Said.REFUSES]
+    def _follow(self, reported: dict[str, _Report | None], *, late: bool) -> None:
+        first = reported[self._first]
+        refusing = [name for name, one in reported.items() if one is _Report.REFUSES]
         if first is None and (late or refusing):
             # Said before it is read again: the first task either finds this refusal when it begins, or has
-            # begun; then it may have decided by what was said before, and its decision is waited for.
+            # begun; then it may have decided by what was reported before, and its decision is waited for.
             self.refuse()
             first = self._read([self._first])[self._first]
             if first is None:
                 raise self._refused_by(refusing[0]) if refusing else self._not_started(self._first)
-        if first is _Said.REFUSES:
+        if first is _Report.REFUSES:
             raise self._refused_by(self._first)
 
     def _refused_by(self, channel: str) -> SourcePositionError:
@@ -145,23 +145,23 @@ class Agreement:
             "the option fixedSpread=true that each row lies in the partition that it lay in then"
         )
 
-    def _say(self, what: _Said) -> None:
-        if self._said not in (what, *_FINAL):
+    def _report(self, what: _Report) -> None:
+        if self._reported not in (what, *_FINAL):
             self._client.open_channel(_marker(self._own), offset_token=f"{self._write}:{what}")
-            self._said = what
+            self._reported = what
 
-    def _read(self, channels: Iterable[str]) -> dict[str, _Said | None]:
+    def _read(self, channels: Iterable[str]) -> dict[str, _Report | None]:
         names = {_marker(name): name for name in channels}
         found = self._client.channel_statuses(list(names))
         return {names[marker]: self._meaning(status.committed) for marker, status in found.items()}
 
-    def _meaning(self, token: str | None) -> _Said | None:
+    def _meaning(self, token: str | None) -> _Report | None:
         write, _, what = (token or "").partition(":")
-        return _Said(what) if write == self._write else None
+        return _Report(what) if write == self._write else None
 
 
 def forget(client: SnowpipeClient, channels: Sequence[str]) -> None:
-    """Drop what the tasks of a write have said; the next write would not believe it either.
+    """Drop what the tasks of a write have reported; the next write would not believe it either.
 
     :param client: a client of the channels' pipe
     :param channels: the batch's channels

@@ -44,7 +44,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
-from airflow_provider_snowpipe.streaming.status import STATUS_NAMES_PER_REQUEST, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST, ChannelStatus
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn, table_of
 
 _FENCED_AT_ONCE = 8

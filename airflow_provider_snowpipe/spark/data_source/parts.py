@@ -65,7 +65,7 @@ class SupersededError(Exception):
         self.batch = batch
 
 
-def place_in_batch(
+def position_in_batch(
     channel: str, committed: BatchDigestOffset | None, mine: BatchIdentity
 ) -> BatchDigestOffset | None:
     """Find out what of a batch is committed on a channel.

@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     SupersededError,
     channel_shares,
     ordered_offset_class,
-    place_in_batch,
+    position_in_batch,
     refuse_other_writer,
 )
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
@@ -44,7 +44,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class BatchesSeen:
         """
         for channel, committed in self.latest.values():
             refuse_other_writer(channel, committed, mine)
-            place_in_batch(channel, committed, mine)
+            position_in_batch(channel, committed, mine)
 
 
 def compares_before_sending(options: WriteOptions) -> bool:
@@ -221,38 +221,38 @@ class Task:
     ) -> tuple[PartitionResult | None, ChannelOutcome]:
         channel = found.channel
         committed = None if status.committed is None else _digest_token(status.committed, channel)
-        place = place_in_batch(channel, committed, identity)
+        begun = position_in_batch(channel, committed, identity)
         first = next(rows, None)
         if first is None:
-            if place is not None:
+            if begun is not None:
                 raise SourcePositionError(
                     f"channel {channel!r}: partition {self.partition} of batch {identity.batch} has no row "
-                    f"now, but {str(place)!r} is committed: the replay brings other rows. Put the query's "
+                    f"now, but {str(begun)!r} is committed: the replay brings other rows. Put the query's "
                     "source and plan back as they were, or take another channelPrefix"
                 )
             return None, found
         rows = chain([first], rows)
         share = DigestedShare(channel, identity, self._encoder(), status.rows_error_count)
-        if place is not None and place.final:
-            for _ in share.parts(rows, place):
+        if begun is not None and begun.final:
+            for _ in share.parts(rows, begun):
                 """Compares only: a share that is complete has no further part."""
-            target = replace(found, target_token=status.committed, errors_before=place.rejected_before)
+            target = replace(found, target_token=status.committed, errors_before=begun.rejected_before)
             return None, target
         compared: Iterator[Part] | None = None
         if agreement is not None:
-            if place is not None:
-                parts = share.parts(rows, place)
+            if begun is not None:
+                parts = share.parts(rows, begun)
                 compared = chain([next(parts)], parts)  # the first one comes behind the committed rows
             agreement.wait()
 
         def rows_after(position: Offset | None) -> Iterator[Part]:
             now = position if isinstance(position, BatchDigestOffset) else None
-            now = place_in_batch(channel, now, identity)
+            now = position_in_batch(channel, now, identity)
             if compared is None:
                 return share.parts(rows, now)
-            if now != place:
+            if now != begun:
                 raise WriterActiveError(
-                    f"channel {channel!r}: {str(now)!r} is committed, and it was {str(place)!r} when the "
+                    f"channel {channel!r}: {str(now)!r} is committed, and it was {str(begun)!r} when the "
                     "rows were compared: another writer is at work. Repeat the batch once it has ended"
                 )
             return compared

@@ -33,7 +33,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.names import full_name
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
-from airflow_provider_snowpipe.streaming.status import ListedChannel, show_channels
+from airflow_provider_snowpipe.streaming.progress import ListedChannel, show_channels
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -47,7 +47,7 @@ _CLOCK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PlanHazard:
-    """One place of a plan that may give other rows, or the rows in another order, when it runs again.
+    """One part of a plan that may give other rows, or the rows in another order, when it runs again.
 
     :param operator: the operator or expression, as Spark calls it
     :param reason: what it does

@@ -13,7 +13,7 @@ from typing import Self
 from airflow_provider_snowpipe.spark.sources.source import Partition
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 _INTERVAL_SECONDS = 1.0
 _CHANNELS_A_SECOND = 1_000
@@ -65,7 +65,7 @@ class ProgressLines:
         self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
-        totals = Totals(self._look(self._began, self._start))
+        totals = Totals(self._poll(self._began, self._start))
         with self._client() as client:
             while not self._stop.wait(self._interval):
                 try:
@@ -73,13 +73,13 @@ class ProgressLines:
                 except SnowpipeError as error:
                     print(f"snowpipe progress unknown: {error}", file=sys.stderr, flush=True)
                     continue
-                totals.take(self._look(time.monotonic(), statuses))
+                totals.take(self._poll(time.monotonic(), statuses))
                 print(totals.line(min(self._done(), len(statuses)), len(statuses)), flush=True)
 
-    def _look(self, at: float, statuses: Mapping[str, ChannelStatus]) -> Look:
+    def _poll(self, at: float, statuses: Mapping[str, ChannelStatus]) -> Poll:
         known = [(self._start[name], statuses[name], one) for name, one in self._partitions.items()]
         behind = [partition.behind(now.committed) for _, now, partition in known]
-        return Look(
+        return Poll(
             at,
             sum(max(now.rows_inserted - start.rows_inserted, 0) for start, now, _ in known),
             sum(max(now.rows_error_count - start.rows_error_count, 0) for start, now, _ in known),
@@ -90,7 +90,7 @@ class ProgressLines:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     """All channels together at one time.
 
     :param at: when it was, seconds of a clock that only goes forward
@@ -111,24 +111,24 @@ class Look:
 
 @dataclass(slots=True)
 class Totals:
-    """The looks so far.
+    """The polls so far.
 
     :param first: what there was when the run began
     """
 
-    first: Look
-    before: Look = field(init=False)
-    now: Look = field(init=False)
+    first: Poll
+    before: Poll = field(init=False)
+    now: Poll = field(init=False)
 
     def __post_init__(self) -> None:
         self.before = self.now = self.first
 
-    def take(self, look: Look) -> None:
-        """Take in one look."""
-        self.before, self.now = self.now, look
+    def take(self, poll: Poll) -> None:
+        """Take in one poll."""
+        self.before, self.now = self.now, poll
 
     def rows_per_second(self) -> float:
-        """Rows a second since the look before."""
+        """Rows a second since the poll before."""
         seconds = self.now.at - self.before.at
         return max(self.now.rows - self.before.rows, 0) / seconds if seconds > 0 else 0.0
 

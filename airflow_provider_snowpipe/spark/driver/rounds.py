@@ -97,20 +97,20 @@ class TaskRounds(Rounds[PartitionWork]):
     def locate(
         self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> list[PartitionWork]:
-        """Give each channel its place; where one is committed a task looks for it."""
+        """Give each channel its position; where one is committed a task looks for it."""
         own = {name: one for name, one in partitions.items() if isinstance(one, SourcePartition)}
         resumed = [(name, own[name], position) for name, position in committed.items() if position]
-        places = one_task_each(self._spark, _locate_one, resumed) if resumed else []
+        resumed_at = one_task_each(self._spark, _locate_one, resumed) if resumed else []
         found: dict[str, Any] = {}
-        for (name, _, _), place in zip(resumed, places, strict=True):
-            if isinstance(place, _NoPlace):
-                raise final_error(place.error_type, f"channel {name!r}: {place.error}")
-            found[name] = place
+        for (name, _, _), resume_at in zip(resumed, resumed_at, strict=True):
+            if isinstance(resume_at, _NotResumed):
+                raise final_error(resume_at.error_type, f"channel {name!r}: {resume_at.error}")
+            found[name] = resume_at
         works = []
         for name, partition in own.items():
-            place = found[name] if name in found else partition.resume(None)
-            if place is not None:
-                works.append(PartitionWork(name, partition, committed[name], place))
+            resume_at = found[name] if name in found else partition.resume(None)
+            if resume_at is not None:
+                works.append(PartitionWork(name, partition, committed[name], resume_at))
         return works
 
     def run(
@@ -162,18 +162,18 @@ def rounds_of(source: Source | None, spark: SparkContext) -> Rounds[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _NoPlace:
+class _NotResumed:
     error_type: str
     error: str
 
 
 def _locate_one(work: tuple[str, SourcePartition[Any], Offset]) -> Any:
-    """Find a place in a task; an error comes back as a value, since another attempt would meet it again."""
+    """Find a position in a task; an error comes back as a value: another attempt would meet it again."""
     _, partition, committed = work
     try:
         return partition.resume(committed)
     except SnowpipeError as error:
-        return _NoPlace(type(error).__name__, str(error))
+        return _NotResumed(type(error).__name__, str(error))
 
 
 def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:

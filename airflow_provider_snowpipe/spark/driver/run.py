@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.streaming.arguments import add_counts
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -174,7 +174,7 @@ class Run:
         source.check_identity(self._client, self._partitions, self._committed)
 
     def load(self, spark: SparkContext) -> None:
-        """Find each channel's place in the source and send what lies behind it, one task a channel.
+        """Find each channel's position in the source and send what lies behind it, one task a channel.
 
         :param spark: the context whose executors do the work, or a session of Spark Connect
         :raises SnowpipeError: if a task failed for good

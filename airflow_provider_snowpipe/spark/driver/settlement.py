@@ -14,8 +14,7 @@ from airflow_provider_snowpipe.streaming.commits import decide
 from airflow_provider_snowpipe.streaming.errors import CommitTimeoutError, RowsRejectedError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.progress import Progress
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, Progress
 
 
 def settle(

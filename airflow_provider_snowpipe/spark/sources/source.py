@@ -21,13 +21,13 @@ from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterPlace
+    from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterStore
     from airflow_provider_snowpipe.streaming.batch import Part
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 
 OnDataLoss = Literal["fail", "skip"]
-PlaceT = TypeVar("PlaceT")
+PositionT = TypeVar("PositionT")
 
 
 class SourceSpec(TypedArgument, ABC):
@@ -173,34 +173,34 @@ class Partition(ABC):
 
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
-    ) -> DeadLetterPlace:
-        """Open the place for rows that do not fit the table; called in the task.
+    ) -> DeadLetterStore:
+        """Open the store of rows that do not fit the table; called in the task.
 
         :param path: the plan's ``dead_letter_path``
         :param channel: the channel's name
         :param offset_class: the format of its positions
         :param after: the committed position, None for NULL
-        :raises DeadLetterError: if the place cannot be reached
+        :raises DeadLetterError: if it cannot be reached
         """
         from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder
 
         return DeadLetterFolder(path, channel, offset_class, after)
 
 
-class SourcePartition(Partition, Generic[PlaceT]):
+class SourcePartition(Partition, Generic[PositionT]):
     """A partition whose rows the task itself reads."""
 
     __slots__ = ()
 
     @abstractmethod
-    def resume(self, committed: Offset | None) -> PlaceT | None:
-        """Find the place just after a committed position; nothing has been sent when this is called.
+    def resume(self, committed: Offset | None) -> PositionT | None:
+        """Find the position just after a committed position; nothing has been sent when this is called.
 
         Called in a task where there is a position, on the driver where it is NULL, and again in the task
         that sends if the channel has moved on meanwhile.
 
         :param committed: the channel's committed position, None for NULL
-        :return: the place, None if the partition holds no row behind it
+        :return: the position, None if the partition holds no row behind it
         :raises SourcePositionError: if the position is not in the source any more
         """
 
@@ -214,10 +214,10 @@ class SourcePartition(Partition, Generic[PlaceT]):
         return self.resume(committed) is None
 
     @abstractmethod
-    def read(self, place: PlaceT, limits: BatchLimits) -> Iterator[Part]:
-        """Read the rows from a place to the partition's end, the same rows in the same order each time.
+    def read(self, resume_at: PositionT, limits: BatchLimits) -> Iterator[Part]:
+        """Read the rows from a position to the partition's end, the same rows in the same order each time.
 
-        :param place: from :meth:`resume`
+        :param resume_at: from :meth:`resume`
         :param limits: what a batch takes; a part is no larger than :func:`part_bytes` unless one row is
         :return: NDJSON with the positions of the first and the last row, none overlapping, in order
         :raises SourcePositionError: if the source changed since the run began

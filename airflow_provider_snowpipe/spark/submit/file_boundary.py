@@ -43,7 +43,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset, VerifiedFileLineOffset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -327,13 +327,13 @@ class FileBoundary:
         if self._spec.numbering == "checked":
             refuse_numbers_before(group, committed)
         reader = reader_of(self._spec)
-        place = resume_after(group, reader, committed, self._on_data_loss)
+        resume_at = resume_after(group, reader, committed, self._on_data_loss)
         has_rest = False
-        if place.after_line and not place.done:
+        if resume_at.after_line and not resume_at.done:
             rest = reader.blocks(
-                group.files[place.file_index],
-                after_line=place.after_line,
-                offset=place.offset,
+                group.files[resume_at.file_index],
+                after_line=resume_at.after_line,
+                offset=resume_at.offset,
                 keep_tail=True,
                 limits=BatchLimits(),
             )
@@ -378,7 +378,7 @@ def _under_intent(share: CopyShare, token: str) -> TokenChange:
 
 
 def _parsed(token: str | None, channel: str) -> FileLineOffset | None:
-    return None if token is None else VerifiedFileLineOffset.parse(token, channel=channel).place
+    return None if token is None else VerifiedFileLineOffset.parse(token, channel=channel).plain
 
 
 def _listed(file: SourceFile) -> ListedFile:

@@ -168,7 +168,7 @@ class ClassDataArchive:
             # The wrapper of a wheel's Java is made for each load, and says where that Java is.
             wraps = known.st_size < _WRAPPER_BYTES
             which = java.read_bytes() if wraps else (str(java), known.st_mtime_ns, known.st_size)
-            places = [(one, Path(one).stat().st_mtime_ns if Path(one).exists() else 0) for one in class_path]
+            entries = [(one, Path(one).stat().st_mtime_ns if Path(one).exists() else 0) for one in class_path]
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = folder.stat()
         except OSError:
@@ -177,7 +177,7 @@ class ClassDataArchive:
             return None
         if any(sign.isspace() or sign in "\"'" for sign in str(folder)):
             return None  # Spark would cut the option in two
-        name = hashlib.sha256(repr((which, places)).encode()).hexdigest()[:16]
+        name = hashlib.sha256(repr((which, entries)).encode()).hexdigest()[:16]
         return cls(folder / f"class-data-{name}.jsa")
 
     def options(self) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class ClassDataArchive:
         return ()
 
     def settle(self, *, is_whole: bool) -> None:
-        """Move the archive that a driver has made to its place; to be called when that has ended.
+        """Move the archive that a driver has made to its path; to be called when that has ended.
 
         :param is_whole: False where it did not end well, and what it left is removed
         """

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
 def connected_source(
@@ -116,11 +116,11 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: in
                 f"source {spec.address!r} is read by Spark alone, so that its columns are not known before "
                 "the job starts: make the table first, and leave create_table and evolve_columns out"
             )
-        place = partition.resume(None)
-        if place is None:
+        resume_at = partition.resume(None)
+        if resume_at is None:
             continue
         got = 0
-        for part in partition.read(place, BatchLimits(rows=share)):
+        for part in partition.read(resume_at, BatchLimits(rows=share)):
             lines = BlockLines.of(part.body)
             taken = min(lines.rows, share - got)
             found += [lines.row(row) for row in range(taken)]

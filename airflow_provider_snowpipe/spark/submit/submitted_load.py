@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.submit.plan import JobPlan
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.names import PipeName
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES, check_target
+from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile, WrittenFiles
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
 from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -168,21 +169,7 @@ class WritePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A file that is as it will stay.
-
-    :param name: its path below the plan's folder
-    :param bytes: its size
-    :param rows: its rows, or lines
-    """
-
-    name: str
-    bytes: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteReport:
+class WriteReport(WrittenFiles):
     """What a run of the job has written.
 
     :param application: the Spark application's name
@@ -205,16 +192,6 @@ class WriteReport:
     seconds: float = 0.0
     error: str | None = None
     error_type: str | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows of all files."""
-        return sum(file.rows for file in self.files)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(file.bytes for file in self.files)
 
     def to_json(self) -> str:
         """The report as JSON text."""

@@ -65,7 +65,7 @@ class DeadLetter:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-class DeadLetterPlace(ABC):
+class DeadLetterStore(ABC):
     """Where one channel's bad rows go during one attempt at them."""
 
     @abstractmethod
@@ -95,14 +95,14 @@ class DeadLetterPlace(ABC):
         """
 
 
-class DeadLetterFolder(DeadLetterPlace):
+class DeadLetterFolder(DeadLetterStore):
     """The files of one channel.
 
     :param path: the run's directory or URL
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param after: the committed position when the channel was opened, None for NULL
-    :raises DeadLetterError: if the place cannot be read
+    :raises DeadLetterError: if it cannot be read
     """
 
     def __init__(self, path: str, channel: str, offset_class: type[Offset], after: Offset | None) -> None:
@@ -111,7 +111,7 @@ class DeadLetterFolder(DeadLetterPlace):
         self._own: set[str] = set()
         self._first: Offset | None = None
         with self._reached():
-            self._files, root = _place(path)
+            self._files, root = _filesystem(path)
             self._folder = f"{root}/{quote(channel, safe='')}"
         self._left = self._listed()
 
@@ -196,11 +196,11 @@ class DeadLetterFolder(DeadLetterPlace):
             said = " ".join(str(error).split())[:300]
             raise DeadLetterError(
                 f"channel {self._channel!r}: dead letters at {self._path!r} cannot be read or written "
-                f"({type(error).__name__}: {said}): give the executors access to that place"
+                f"({type(error).__name__}: {said}): give the executors access to that directory"
             ) from error
 
 
-def _place(path: str) -> tuple[fs.FileSystem, str]:
+def _filesystem(path: str) -> tuple[fs.FileSystem, str]:
     if "://" in path:
         files, root = fs.FileSystem.from_uri(path)
         return files, root.rstrip("/")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterFolder, DeadLetterPlace
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterFolder, DeadLetterStore
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import EncodingError, UnfitRowsError
@@ -15,8 +15,8 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import BlockLines, CheckedBlock, RowCheck, RowFault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
-OpenLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterPlace]
-"""Opens a place for dead letters, from its path, the channel, its offsets' format, the committed position."""
+OpenDeadLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterStore]
+"""Opens a store of dead letters, from its path, the channel, its offsets' format, the committed position."""
 
 
 class RowGate:
@@ -29,8 +29,8 @@ class RowGate:
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
-    :param open_dead_letters: opens the dead letters' place
-    :raises DeadLetterError: if that place cannot be read
+    :param open_dead_letters: opens the dead letters' store
+    :raises DeadLetterError: if that cannot be read
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RowGate:
         channel: str,
         offset_class: type[Offset],
         committed: Offset | None,
-        open_dead_letters: OpenLetters = DeadLetterFolder,
+        open_dead_letters: OpenDeadLetters = DeadLetterFolder,
     ) -> None:
         self._rules, self._channel = rules, channel
         self._check = RowCheck(rules.columns)
@@ -56,7 +56,7 @@ class RowGate:
         :param part: rows that follow those of the part before
         :param strangers: rows, by number, of which no key matches a column: they do not fit either
         :returns: the part with its good rows, None if it has none
-        :raises UnfitRowsError: if there is a row that does not fit and no place for it
+        :raises UnfitRowsError: if there is a row that does not fit and no store for it
         :raises DeadLetterError: if it cannot be put aside
         """
         found = self._check.check(part.body)
@@ -115,8 +115,8 @@ class Admission:
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
-    :param open_dead_letters: opens the dead letters' place
-    :raises DeadLetterError: if that place cannot be read
+    :param open_dead_letters: opens the dead letters' store
+    :raises DeadLetterError: if that cannot be read
     """
 
     def __init__(
@@ -127,19 +127,16 @@ class Admission:
         channel: str,
         offset_class: type[Offset],
         committed: Offset | None,
-        open_dead_letters: OpenLetters = DeadLetterFolder,
+        open_dead_letters: OpenDeadLetters = DeadLetterFolder,
     ) -> None:
-        looks = bool(columns) and unknown_columns != "ignore"
-        self._keys = UnknownKeys(columns, unknown_columns, channel) if looks else None
+        checks_keys = bool(columns) and unknown_columns != "ignore"
+        self._keys = UnknownKeys(columns, unknown_columns, channel) if checks_keys else None
         self._gate = (
             None if rules is None else RowGate(rules, channel, offset_class, committed, open_dead_letters)
         )
         self._puts_aside = rules is not None and rules.dead_letter_path is not None
-
-    @property
-    def checks_values(self) -> bool:
+        self.checks_values = rules is not None
         """True if undecoded records are this object's, too."""
-        return self._gate is not None
 
     @property
     def dead_lettered(self) -> int:
@@ -155,13 +152,13 @@ class Admission:
         """The part with the rows that are to be sent, None if it has none.
 
         :param part: rows that follow those of the part before
-        :raises UnfitRowsError: if there is a row that does not fit and no place for it
+        :raises UnfitRowsError: if there is a row that does not fit and no store for it
         :raises DeadLetterError: if it cannot be put aside
         """
         strangers: Sequence[int] = ()
         if self._keys is not None:
             where = f"{part.start} to {part.end}"
-            strangers = self._keys.look(part.body, part.rows, where)
+            strangers = self._keys.check(part.body, part.rows, where)
             if not self._puts_aside:
                 self._keys.refuse(strangers, where)
         if self._gate is not None:

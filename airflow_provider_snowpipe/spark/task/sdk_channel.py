@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _UNANSWERED = frozenset({"HttpRetriesExhaustedError", "HttpRetryableClientError"
 _SETTINGS = frozenset({"ConfigError", "InvalidArgument"})
 _BUDGETS = ("mgmt", "data", "misclassified_404")
 _SIGN_IN_SECONDS = 10
-"""How long refused credentials are tried again: a new key takes a moment, a wrong one stays wrong."""
+"""How long refused credentials are tried again: a new key takes some seconds, a wrong one stays wrong."""
 _MOST_WAITS_FOR_ROOM = 5
 
 
@@ -162,8 +162,7 @@ class SdkChannel(ChannelSession):
         """
         from msgspec import Raw
 
-        self._refuse_nothing(body, rows)
-        self._refuse_closed(self._closed)
+        self._refuse(body, rows, closed=self._closed)
         lines = list(map(Raw, filter(bytes.strip, bytes(body).split(b"\n"))))
         if len(lines) != rows:
             raise EncodingError(

@@ -10,13 +10,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.sources.source import SourcePartition
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
 from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder
-from airflow_provider_snowpipe.spark.task.row_gate import Admission, OpenLetters, undecoded_error
+from airflow_provider_snowpipe.spark.task.row_gate import Admission, OpenDeadLetters, undecoded_error
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.http import Timeouts, Transports
+from airflow_provider_snowpipe.streaming.http import Transports
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -49,7 +49,7 @@ class SinkSettings:
     :param limits: when a batch is closed
     :param row_rules: how rows are checked before they are sent, None if they are not
     :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
-    :param skips_undecoded: True skips and counts records that cannot be decoded, where no place for them is
+    :param skips_undecoded: True skips and counts records that cannot be decoded, where none are kept
     :param columns: the table's columns, which keys of rows are held against; none where they are not
     :param unknown_columns: what becomes of keys that match none of them
     """
@@ -86,18 +86,18 @@ class SinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """One partition with its channel and the place found before anything was opened.
+    """One partition with its channel and the position found before anything was opened.
 
     :param channel: the channel's name
     :param partition: the source's partition
-    :param committed: the committed position when ``place`` was found, None for NULL
-    :param place: the place just after it; found again if the channel has moved on
+    :param committed: the committed position when ``resume_at`` was found, None for NULL
+    :param resume_at: the position just after it; found again if the channel has moved on
     """
 
     channel: str
     partition: SourcePartition[Any]
     committed: Offset | None
-    place: Any
+    resume_at: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
     partition = work.partition
 
     def rows_after(committed: Offset | None) -> Iterator[Part]:
-        place = work.place if committed == work.committed else partition.resume(committed)
-        return iter(()) if place is None else partition.read(place, settings.limits)
+        resume_at = work.resume_at if committed == work.committed else partition.resume(committed)
+        return iter(()) if resume_at is None else partition.read(resume_at, settings.limits)
 
     return load_channel(
         settings,
@@ -178,7 +178,7 @@ def load_channel(
     *,
     offset_class: type[Offset],
     gaps_legal: bool = False,
-    open_dead_letters: OpenLetters = DeadLetterFolder,
+    open_dead_letters: OpenDeadLetters = DeadLetterFolder,
 ) -> PartitionResult:
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 
@@ -188,21 +188,77 @@ def load_channel(
     :param rows_after: the rows that come after a committed position, None for NULL
     :param offset_class: the format of the channel's offset tokens
     :param gaps_legal: True when the source may skip positions
-    :param open_dead_letters: opens the place for rows that do not fit the table, where they are put aside
+    :param open_dead_letters: opens the store of rows that do not fit the table and are put aside
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
+    sink = _Sink(settings, token, channel)
+    open_session: Callable[..., ChannelSession] = partial(Channel.open, limits=settings.limits)
+    if settings.sdk_profile is not None:
+        open_session = partial(SdkChannel.open, profile=settings.sdk_profile, ca_bundle=settings.ca_bundle)
     try:
-        sink = _Sink(settings, token, channel, rows_after, open_dead_letters)
-        return sink.load(offset_class, gaps_legal=gaps_legal)
+        with (
+            SnowpipeClient(
+                settings.account_url,
+                token,
+                settings.pipe,
+                transports=process_transports(os.getpid(), settings.ca_bundle),
+            ) as client,
+            open_session(client, channel, offset_class, gaps_legal=gaps_legal) as session,
+        ):
+            committed = session.committed
+            admission = sink.admission = Admission(
+                settings.row_rules,
+                settings.columns,
+                settings.unknown_columns,
+                channel,
+                offset_class,
+                committed,
+                open_dead_letters,
+            )
+            began = time.monotonic()
+            parts = AdmittedParts(sink.in_time(rows_after(committed)), sink.admitted)
+            for part in parts:
+                session.append(part.body, part.start, part.end, rows=part.rows)
+                sink.rows += part.rows
+                sink.bytes += len(part.body)
+            session.flush()
+            received = time.monotonic()
+            sent = session.sent
+            if sent is not None and settings.wait_for_commit:
+                session.wait_for_commit(sent, timeout=settings.commit_timeout)
+                admission.settle(sent)
+            waited = time.monotonic() - received
     except SnowpipeError as error:
-        if error.spark_may_retry:
-            raise
-        if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
-            return PartitionResult(channel, complete=False)
-        text = str(error)
-        named = text if repr(channel) in text else f"channel {channel!r}: {text}"
-        return PartitionResult(channel, error_type=type(error).__name__, error=named)
+        return _failed(channel, token, error)
+    return PartitionResult(
+        channel=channel,
+        position=sent or committed,
+        passed=parts.passed,
+        rows=sink.rows,
+        bytes=sink.bytes,
+        append_seconds=received - began,
+        commit_seconds=waited,
+        requests=session.counters.requests,
+        request_seconds=session.counters.seconds,
+        longest_request=session.counters.longest_seconds,
+        retries=client.retries,
+        dead_lettered=admission.dead_lettered,
+        undecoded=sink.undecoded,
+        unknown_columns=admission.unknown_columns,
+        complete=sink.complete,
+    )
+
+
+def _failed(channel: str, token: ScopedToken, error: SnowpipeError) -> PartitionResult:
+    """The result that another attempt would come to as well; an error that it may fix is raised."""
+    if error.spark_may_retry:
+        raise error
+    if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
+        return PartitionResult(channel, complete=False)
+    text = str(error)
+    named = text if repr(channel) in text else f"channel {channel!r}: {text}"
+    return PartitionResult(channel, error_type=type(error).__name__, error=named)
 
 
 @lru_cache(maxsize=4)
@@ -212,114 +268,34 @@ def process_transports(process: int, ca_bundle: str | None) -> Transports:
     :param process: the process's id; connections must not be inherited by a forked worker
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     """
-    return Transports(ca_bundle, Timeouts())
+    return Transports(ca_bundle)
 
 
 class _Sink:
-    def __init__(
-        self,
-        settings: SinkSettings,
-        token: ScopedToken,
-        channel: str,
-        rows_after: Callable[[Offset | None], Iterator[Part]],
-        open_dead_letters: OpenLetters,
-    ) -> None:
-        self._open_dead_letters = open_dead_letters
+    """What becomes of the parts of one channel before they are appended, counted."""
+
+    def __init__(self, settings: SinkSettings, token: ScopedToken, channel: str) -> None:
         self._settings = settings
-        self._token = token
         self._name = channel
-        self._rows_after = rows_after
         self._stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
-        self._rows = 0
-        self._bytes = 0
-        self._undecoded = 0
-        self._passed: Offset | None = None
-        self._complete = True
-        self._admission: Admission
+        self.rows = 0
+        self.bytes = 0
+        self.undecoded = 0
+        self.complete = True
+        self.admission: Admission
 
-    def load(self, offset_class: type[Offset], *, gaps_legal: bool) -> PartitionResult:
-        settings, name = self._settings, self._name
-        with (
-            SnowpipeClient(
-                settings.account_url,
-                self._token,
-                settings.pipe,
-                transports=process_transports(os.getpid(), settings.ca_bundle),
-            ) as client,
-            self._open(client, offset_class, gaps_legal=gaps_legal) as channel,
-        ):
-            committed = channel.committed
-            self._admission = Admission(
-                settings.row_rules,
-                settings.columns,
-                settings.unknown_columns,
-                name,
-                offset_class,
-                committed,
-                self._open_dead_letters,
-            )
-            began = time.monotonic()
-            self._send(channel, committed)
-            channel.flush()
-            received = time.monotonic()
-            sent = channel.sent
-            if sent is not None and settings.wait_for_commit:
-                channel.wait_for_commit(sent, timeout=settings.commit_timeout)
-                self._admission.settle(sent)
-            waited = time.monotonic() - received
-        return PartitionResult(
-            channel=name,
-            position=sent or committed,
-            passed=self._passed,
-            rows=self._rows,
-            bytes=self._bytes,
-            append_seconds=received - began,
-            commit_seconds=waited,
-            requests=channel.counters.requests,
-            request_seconds=channel.counters.seconds,
-            longest_request=channel.counters.longest_seconds,
-            retries=client.retries,
-            dead_lettered=self._admission.dead_lettered,
-            undecoded=self._undecoded,
-            unknown_columns=self._admission.unknown_columns,
-            complete=self._complete,
-        )
-
-    def _open(
-        self, client: SnowpipeClient, offset_class: type[Offset], *, gaps_legal: bool
-    ) -> ChannelSession:
-        settings, name = self._settings, self._name
-        if settings.sdk_profile is None:
-            return Channel.open(client, name, offset_class, limits=settings.limits, gaps_legal=gaps_legal)
-        return SdkChannel.open(
-            client,
-            name,
-            offset_class,
-            profile=settings.sdk_profile,
-            ca_bundle=settings.ca_bundle,
-            gaps_legal=gaps_legal,
-        )
-
-    def _send(self, channel: ChannelSession, committed: Offset | None) -> None:
-        parts = AdmittedParts(self._in_time(self._rows_after(committed)), self._admitted)
-        for part in parts:
-            channel.append(part.body, part.start, part.end, rows=part.rows)
-            self._rows += part.rows
-            self._bytes += len(part.body)
-        self._passed = parts.passed
-
-    def _in_time(self, parts: Iterable[Part]) -> Iterator[Part]:
+    def in_time(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The parts up to where the scoped token's end is near."""
         for part in parts:
             if time.time() >= self._stop_at:
-                self._complete = False
+                self.complete = False
                 return
             yield part
 
-    def _admitted(self, part: Part) -> Part | None:
+    def admitted(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if there is none."""
-        if not self._admission.checks_values:
+        if not self.admission.checks_values:
             if part.undecoded and not self._settings.skips_undecoded:
                 raise undecoded_error(self._name, part.undecoded)
-            self._undecoded += len(part.undecoded)
-        return self._admission.admit(part)
+            self.undecoded += len(part.undecoded)
+        return self.admission.admit(part)

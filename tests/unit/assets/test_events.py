@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.status import ListedChannel
+from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.airflow_version import AIRFLOW
 from tests.outlet_events import OutletEvents
 
@@ -205,7 +205,7 @@ class TestWithoutAnOutlet:
 
     @pytest.mark.parametrize(("rows", "number"), [(7, 1), (0, 0)])
     def test_a_load_of_files_has_one_for_its_rows(self, task, events, rows, number):
-        hook = SimpleNamespace(account=lambda: "org-acct", place=lambda: ("DB", "S"))
+        hook = SimpleNamespace(account=lambda: "org-acct", database_and_schema=lambda: ("DB", "S"))
         describe_file_load(task, {"outlet_events": events}, cast(Any, hook), "T", rows, "COPY")
 
         expected = [("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")] * number

@@ -57,7 +57,7 @@ def test_what_failed_or_has_another_path_is_no_load(tmp_path: Path) -> None:
     )
 
 
-def test_a_load_of_a_former_content_is_an_error_with_its_moment(tmp_path: Path) -> None:
+def test_a_load_of_a_former_content_is_an_error_with_its_timestamp(tmp_path: Path) -> None:
     former, now = place(tmp_path, "x"), place(tmp_path, "y")
 
     with pytest.raises(SourcePositionError, match=r"has changed: .* loaded 3 rows .* at 2026-01-31 00:00:00"):

@@ -29,7 +29,7 @@ def test_files_are_named_below_the_stage() -> None:
 
     assert [(load.path, load.rows_loaded) for load in outcome.loads] == [("in/a.csv", 2), ("in/b.csv", 7)]
     assert outcome.rows_loaded == 9
-    assert outcome.unnamed(["in/a.csv", "in/c.csv"]) == ("in/c.csv",)
+    assert outcome.skipped(["in/a.csv", "in/c.csv"]) == ("in/c.csv",)
 
 
 @pytest.mark.parametrize("url", ["s3://b/in", "s3://b/in/"])
@@ -93,7 +93,7 @@ class TestHistory:
             self.history("b.csv", 5),
             self.history("in/b.csv", 2, "LOADING"),
         ]
-        found = outcome.with_history(outcome.skipped(), history, NOW - dt.timedelta(hours=1))
+        found = outcome.with_history(outcome.skipped([]), history, NOW - dt.timedelta(hours=1))
 
         assert [load.path for load in found.loads] == ["in/a.csv"]
         assert [(load.path, load.status, load.rows_loaded) for load in found.before] == [

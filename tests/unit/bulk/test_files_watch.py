@@ -61,7 +61,7 @@ def test_of_several_loads_the_newest_counts(order: int) -> None:
     assert watch("a").see(PolledLoads(loads), 0).state is WaitState.COMPLETE
 
 
-def test_loads_before_the_moment_do_not_count() -> None:
+def test_loads_before_the_timestamp_do_not_count() -> None:
     waiting = watch("a", since=T0 + dt.timedelta(minutes=3))
 
     assert waiting.see(PolledLoads([load("a", "LOAD_FAILED", 2)]), 0).state is WaitState.WAITING
@@ -190,10 +190,10 @@ class TestErrors:
     ],
     ids=["none", "blank", "rendered-none", "day", "zone", "naive"],
 )
-def test_moments_are_read_as_templates_render_them(given: object, found: dt.datetime | None) -> None:
+def test_timestamps_are_read_as_templates_render_them(given: object, found: dt.datetime | None) -> None:
     assert timestamp(given) == found
 
 
-def test_what_is_no_moment_is_refused() -> None:
+def test_what_is_no_timestamp_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="since is 'yesterday'"):
         timestamp("yesterday")

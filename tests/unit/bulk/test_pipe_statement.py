@@ -84,7 +84,7 @@ def test_each_change_is_a_statement_and_an_empty_comment_removes_it() -> None:
     ]
 
 
-def test_a_refresh_is_narrowed_by_prefix_and_moment() -> None:
+def test_a_refresh_is_narrowed_by_prefix_and_timestamp() -> None:
     written = refresh_pipe(PIPE, prefix="it's/", modified_after=NOW - dt.timedelta(days=1), now=NOW)
 
     assert written == (
@@ -96,9 +96,9 @@ def test_a_refresh_is_narrowed_by_prefix_and_moment() -> None:
     ("days", "is_refused"), [(6.99, False), (7.01, True)], ids=["within-7-days", "beyond"]
 )
 def test_a_refresh_reaches_back_seven_days(days: float, is_refused: bool) -> None:
-    moment = NOW - dt.timedelta(days=days)
+    since = NOW - dt.timedelta(days=days)
     if not is_refused:
-        assert "MODIFIED_AFTER" in refresh_pipe(PIPE, prefix=None, modified_after=moment, now=NOW)
+        assert "MODIFIED_AFTER" in refresh_pipe(PIPE, prefix=None, modified_after=since, now=NOW)
         return
     with pytest.raises(ConfigurationError, match=r"7 days ago.*last 7 days only.*COPY INTO"):
-        refresh_pipe(PIPE, prefix=None, modified_after=moment, now=NOW)
+        refresh_pipe(PIPE, prefix=None, modified_after=since, now=NOW)

@@ -34,19 +34,18 @@ def test_a_pipe_that_has_work_to_do_tells_what_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "running", "paused", "broken"),
+    ("state", "running", "paused"),
     [
-        ("RUNNING", True, False, False),
-        ("PAUSED", False, True, False),
-        ("READ_ONLY", False, False, False),
-        ("STOPPED_MISSING_TABLE", False, False, True),
-        ("STALLED_COMPILATION_ERROR", False, False, True),
+        ("RUNNING", True, False),
+        ("PAUSED", False, True),
+        ("READ_ONLY", False, False),
+        ("STOPPED_MISSING_TABLE", False, False),
     ],
 )
-def test_a_state_is_one_of_three_kinds_or_none(state: str, running: bool, paused: bool, broken: bool) -> None:
+def test_a_pipe_runs_is_paused_or_neither(state: str, running: bool, paused: bool) -> None:
     found = status(executionState=state)
 
-    assert (found.is_running, found.is_paused, found.is_broken) == (running, paused, broken)
+    assert (found.is_running, found.is_paused) == (running, paused)
 
 
 def test_an_error_or_a_fault_is_shown_in_one_line() -> None:
@@ -60,7 +59,7 @@ def test_an_answer_that_is_no_state_is_refused(text: object) -> None:
         PipeStatus.read(text)
 
 
-def test_a_moment_in_another_form_is_left_to_the_reader() -> None:
+def test_a_timestamp_in_another_form_is_left_to_the_reader() -> None:
     found = status(lastIngestedTimestamp="yesterday")
 
     assert found.last_ingested_at is None

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.run_manifest import (
-    ManifestFile,
     RunManifest,
+    WrittenFile,
     loaded_files,
     refuse_loaded_folder,
     refuse_other_files,
@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.bulk.run_manifest import (
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
 
-FILES = (ManifestFile("a1/one.parquet", 10, 3), ManifestFile("a1/two.parquet", 20, 4))
+FILES = (WrittenFile("a1/one.parquet", 10, 3), WrittenFile("a1/two.parquet", 20, 4))
 MANIFEST = RunManifest("d/r/t/-1", "a1", FILES, ("ID", "V"), ("V",))
 FOLDER = "d.r.t.-1-0123"
 WHEN = dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)

@@ -25,7 +25,7 @@ def refuse(*loads: FileLoad, loader: str | None = None, files: StagedPaths = FIL
     refuse_files_of_others(files, loads, table="T", now=NOW, loader=loader)
 
 
-def test_a_file_that_a_pipe_loaded_is_refused_for_copy_with_the_load_and_its_moment() -> None:
+def test_a_file_that_a_pipe_loaded_is_refused_for_copy_with_the_load_and_its_timestamp() -> None:
     with pytest.raises(FilesGivenTwiceError) as told:
         refuse(load("DB.PUBLIC.P"), load(None, "in/b.csv"))
 

@@ -16,9 +16,9 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
     PipeBeside,
     StagedPaths,
     announced_to,
-    loads_by_others,
     refuse_files_for_pipes,
     refuse_files_of_others,
+    remembered_loads,
 )
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -37,7 +37,7 @@ def _files(*paths: str, stage: str = "@S", url: str | None = None) -> StagedPath
 
 
 def _others(*loads: FileLoad, files: StagedPaths | None = None, loader: str | None = None) -> list[FileLoad]:
-    return loads_by_others(files or _files(), loads, loader=loader, now=NOW)
+    return [load for load in remembered_loads(files or _files(), loads, NOW) if load.pipe != loader]
 
 
 def test_loads_that_do_not_count_hide_no_later_one() -> None:

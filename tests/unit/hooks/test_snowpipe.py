@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
+from airflow.exceptions import AirflowProviderDeprecationWarning
 
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_connections import PAT, statuses
@@ -113,3 +115,10 @@ def test_oauth_token_is_fetched_as_airflows_snowflake_provider_does(service, set
 
     assert [credentials.bearer(), credentials.bearer()] == ["fetched", "fetched"]
     assert len(service.requests("token-request")) == 1
+
+
+def test_former_name_of_database_and_schema_warns(service_connection):
+    hook = SnowpipeBulkHook(service_connection, database="D")
+
+    with pytest.warns(AirflowProviderDeprecationWarning, match="database_and_schema"):
+        assert hook.place() == hook.database_and_schema() == ("D", "S")

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccess
 from airflow_provider_snowpipe.streaming.client import OpenedChannel
 from airflow_provider_snowpipe.streaming.errors import UncommittedRowsError
 from airflow_provider_snowpipe.streaming.http import Transports
-from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, SUCCESS, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelStatus
 from tests.fake_account import DATABASE, SCHEMA, TABLE, URL, FakeAccount, StatementError
 
 

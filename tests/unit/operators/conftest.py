@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.status import ListedChannel
+from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe
 
 __all__ = ["snowpipe"]

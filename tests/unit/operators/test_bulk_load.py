@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_snowpipe.bulk.run_manifest import ManifestFile, RunManifest
+from airflow_provider_snowpipe.bulk.run_manifest import RunManifest, WrittenFile
 from airflow_provider_snowpipe.operators.bulk_load import (
     SnowpipeBulkLoadOperator,
     copied_value,
@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.file_pipes import task_context
 
 TABLE = (TableColumn("ID", "NUMBER(38,0)"), TableColumn('a "b"', "VARCHAR(9)"), TableColumn("V", "VARIANT"))
-FILES = (ManifestFile("a/1.parquet", 10, 3), ManifestFile("a/2.parquet", 10, 4))
+FILES = (WrittenFile("a/1.parquet", 10, 3), WrittenFile("a/2.parquet", 10, 4))
 
 
 def make(**arguments: Any) -> SnowpipeBulkLoadOperator:

@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest, run_folder
+from airflow_provider_snowpipe.bulk.run_manifest import (
+    ATTEMPT_NAME,
+    OUTCOME_NAME,
+    RunManifest,
+    WrittenFile,
+    run_folder,
+)
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators import bulk_driver
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import BulkRun
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from airflow_provider_snowpipe.spark.submit.write_plan import WriteReport, WrittenFile
+from airflow_provider_snowpipe.spark.submit.write_plan import WriteReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount
 from tests.unit.operators.account_in_task import install, task_context
@@ -41,7 +47,7 @@ class Load:
 
     def bulk_run(self) -> BulkRun:
         hook = SnowpipeBulkHook("account", table="T")
-        stage = RunStage(hook, "@S/in", run_folder(WORK, *hook.place(), "T"))
+        stage = RunStage(hook, "@S/in", run_folder(WORK, *hook.database_and_schema(), "T"))
         return BulkRun(hook, stage, "/".join(WORK), "T", "fail", 1, lambda *_: None)
 
     @contextmanager

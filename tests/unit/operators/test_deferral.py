@@ -170,10 +170,10 @@ def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(l
     assert lab.submissions == 1
 
 
-@pytest.mark.parametrize("moment", ["before it is deferred", "after the wait"])
-def test_skipped_rows_fail_the_task_for_good(lab, moment):
+@pytest.mark.parametrize("when", ["before it is deferred", "after the wait"])
+def test_skipped_rows_fail_the_task_for_good(lab, when):
     lab.channel.committed = TOKENS[0]
-    deferred = lab.defer() if moment == "after the wait" else None
+    deferred = lab.defer() if when == "after the wait" else None
     lab.channel.committed, lab.channel.rows_error_count = TOKENS[-1], 1
 
     with pytest.raises(AirflowFailException, match="RowsRejectedError"):

@@ -288,7 +288,7 @@ def given_to_a_foreign_pipe(account: FakeAccount, *paths: str) -> None:
 
 
 class TestForeign:
-    """What somebody else loads in the moment of our load cannot be kept out: it is found, and named."""
+    """What somebody else loads during our load cannot be kept out: it is found, and named."""
 
     def test_files_that_a_foreign_pipe_loads_beside_copy_fail_the_task_every_time(
         self, account: FakeAccount

@@ -292,20 +292,22 @@ class TestTrouble:
         assert answer.status_code == 400
         assert "a:1" in answer.text
 
-    def test_more_looks_than_threads_are_turned_away_for_a_moment(self, get, service_connection, monkeypatch):
+    def test_more_requests_than_slots_are_refused_and_may_come_again(
+        self, get, service_connection, monkeypatch
+    ):
         taken = BoundedSemaphore(1)
         taken.acquire()
-        monkeypatch.setattr(rendering, "_looks", taken)
+        monkeypatch.setattr(rendering, "_slots", taken)
 
         answer = get("channel", service_connection, **SCRIPTED, channel="c")
 
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
         assert 'content="5"' in answer.text
 
-    def test_every_look_makes_room_for_the_next_one(self, get, service, service_connection):
+    def test_every_request_frees_its_slot(self, get, service, service_connection):
         service.on("bulk-channel-status", statuses(c="a:1"))
 
-        for _ in range(rendering.MOST_LOOKS + 1):
+        for _ in range(rendering.MOST_PAGES + 1):
             assert get("channel", "absent", **SCRIPTED, channel="c").status_code == 404
         assert get("channel", service_connection, **SCRIPTED, channel="c").status_code == 200
 

@@ -160,7 +160,7 @@ class TestDeferred:
         assert type(raised.value) is kind
 
     @pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
-    def test_first_look_skips_like_poke_mode_does(self, service, service_connection, option):
+    def test_first_poll_skips_like_poke_mode_does(self, service, service_connection, option):
         service.on("bulk-channel-status", Reply(body='{"channel_statuses": {}}'))
 
         with pytest.raises(AirflowSkipException, match="channel_missing"):
@@ -305,7 +305,7 @@ class TestStandingStill:
             make(service_connection, stall_timeout=0.05).execute(context())
         assert type(raised.value) is AirflowException
 
-    def test_is_remembered_between_rescheduled_looks(self, service, service_connection, clock):
+    def test_is_remembered_between_rescheduled_polls(self, service, service_connection, clock):
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
         ctx = context(task_state_store=TaskState())
 
@@ -334,7 +334,7 @@ class TestStandingStill:
         with pytest.raises(AirflowFailException, match=r"stall_timeout.*3\.3"):
             make(service_connection, mode="reschedule", stall_timeout=5).poke(context())
 
-    def test_errors_in_a_row_are_counted_over_rescheduled_looks(
+    def test_errors_in_a_row_are_counted_over_rescheduled_polls(
         self, service, service_connection, monkeypatch
     ):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.wait.POLL_BUDGET_SECONDS", 0.0)

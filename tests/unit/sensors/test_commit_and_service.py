@@ -177,7 +177,7 @@ def test_channel_that_is_dropped_meanwhile_fails_the_deferred_task(snowpipe, con
         resumed(make(conn_id, deferrable=True), snowpipe, snowpipe.channels.clear)
 
 
-def test_first_look_that_meets_an_outage_leaves_the_wait_to_the_triggerer(snowpipe, conn_id):
+def test_first_poll_that_meets_an_outage_leaves_the_wait_to_the_triggerer(snowpipe, conn_id):
     channel = snowpipe.channel("c")
     snowpipe.fault(before="status", error=error(503), times=8)
 

@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.spark.driver import progress
-from airflow_provider_snowpipe.spark.driver.progress import Look, ProgressLines, Totals
+from airflow_provider_snowpipe.spark.driver.progress import Poll, ProgressLines, Totals
 from airflow_provider_snowpipe.spark.sources.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.memory_source import MemoryPartition, rows
 
 
 def test_rows_per_second_are_those_since_the_last_look() -> None:
-    totals = Totals(Look(0.0, bytes_behind=1_400))
-    totals.take(Look(2.0, 200, bytes_behind=1_000))
-    totals.take(Look(4.0, 1_200, bytes_behind=600))
+    totals = Totals(Poll(0.0, bytes_behind=1_400))
+    totals.take(Poll(2.0, 200, bytes_behind=1_000))
+    totals.take(Poll(4.0, 1_200, bytes_behind=600))
 
     assert totals.line(1, 3) == (
         "snowpipe progress total done=1/3 rows=1200 rows_per_second=500 bytes_behind<=600 seconds_left<=3"
     )
 
 
-def test_first_look_foretells_from_what_there_was_when_the_run_began() -> None:
-    totals = Totals(Look(0.0, bytes_behind=1_200))
-    totals.take(Look(1.0, 200, bytes_behind=1_000))
+def test_first_poll_foretells_from_what_there_was_when_the_run_began() -> None:
+    totals = Totals(Poll(0.0, bytes_behind=1_200))
+    totals.take(Poll(1.0, 200, bytes_behind=1_000))
 
     assert totals.line(0, 1) == (
         "snowpipe progress total done=0/1 rows=200 rows_per_second=200 bytes_behind<=1000 seconds_left<=5"
@@ -36,8 +36,8 @@ def test_first_look_foretells_from_what_there_was_when_the_run_began() -> None:
 
 
 def test_rows_foretell_where_bytes_are_not_known() -> None:
-    totals = Totals(Look(0.0, rows_behind=1_000))
-    totals.take(Look(2.0, 200, rows_behind=800))
+    totals = Totals(Poll(0.0, rows_behind=1_000))
+    totals.take(Poll(2.0, 200, rows_behind=800))
 
     assert totals.line(0, 1) == (
         "snowpipe progress total done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
@@ -45,27 +45,27 @@ def test_rows_foretell_where_bytes_are_not_known() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    totals = Totals(Look(0.0))
-    totals.take(Look(2.0))
+    totals = Totals(Poll(0.0))
+    totals.take(Poll(2.0))
 
     assert totals.line(0, 2) == "snowpipe progress total done=0/2 rows=0 rows_per_second=0"
 
 
 def test_nothing_is_foretold_while_nothing_moves() -> None:
-    totals = Totals(Look(0.0, bytes_behind=1_000))
+    totals = Totals(Poll(0.0, bytes_behind=1_000))
     for second in (2.0, 4.0, 6.0):
-        totals.take(Look(second, bytes_behind=1_000))
+        totals.take(Poll(second, bytes_behind=1_000))
 
     assert totals.seconds_left() is None
 
 
 def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_said_once_there_are_some() -> None:
-    totals = Totals(Look(0.0))
-    totals.take(Look(2.0, 200))
+    totals = Totals(Poll(0.0))
+    totals.take(Poll(2.0, 200))
     assert "latency" not in totals.line(0, 1)
     assert "rejected" not in totals.line(0, 1)
 
-    totals.take(Look(4.0, 400, 3, latency_ms=1_250))
+    totals.take(Poll(4.0, 400, 3, latency_ms=1_250))
 
     assert totals.line(0, 1).endswith(" rejected=3 latency_ms<=1250")
 

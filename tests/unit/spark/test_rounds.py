@@ -40,7 +40,7 @@ def spark():
 def test_channels_without_a_token_begin_at_the_start_and_no_task_is_asked(spark):
     works = TaskRounds(spark).locate(PARTITIONS, dict.fromkeys(PARTITIONS))
 
-    assert [(work.channel, work.committed, work.place) for work in works] == [
+    assert [(work.channel, work.committed, work.resume_at) for work in works] == [
         ("c0", None, 0), ("c1", None, 0), ("c2", None, 0),
     ]  # fmt: skip
     assert spark.jobs == []
@@ -51,7 +51,7 @@ def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_le
 
     works = TaskRounds(spark).locate(PARTITIONS, committed)
 
-    assert [(work.channel, work.committed, work.place) for work in works] == [
+    assert [(work.channel, work.committed, work.resume_at) for work in works] == [
         ("c0", IntegerOffset(1), 2), ("c2", None, 0),
     ]  # fmt: skip
     assert spark.jobs == [2]

@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 PIPE = PipeName("DB", "S", "T-STREAMING")
 REPORT = ChannelReport(

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeFailedOverError,
     RetriesExhaustedError,
 )
-from airflow_provider_snowpipe.streaming.http import Timeouts, UnreachableError
+from airflow_provider_snowpipe.streaming.http import UnreachableError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -276,7 +276,7 @@ class TestConnections:
         for bundle in ("ca", "ca", "other"):
             load(settings=replace(SETTINGS, ca_bundle=bundle))
 
-        assert made == [("ca", Timeouts()), ("other", Timeouts())]
+        assert made == [("ca",), ("other",)]
 
     def test_forked_process_makes_its_own(self, load, made, monkeypatch):
         load()
@@ -287,7 +287,7 @@ class TestConnections:
 
 
 class TestCrash:
-    """The process ends at one moment; the next attempt brings each row into the table once."""
+    """The process ends at one of these points; the next attempt brings each row into the table once."""
 
     @pytest.mark.parametrize("when", ["before", "after"])
     @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ class TestResume:
         assert [call.body["fail_on_uncommitted_rows"] for call in opens][-2:] == [True, False]
         assert 50 < sum(snowpipe.clock.slept) < 70
 
-    def test_rows_that_commit_at_the_last_moment_are_not_sent_again(self, snowpipe, load):
+    def test_rows_that_commit_just_in_time_are_not_sent_again(self, snowpipe, load):
         def commit_when_forced():
             if not snowpipe.calls[-1].body["fail_on_uncommitted_rows"]:
                 snowpipe.commit()
@@ -495,7 +495,7 @@ class TestAnswers:
         assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
 
     @pytest.mark.parametrize("status", [401, 403])
-    def test_refused_credentials_are_a_result_no_other_attempt_mends(self, snowpipe, load, status):
+    def test_refused_credentials_are_a_result_no_other_attempt_fixes(self, snowpipe, load, status):
         snowpipe.fault(before="append", skip=1, error=error(status, "390303"), times=1000)
 
         result = load()

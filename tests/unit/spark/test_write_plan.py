@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile
 from airflow_provider_snowpipe.spark.submit.write_plan import (
     LinesToCombine,
     RowsToWrite,
     WritePlan,
     WriteReport,
-    WrittenFile,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_snowpipe.streaming.backup import CHANNEL_LIFE, KeptToken, OffsetBackup, take_backup
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 PIPE = PipeName("DB", "S", "T-STREAMING")
 MONDAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
@@ -27,7 +27,7 @@ def _backup(*statuses: ChannelStatus, previous: OffsetBackup | None = None, **op
     return take_backup(PIPE, {s.channel: s for s in statuses}, previous, **options)
 
 
-def test_first_backup_keeps_token_moment_and_rows_of_each_channel() -> None:
+def test_first_backup_keeps_token_timestamp_and_rows_of_each_channel() -> None:
     backup = _backup(_status("a", "7", 70), _status("b", None), offset_format="integer")
 
     assert backup == OffsetBackup(

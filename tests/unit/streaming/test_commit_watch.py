@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, LexicographicOffset, Offset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets
 
 TARGETS = {"c1": "a:10", "c2": "a:10"}
 DOWN = RetriesExhaustedError("service is away")

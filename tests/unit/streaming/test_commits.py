@@ -18,9 +18,7 @@ from airflow_provider_snowpipe.streaming.commits import (
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, TopicPartitionOffset
-from airflow_provider_snowpipe.streaming.progress import Progress
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.targets import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets, Progress
 
 
 def status(name: str, committed: str | None, code: str = "SUCCESS", **fields: Any) -> ChannelStatus:

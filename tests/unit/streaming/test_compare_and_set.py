@@ -31,7 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.status import ChannelState, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 from tests.fake_snowpipe import MISSING, FakeSnowpipe, KilledError
 
 SetToken = Callable[[str, str], None]

@@ -90,7 +90,7 @@ def test_verified_lines_follow_and_count_as_lines_do() -> None:
     assert not _line("b", 2).follows(here)
     assert here.steps_to(_line("a", 10)) == 3
     assert here.steps_to(_line("b", 10)) is None
-    assert here.place == FileLineOffset("a", 7)
+    assert here.plain == FileLineOffset("a", 7)
 
 
 @pytest.mark.parametrize("text", ["a.log", f"a@{DIGEST}", f"a@{DIGEST}:x", ":3", ""])

@@ -15,8 +15,8 @@ def _body(*rows):
     return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
 
 
-def _look(*rows, check=None):
-    return (check or KeyCheck(COLUMNS)).look(_body(*rows), len(rows))
+def _check(*rows, check=None):
+    return (check or KeyCheck(COLUMNS)).check(_body(*rows), len(rows))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def _look(*rows, check=None):
 def test_keys_are_counted_by_the_rows_that_have_them_and_rows_without_a_known_key_are_found(
     rows, unknown, strangers
 ):
-    found = _look(*rows)
+    found = _check(*rows)
 
     assert (dict(found.unknown), tuple(found.strangers)) == (unknown, strangers)
 
@@ -54,18 +54,18 @@ def test_block_that_differs_from_the_one_before_is_read(changed, expected):
     check = KeyCheck(COLUMNS)
     alike = [{"ID": row, "KIND": "x"} for row in range(100)]
     for _ in range(3):
-        assert _look(*alike, check=check).unknown == {}
+        assert _check(*alike, check=check).unknown == {}
 
-    assert dict(_look(*alike[:-1], changed, check=check).unknown) == expected
+    assert dict(_check(*alike[:-1], changed, check=check).unknown) == expected
 
 
 def test_block_that_is_like_the_one_before_counts_all_its_rows_unread(monkeypatch):
     check = KeyCheck(COLUMNS)
     rows = [{"ID": row, "KIMD": "x"} for row in range(100)]
-    first = _look(*rows, check=check)
+    first = _check(*rows, check=check)
     monkeypatch.setattr(check, "_read", None)
 
-    assert first.unknown == _look(*rows, check=check).unknown == {"KIMD": 100}
+    assert first.unknown == _check(*rows, check=check).unknown == {"KIMD": 100}
 
 
 def test_hidden_swap_is_found_by_fail_in_every_block_and_by_warn_in_the_eighth():
@@ -73,24 +73,24 @@ def test_hidden_swap_is_found_by_fail_in_every_block_and_by_warn_in_the_eighth()
     swapped = [{"ID": 1, "KIMD": "x"} if row == 30 else one for row, one in enumerate(alike)]
     warns, fails = KeyCheck(COLUMNS), KeyCheck(COLUMNS, reads_all=True)
     for check in (warns, fails):
-        _look(*alike, check=check)
+        _check(*alike, check=check)
 
-    assert [dict(_look(*swapped, check=warns).unknown) for _ in range(8)].count({"KIMD": 1}) == 1
-    assert dict(_look(*swapped, check=fails).unknown) == {"KIMD": 1}
+    assert [dict(_check(*swapped, check=warns).unknown) for _ in range(8)].count({"KIMD": 1}) == 1
+    assert dict(_check(*swapped, check=fails).unknown) == {"KIMD": 1}
 
 
 def test_policy_fail_refuses_the_first_unknown_key_and_names_it_with_the_columns():
     keys = UnknownKeys(COLUMNS, "fail", "ch")
-    keys.look(_body({"ID": 1}), 1, "1 to 1")
+    keys.check(_body({"ID": 1}), 1, "1 to 1")
     with pytest.raises(UnknownColumnsError, match="KIMD") as caught:
-        keys.look(_body({"ID": 1, "KIMD": 2}), 1, "2 to 2")
+        keys.check(_body({"ID": 1, "KIMD": 2}), 1, "2 to 2")
     assert all(word in str(caught.value) for word in ("'ch'", "2 to 2", "ID, kind, V", "evolve_columns"))
 
 
 def test_names_are_bounded_in_number_and_length():
     keys = UnknownKeys(COLUMNS, "warn", "ch")
     for row in range(30):
-        keys.look(_body({"ID": 1, f"{row}{'x' * 500}": 2}), 1, "")
+        keys.check(_body({"ID": 1, f"{row}{'x' * 500}": 2}), 1, "")
     assert len(keys.counts) == 20
     assert max(map(len, keys.counts)) <= 101
 
@@ -129,43 +129,43 @@ def read(monkeypatch):
 def test_a_block_is_read_unless_it_is_like_the_one_before(read, first, then, is_read):
     check = KeyCheck(COLUMNS)
     for rows in (first, then):
-        _look(*rows, check=check)
+        _check(*rows, check=check)
     assert read == [len(first), len(then)][: 1 + is_read]
 
 
 def test_every_eighth_block_is_read(read):
     check = KeyCheck(COLUMNS)
     for _ in range(17):
-        _look(*BLOCK, check=check)
+        _check(*BLOCK, check=check)
     assert len(read) == 3
 
 
 def test_the_first_block_is_read_whatever_it_has(read):
-    assert _look({"KIMD": 1}).unknown == {"KIMD": 1}
+    assert _check({"KIMD": 1}).unknown == {"KIMD": 1}
     assert read == [1]
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n", b"\n\n"])
 def test_the_end_of_a_block_hides_no_row(end):
     check = KeyCheck(COLUMNS)
-    _look(*BLOCK, check=check)
+    _check(*BLOCK, check=check)
     body = _body(*BLOCK[:-1]) + b'{"ID":1,"KIMD":2}' + end
-    assert dict(check.look(body, len(BLOCK)).unknown) == {"KIMD": 1}
+    assert dict(check.check(body, len(BLOCK)).unknown) == {"KIMD": 1}
 
 
 def test_a_row_longer_than_arrows_own_block_is_read():
     rows = [{"ID": 1, "KIND": "x" * 2_000_000}, {"ID": 2, "KIMD": "y" * 2_000_000}]
-    assert dict(_look(*rows).unknown) == {"KIMD": 1}
+    assert dict(_check(*rows).unknown) == {"KIMD": 1}
 
 
 def test_rows_with_a_value_in_one_column_of_theirs_are_none_of_nothing_but_null():
-    found = _look({"ID": 1, "A": 1}, {"KIND": "x", "A": 1}, {"A": 1}, {"ID": None, "A": 1})
+    found = _check({"ID": 1, "A": 1}, {"KIND": "x", "A": 1}, {"A": 1}, {"ID": None, "A": 1})
     assert tuple(found.strangers) == (2,)
 
 
 def test_some_rows_stand_for_a_block_that_arrow_cannot_read():
     rows = [b'{"ID":', *({"ID": 1, f"K{number}": 1} for number in range(99))]
-    assert len(_look(*rows).unknown) == 63
+    assert len(_check(*rows).unknown) == 63
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ def test_some_rows_stand_for_a_block_that_arrow_cannot_read():
 def test_the_columns_that_there_are_are_named_up_to_twenty(columns, words):
     keys = UnknownKeys([TableColumn(f"C{number}", "VARCHAR") for number in range(columns)], "fail", "ch")
     with pytest.raises(UnknownColumnsError) as caught:
-        keys.look(_body({"KIMD": 1}), 1, "1 to 1")
+        keys.check(_body({"KIMD": 1}), 1, "1 to 1")
     assert words in str(caught.value)
 
 
 def test_fail_reads_every_block(read):
     keys = UnknownKeys(COLUMNS, "fail", "ch")
     for _ in range(3):
-        keys.look(_body(*BLOCK), len(BLOCK), "1 to 9")
+        keys.check(_body(*BLOCK), len(BLOCK), "1 to 9")
     assert len(read) == 3
 
 
@@ -189,5 +189,5 @@ def test_counts_of_a_key_are_added_up_over_the_blocks():
     keys = UnknownKeys(COLUMNS, "warn", "ch")
     long, longer = "x" * 100, "x" * 101
     for _ in range(2):
-        keys.look(_body({"ID": 1, long: 2}, {"ID": 1, longer: 2}), 2, "")
+        keys.check(_body({"ID": 1, long: 2}, {"ID": 1, longer: 2}), 2, "")
     assert keys.counts == {long: 2, f"{long}…": 2}

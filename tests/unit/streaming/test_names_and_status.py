@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.names import PipeName, channel_name, quote_identifier
-from airflow_provider_snowpipe.streaming.status import CHANNEL_MISSING, SUCCESS, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelStatus
 
 
 def test_a_channel_is_named_as_the_kafka_connector_names_it() -> None:

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.streaming.offset_events import (
     shared_listing,
 )
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 

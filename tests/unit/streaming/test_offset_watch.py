@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.streaming.offset_events import (
     Watermark,
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.status import SUCCESS, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
 
 PIPE = "DB.S.T-STREAMING"
 BEGUN = Watermark(begun=True)

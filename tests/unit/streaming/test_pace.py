@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.limits import BURST_SECONDS, BatchLimits, Pace
+from airflow_provider_snowpipe.streaming.batch import BURST_SECONDS, Pace
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 
 class Clock:

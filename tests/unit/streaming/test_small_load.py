@@ -34,7 +34,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.http import UnreachableError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.fake_snowpipe import STALE, KilledError, error
 
 ROWS = [{"ID": number} for number in range(1, 5)]

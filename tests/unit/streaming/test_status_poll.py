@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
 )
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 

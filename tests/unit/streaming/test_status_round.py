@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SnowpipeError,
 )
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 NAMES = [f"c{number:03}" for number in range(250)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.commits import PolledStatuses, poll_statuses
 from airflow_provider_snowpipe.streaming.errors import ApiError
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
 class Source:

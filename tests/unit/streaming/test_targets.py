@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.streaming.offsets import (
     VerifiedFileLineOffset,
     known_formats,
 )
-from airflow_provider_snowpipe.streaming.status import ChannelStatus
-from airflow_provider_snowpipe.streaming.targets import ChannelTarget, CommitTargets
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget, CommitTargets
 
 DIGESTS = st.text("0123456789abcdef", min_size=16, max_size=16)
 NUMBERS = st.integers(0, 1200)

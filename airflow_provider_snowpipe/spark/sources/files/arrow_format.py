@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 from airflow_provider_snowpipe.spark.sources.files.formats import (
+    FilePosition,
     FileReader,
-    Place,
     RowBlock,
     open_listed,
     too_few_rows,
@@ -47,7 +47,7 @@ def row_blocks_of(
     :param file: the file that they are from
     :param after_line: number of the row before the first
     :param limits: what a batch takes
-    :param ends: bytes of the stored text up to each row's end, None where the format has no such place
+    :param ends: bytes of the stored text up to each row's end, None where the format has no such position
     :param options: forms of the values that JSON has none for
     :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
@@ -68,8 +68,8 @@ def row_blocks_of(
             last = max(min(fitting, taken + limits.rows), taken + 1)
             end = int(line_ends[last - 1])
             number = after_line + begin
-            place = 0 if ends is None else int(ends[begin + last - 1])
-            yield RowBlock(body[start:end], number + taken + 1, number + last, last - taken, place)
+            stored_end = 0 if ends is None else int(ends[begin + last - 1])
+            yield RowBlock(body[start:end], number + taken + 1, number + last, last - taken, stored_end)
             start, taken = end, last
 
 
@@ -105,12 +105,12 @@ class NumberedRowsReader(FileReader):
 
     columns: Sequence[str] | None = None
 
-    def place_after(self, file: SourceFile, line: int) -> Place:
+    def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Make sure that the file has the committed row; where it is, its number says."""
         have = self.row_count(file)
         if line > have:
             raise too_few_rows(file, have, line, "row")
-        return Place(done=line == have)
+        return FilePosition(done=line == have)
 
     def blocks(
         self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
@@ -148,7 +148,7 @@ def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
     """
     return EncodingError(
         f"file {file.path!r} cannot be read as {kind} ({str(error)[:300]}): it is damaged, not finished, or "
-        "of another format. Rows before that place may have been sent; put a whole file in its place that "
+        "of another format. Rows before that may have been sent; put a whole file in its place that "
         "begins with the same rows"
     )
 

@@ -18,8 +18,8 @@ from pyarrow import csv
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import refuse_missing_columns, row_blocks_of
 from airflow_provider_snowpipe.spark.sources.files.formats import (
+    FilePosition,
     FileReader,
-    Place,
     RowBlock,
     compression_of,
     pieces,
@@ -192,7 +192,7 @@ def _unclosed(file: SourceFile, position: int) -> EncodingError:
     return EncodingError(
         f"file {file.path!r}: the record at byte {position} has a quote that is never closed, an escape at "
         f"the end of the file, or no end within {LONGEST_RECORD} bytes. Close it, or set quote='' where the "
-        "file quotes no value. Rows before that place may have been sent"
+        "file quotes no value. Rows before that may have been sent"
     )
 
 
@@ -234,7 +234,7 @@ class CsvReader(FileReader):
         """True unless the file is compressed."""
         return compression_of(file, self.compression) == "none"
 
-    def place_after(self, file: SourceFile, line: int) -> Place:
+    def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Count the records up to the committed one."""
         required = line + self.header
         seen = 0
@@ -243,7 +243,7 @@ class CsvReader(FileReader):
             if seen + len(records.ends) >= required:
                 end = int(records.ends[required - seen - 1])
                 done = end == len(records.text) and next(chunks, None) is None
-                return Place(records.position + end, done)
+                return FilePosition(records.position + end, done)
             seen += len(records.ends)
         raise too_few_rows(file, max(seen - self.header, 0), line, "record")
 

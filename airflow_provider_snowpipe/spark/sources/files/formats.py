@@ -29,7 +29,7 @@ class RowBlock:
         directly
     :param last_line: number of the last one, which is a row
     :param rows: how many of them are rows; blank lines count as lines and are nobody's row
-    :param end: bytes of the stored text up to the last row's end, 0 where the format has no such place
+    :param end: bytes of the stored text up to the last row's end, 0 where the format has no such position
     """
 
     body: bytes | memoryview
@@ -40,8 +40,8 @@ class RowBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place in one file just after a row.
+class FilePosition:
+    """The position in one file just after a row.
 
     :param offset: where the reader goes on, in bytes of the uncompressed text; 0 for formats that find a row
         by its number
@@ -55,7 +55,7 @@ class Place:
 class FileReader(ABC):
     """Reads files of one format. Holds settings only, so that it is made wherever it is needed.
 
-    The number of a row depends on the file's content alone: not on batch limits, on the place where reading
+    The number of a row depends on the file's content alone: not on batch limits, on where reading
     began, or on how large a piece is read at once.
     """
 
@@ -69,8 +69,8 @@ class FileReader(ABC):
         return False
 
     @abstractmethod
-    def place_after(self, file: SourceFile, line: int) -> Place:
-        """Find the place after a committed row, reading no more than that takes.
+    def position_after(self, file: SourceFile, line: int) -> FilePosition:
+        """Find the position after a committed row, reading no more than that takes.
 
         :param file: the file
         :param line: number of the row, 1 or more
@@ -85,7 +85,7 @@ class FileReader(ABC):
 
         :param file: the file
         :param after_line: number of the last row passed over, 0 for none
-        :param offset: the place after it, from :meth:`place_after`; 0 where there is none
+        :param offset: the position after it, from :meth:`position_after`; 0 where there is none
         :param keep_tail: False leaves an unterminated last row to a later run
         :param limits: what a batch takes
         :raises SourcePositionError: if the file is gone or has changed since it was listed
@@ -212,7 +212,7 @@ def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: i
             except (OSError, EOFError, lzma.LZMAError) as error:
                 raise EncodingError(
                     f"file {file.path!r} cannot be decompressed as {compression} after {passed} bytes of "
-                    f"text ({error}): it is cut off, damaged, or not {compression}. Rows before that place "
+                    f"text ({error}): it is cut off, damaged, or not {compression}. Rows before that "
                     "may have been sent; put a whole file in its place that begins with the same rows"
                 ) from None
             if not data:

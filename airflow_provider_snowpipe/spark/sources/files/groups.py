@@ -92,11 +92,11 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
     reached: dict[_Identity, str] = {}
     groups = tuple(_group(partition, files, spec, reached) for partition, files in sorted(found.items()))
     if not groups:
-        places = {"directory": "in its subdirectories", "partition": "below it"}
+        directories = {"directory": "in its subdirectories", "partition": "below it"}
         log.warning(
             "source path %r: no file %s matches %r, so that there is nothing to load",
             spec.path,
-            places.get(spec.group_by, "in it"),
+            directories.get(spec.group_by, "in it"),
             spec.glob,
         )
     return groups

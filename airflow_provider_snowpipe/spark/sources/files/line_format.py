@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     READ_BYTES,
+    FilePosition,
     FileReader,
-    Place,
     RowBlock,
     compression_of,
     pieces,
@@ -51,9 +51,9 @@ class LineReader(FileReader):
         """True unless the file is compressed."""
         return compression_of(file, self.compression) == "none"
 
-    def place_after(self, file: SourceFile, line: int) -> Place:
+    def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Count the lines up to the committed one."""
-        return place_after_line(file, line, compression=compression_of(file, self.compression))
+        return position_after_line(file, line, compression=compression_of(file, self.compression))
 
     def blocks(
         self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
@@ -148,9 +148,9 @@ _IS_BLANK = np.isin(np.arange(256), (9, 10, 13, 32))
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def place_after_line(
+def position_after_line(
     file: SourceFile, line: int, *, compression: str = "none", read_bytes: int = READ_BYTES
-) -> Place:
+) -> FilePosition:
     """Find where the lines after a given one begin.
 
     An unterminated last line counts as a line.
@@ -159,11 +159,11 @@ def place_after_line(
     :param line: number of the last line to pass, 0 for none
     :param compression: how the file is compressed
     :param read_bytes: bytes in one read
-    :return: the place, in bytes of text
+    :return: the position, in bytes of text
     :raises SourcePositionError: if the file has fewer lines, or is gone
     """
     if line == 0:
-        return Place()
+        return FilePosition()
     seen = 0
     position = 0
     tail_is_line = False
@@ -173,12 +173,12 @@ def place_after_line(
         if seen + here >= line:
             ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
             end = int(ends[line - seen - 1]) + 1
-            return Place(position + end, done=end == len(data) and next(data_pieces, None) is None)
+            return FilePosition(position + end, done=end == len(data) and next(data_pieces, None) is None)
         seen += here
         position += len(data)
         tail_is_line = not data.endswith(b"\n")
     if tail_is_line and seen + 1 == line:
-        return Place(position, done=True)
+        return FilePosition(position, done=True)
     raise too_few_rows(file, seen + tail_is_line, line, "line")
 
 
@@ -198,7 +198,7 @@ def row_blocks(
 
     :param file: the file; nothing behind its frozen size is read
     :param after_line: number of the last line passed over
-    :param offset: where the lines after it begin, from :func:`place_after_line`
+    :param offset: where the lines after it begin, from :func:`position_after_line`
     :param keep_tail: True if an unterminated last line is a row, False if it is left for a later run
     :param max_bytes: size of a block, unless a single line is longer
     :param max_rows: rows in a block
@@ -227,7 +227,7 @@ def row_blocks(
 def _whole_lines(
     file: SourceFile, offset: int, keep_tail: bool, compression: str, read_bytes: int
 ) -> Iterator[tuple[int, memoryview]]:
-    """Read a file from an offset to its frozen end in pieces that end with a newline, each with its place."""
+    """Read a file from an offset to its frozen end in pieces that end with a newline, with its position."""
     rest: list[bytes] = []
     begin = position = offset
     for data in pieces(file, offset, compression=compression, read_bytes=read_bytes):

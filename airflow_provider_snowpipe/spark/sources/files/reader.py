@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The place in a group of files just after what is committed.
+    """The position in a group of files just after what is committed.
 
     :param file_index: number of the first file to read, from 0; the number of files if there is none left
     :param after_line: last row of that file passed over, 0 for none
@@ -87,7 +87,7 @@ def file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss:
 def resume_after(
     group: FileGroup, reader: FileReader, committed: FileLineOffset | None, on_data_loss: OnDataLoss
 ) -> Resume:
-    """Find the place just after the committed position, reading the committed file up to there.
+    """Find the position just after the committed position, reading the committed file up to there.
 
     :param group: the partition's files
     :param reader: reads them
@@ -100,25 +100,25 @@ def resume_after(
         return Resume(index, 0, 0)
     if committed.line == 0:
         return Resume(index, 0, 0)
-    place = reader.place_after(group.files[index], committed.line)
-    return Resume(index, committed.line, place.offset, place.done)
+    resume_at = reader.position_after(group.files[index], committed.line)
+    return Resume(index, committed.line, resume_at.offset, resume_at.done)
 
 
 def files_to_read(
     group: FileGroup, resume: Resume, *, growing: bool
 ) -> Iterator[tuple[SourceFile, Resume, bool]]:
-    """The files that may hold rows after a place, each with where to begin and what its last line is.
+    """The files that may hold rows after a position, each with where to begin and what its last line is.
 
     :param group: the partition's files
-    :param resume: the place
+    :param resume: the position
     :param growing: True if the last file's unterminated line belongs to a later run
-    :return: file, place in it, True if its unterminated last line is a row
+    :return: file, where to begin in it, True if its unterminated last line is a row
     """
     last = len(group.files) - 1
     for index in range(resume.file_index, len(group.files)):
-        place = resume if index == resume.file_index else Resume(index, 0, 0)
-        if group.files[index].size and not place.done:
-            yield group.files[index], place, not (growing and index == last)
+        resume_at = resume if index == resume.file_index else Resume(index, 0, 0)
+        if group.files[index].size and not resume_at.done:
+            yield group.files[index], resume_at, not (growing and index == last)
 
 
 # -- The source and its partitions -----------------------------------------------------------------------
@@ -182,7 +182,7 @@ class FilePartition(SourcePartition[Resume]):
         file_after(self.group, position, self.on_data_loss)
 
     def resume(self, committed: Offset | None) -> Resume | None:
-        """Find the place just after a row, reading the committed file up to there."""
+        """Find the position just after a row, reading the committed file up to there."""
         reader = reader_of(self.spec)
         resume = resume_after(self.group, reader, _file_line(committed), self.on_data_loss)
         rest = files_to_read(self.group, resume, growing=self.spec.growing)
@@ -202,9 +202,9 @@ class FilePartition(SourcePartition[Resume]):
                 return False
         return self.resume(committed) is None
 
-    def read(self, place: Resume, limits: BatchLimits) -> Iterator[Part]:
+    def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows as blocks of NDJSON, file after file."""
-        for file, block in self.blocks(place, limits):
+        for file, block in self.blocks(resume_at, limits):
             yield Part(
                 block.body,
                 FileLineOffset(file.name, block.first_line),
@@ -212,15 +212,15 @@ class FilePartition(SourcePartition[Resume]):
                 block.rows,
             )
 
-    def blocks(self, place: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:
-        """Read the rows from a place to the partition's end.
+    def blocks(self, resume_at: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:
+        """Read the rows from a position to the partition's end.
 
-        :param place: from :meth:`resume`
+        :param resume_at: from :meth:`resume`
         :param limits: what a batch takes
         :return: blocks, each with the file that it is from
         """
         reader = reader_of(self.spec)
-        for file, start, keep_tail in files_to_read(self.group, place, growing=self.spec.growing):
+        for file, start, keep_tail in files_to_read(self.group, resume_at, growing=self.spec.growing):
             for block in reader.blocks(
                 file,
                 after_line=start.after_line,
@@ -242,7 +242,7 @@ def _file_line(position: Offset | None) -> FileLineOffset | None:
     if position is None or isinstance(position, FileLineOffset):
         return position
     if isinstance(position, VerifiedFileLineOffset):
-        return position.place
+        return position.plain
     raise SourcePositionError(f"{position!r} is no file:line position, which a file source needs")
 
 
@@ -341,21 +341,21 @@ class VerifiedFilePartition(FilePartition):
     offset_class: ClassVar[type[Offset]] = VerifiedFileLineOffset
 
     def resume(self, committed: Offset | None) -> Resume | None:
-        """Find the place just after a row, and hold the file up to there against the token's digest.
+        """Find the position just after a row, and hold the file up to there against the token's digest.
 
         :raises SourcePositionError: if the file is another one, or not there
         """
-        place = FilePartition.resume(self, committed)
+        resume_at = FilePartition.resume(self, committed)
         if isinstance(committed, VerifiedFileLineOffset) and committed.digest and committed.line:
             self._verify(committed)
-        return place
+        return resume_at
 
-    def read(self, place: Resume, limits: BatchLimits) -> Iterator[Part]:
+    def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows as blocks of NDJSON, each with the digest of its file up to its end."""
         reader = reader_of(self.spec)
         with ExitStack() as opened:
             current: SourceFile | None = None
-            for file, block in self.blocks(place, limits):
+            for file, block in self.blocks(resume_at, limits):
                 if file is not current:
                     opened.close()
                     prefix, current = opened.enter_context(PrefixDigest(file)), file
@@ -372,7 +372,7 @@ class VerifiedFilePartition(FilePartition):
         if file is None:  # allowed to be gone by on_data_loss
             return
         reader = reader_of(self.spec)
-        end = reader.place_after(file, committed.line).offset if reader.may_grow(file) else file.size
+        end = reader.position_after(file, committed.line).offset if reader.may_grow(file) else file.size
         with PrefixDigest(file) as prefix:
             found = prefix.up_to(end)
         if found != committed.digest:

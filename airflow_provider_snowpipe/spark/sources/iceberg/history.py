@@ -291,7 +291,7 @@ class Partitioning:
     def _values(self, file: Any) -> list[tuple[Any, Any]]:
         """The fields of the partitioning that the file was written under, with its values."""
         fields = self.specs[file.spec_id].fields
-        return [(one, file.partition[place]) for place, one in enumerate(fields)]
+        return [(one, file.partition[index]) for index, one in enumerate(fields)]
 
     def _name(self, file: Any, values: list[tuple[Any, Any]]) -> str:
         if self.by is None:

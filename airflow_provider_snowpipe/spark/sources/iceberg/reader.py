@@ -67,8 +67,8 @@ class IcebergSource(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergPlace:
-    """A place in a partition: just after a position.
+class IcebergPosition:
+    """Where the reading of a partition goes on: just after a position.
 
     :param after: the position, None for the beginning
     """
@@ -77,7 +77,7 @@ class IcebergPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergPartition(SourcePartition[IcebergPlace]):
+class IcebergPartition(SourcePartition[IcebergPosition]):
     """The rows of one value of the partition field, or all rows.
 
     :param name: the partition's name
@@ -98,16 +98,16 @@ class IcebergPartition(SourcePartition[IcebergPlace]):
         """Hold a position against the table's history."""
         self.history.check(_position(committed), self.on_data_loss)
 
-    def resume(self, committed: Offset | None) -> IcebergPlace | None:
-        """Find the place just after a row; no data file is read for it."""
+    def resume(self, committed: Offset | None) -> IcebergPosition | None:
+        """Find the position just after a row; no data file is read for it."""
         self.check(committed)
         position = _position(committed)
         rest = self.history.pieces_after(position)
-        return None if next(rest, None) is None else IcebergPlace(position)
+        return None if next(rest, None) is None else IcebergPosition(position)
 
-    def read(self, place: IcebergPlace, limits: BatchLimits) -> Iterator[Part]:
+    def read(self, resume_at: IcebergPosition, limits: BatchLimits) -> Iterator[Part]:
         """Read the data files one after the other, none of it twice."""
-        for piece in self.history.pieces_after(place.after):
+        for piece in self.history.pieces_after(resume_at.after):
             row = piece.skip
             file = SourceFile(piece.file.path, piece.file.path, piece.file.bytes)
             for rows in self.reader.tables(piece.file, row):
@@ -151,7 +151,7 @@ def _text(values: pa.FixedSizeBinaryArray) -> pa.Array:
     data = memoryview(values.buffers()[1])[begin : begin + len(values) * _BYTES]
     digits = np.frombuffer(bytes(data).hex().encode(), np.uint8).reshape(len(values), _DIGITS)
     text = np.full((len(values), _TEXT), ord("-"), np.uint8)
-    text[:, [place for place in range(_TEXT) if place not in _DASHES]] = digits
+    text[:, [at for at in range(_TEXT) if at not in _DASHES]] = digits
     ends = np.arange(len(values) + 1, dtype=np.int64) * _TEXT
     valid = values.is_valid().buffers()[1] if values.null_count else None
     buffers = [valid, pa.py_buffer(ends), pa.py_buffer(text.tobytes())]

@@ -114,7 +114,7 @@ class IcebergSource(SourceSpec):
 
     @property
     def address(self) -> str:
-        """The table with its catalog, or its place."""
+        """The table with its catalog, or its address."""
         return f"{self.catalog}.{self.table}" if self.table else self.path or ""
 
 

@@ -178,7 +178,7 @@ _LATEST, _EARLIEST = -1, -2
 _SAMPLED = 500
 """Records whose size stands for that of all."""
 _SAMPLE_SECONDS = 5.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class KafkaCluster:
         while has_more and len(sizes) < _SAMPLED and time.monotonic() < deadline:
             found = self._ask(
                 f"partition {number} of topic {topic!r}",
-                lambda: self._consumer.consume(_SAMPLED, _LOOK_SECONDS),
+                lambda: self._consumer.consume(_SAMPLED, _POLL_SECONDS),
             )
             sizes += [len(one.value() or b"") for one in found if one.error() is None]
             # The end of the partition comes as an error, and so does everything else that ends a look.

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     refused_settings,
     require_client,
 )
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterPlace
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterStore
 from airflow_provider_snowpipe.streaming.errors import DeadLetterError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
@@ -25,7 +25,7 @@ _READERS_OWN = ("check.", "fetch.", "max.partition.", "queued.")
 """How settings begin that a producer has no use for."""
 
 
-class DeadLetterTopic(DeadLetterPlace):
+class DeadLetterTopic(DeadLetterStore):
     """A topic for the bad rows of one channel.
 
     The producer is idempotent: what it repeats over a bad connection is in the topic once, in order.
@@ -41,14 +41,14 @@ class DeadLetterTopic(DeadLetterPlace):
         from confluent_kafka import KafkaException, Producer
 
         self._topic, self._channel, self._settings = topic, channel, settings
-        self._said = LastError()
+        self._last_error = LastError()
         self._failed: Any = None
         config = {
             **{name: value for name, value in settings.config().items() if not name.startswith(_READERS_OWN)},
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "message.timeout.ms": round(settings.timeout_seconds * 1000),
-            "error_cb": self._said,
+            "error_cb": self._last_error,
         }
         try:
             self._producer = Producer(config)
@@ -82,14 +82,14 @@ class DeadLetterTopic(DeadLetterPlace):
 
     def _produce(self, dead_letter: DeadLetter, application: str) -> None:
         assert dead_letter.position is not None  # noqa: S101  parts of topics tell the positions of their rows
-        told = {
+        texts = {
             "snowpipe.channel": self._channel,
             "snowpipe.position": str(dead_letter.position),
             "snowpipe.column": dead_letter.column,
             "snowpipe.reason": dead_letter.reason,
             "snowpipe.application": application,
         }
-        headers = [(name, text.encode()) for name, text in told.items() if text is not None]
+        headers = [(name, text.encode()) for name, text in texts.items() if text is not None]
         if dead_letter.key is not None:
             headers.append(("snowpipe.key", dead_letter.key))
         key = f"{self._channel}:{dead_letter.position}"
@@ -125,8 +125,8 @@ class DeadLetterTopic(DeadLetterPlace):
     def _refused(self, error: Any) -> DeadLetterError:
         """Word an error; the row that it is about is not repeated."""
         reason = "no answer in time" if error is None else error.str()
-        said = f"; {self._said.text}" if self._said.text else ""
+        reason_of_client = f"; {self._last_error.text}" if self._last_error.text else ""
         return DeadLetterError(
             f"channel {self._channel!r}: dead letters cannot be written to topic {self._topic!r} of "
-            f"{self._settings.bootstrap_servers} ({reason}{said}): {_REMEDY}"
+            f"{self._settings.bootstrap_servers} ({reason}{reason_of_client}): {_REMEDY}"
         )

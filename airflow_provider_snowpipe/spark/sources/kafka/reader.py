@@ -40,7 +40,7 @@ from airflow_provider_snowpipe.spark.sources.source import (
     SourceSecrets,
 )
 from airflow_provider_snowpipe.spark.submit.row_rules import dead_letter_topic
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder, DeadLetterPlace
+from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder, DeadLetterStore
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -123,10 +123,10 @@ class KafkaSource(Source):
         """Move the group's offsets behind the committed records; elsewhere keep where the source began."""
         if not self._spec.group_id:
             return
-        places = {one.name: one for one in self._listed}
+        listed = {one.name: one for one in self._listed}
         offsets = {(one.topic, one.number): one.first for one in self._listed}
         for name, position in committed.items():
-            offsets[places[name].topic, places[name].number] = _integer(position).value + 1
+            offsets[listed[name].topic, listed[name].number] = _integer(position).value + 1
         with KafkaCluster(self._settings) as cluster:
             cluster.move_group(offsets)
 
@@ -201,7 +201,7 @@ class KafkaPartition(SourcePartition[int]):
         start = max(required, bounds.earliest)
         return start if start < bounds.end else None
 
-    def read(self, place: int, limits: BatchLimits) -> Iterator[Part]:
+    def read(self, resume_at: int, limits: BatchLimits) -> Iterator[Part]:
         """Read the records from an offset to the end that was fixed on the driver."""
         from airflow_provider_snowpipe.spark.sources.kafka.rows import RowWriter
 
@@ -210,12 +210,12 @@ class KafkaPartition(SourcePartition[int]):
             self.settings,
             self.topic,
             self.number,
-            place,
+            resume_at,
             self.bounds.end,
             fields=writer.fields,
             on_data_loss=self.on_data_loss,
         )
-        following = place
+        following = resume_at
         with closing(records):
             for block in records:
                 for piece in block.pieces(writer.piece_bytes(limits), limits.rows):
@@ -233,7 +233,7 @@ class KafkaPartition(SourcePartition[int]):
 
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
-    ) -> DeadLetterPlace:
+    ) -> DeadLetterStore:
         """Open a folder, or a topic of the cluster that the records come from."""
         topic = dead_letter_topic(path)
         if topic is None:
@@ -262,7 +262,7 @@ def _integer(position: Offset) -> IntegerOffset:
 _BLOCK_BYTES = 4 << 20
 _MOST_RECORDS = 20_000
 _FEWEST_RECORDS = 8
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _NO_TIMESTAMP, _LOG_APPEND_TIME = 0, 2
 
 
@@ -337,7 +337,7 @@ class _Reader:
         count = _FEWEST_RECORDS
         heard = time.monotonic()
         while not self._found_end:
-            messages = self._consumer.consume(count, _LOOK_SECONDS)
+            messages = self._consumer.consume(count, _POLL_SECONDS)
             if not messages:
                 self._refuse_silence(time.monotonic() - heard)
                 continue

@@ -248,10 +248,10 @@ def cut(values: pa.LargeBinaryArray, heads: np.ndarray, tails: np.ndarray) -> pa
     ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
     ends = ends - ends[0]
     edges = np.zeros(len(data) + 1, np.int8)
-    for places, step in (
+    for bounds, step in (
         (ends[:-1], 1), (ends[:-1] + heads, -1), (ends[1:] - tails, 1), (ends[1:], -1),
     ):  # fmt: skip
-        np.add.at(edges, places, step)
+        np.add.at(edges, bounds, step)
     kept = np.cumsum(edges[:-1], dtype=np.int8) == 0
     offsets = ends - np.concatenate(([0], np.cumsum(heads + tails)))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]

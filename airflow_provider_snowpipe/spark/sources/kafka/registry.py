@@ -102,8 +102,8 @@ def schema_numbers(values: pa.LargeBinaryArray) -> tuple[np.ndarray, pa.LargeBin
     numbers = np.full(len(values), -1, np.int64)
     whole = np.flatnonzero(np.diff(ends) >= SCHEMA_ID_BYTES)
     whole = whole[data[starts[whole]] == 0]
-    places = starts[whole]
-    numbers[whole] = sum(data[places + byte].astype(np.int64) << (8 * (4 - byte)) for byte in range(1, 5))
+    begins = starts[whole]
+    numbers[whole] = sum(data[begins + byte].astype(np.int64) << (8 * (4 - byte)) for byte in range(1, 5))
     headed = values if len(whole) == len(values) else values.take(pa.array(whole))
     return numbers, without_head(headed, SCHEMA_ID_BYTES)
 
@@ -226,22 +226,22 @@ def _add_well_known(pool: Any) -> None:
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     """Read where in its file the message's type is: zigzag numbers behind their count, none for the first."""
-    count, place = _varint(value, 0)
+    count, at = _varint(value, 0)
     if count == 0:
-        return (0,), place
+        return (0,), at
     path = []
     for _ in range(count):
-        index, place = _varint(value, place)
+        index, at = _varint(value, at)
         path.append(index)
-    return tuple(path), place
+    return tuple(path), at
 
 
-def _varint(value: bytes, place: int) -> tuple[int, int]:
+def _varint(value: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
-        byte = value[place]
-        place += 1
+        byte = value[at]
+        at += 1
         number |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), place
+            return (number >> 1) ^ -(number & 1), at

@@ -32,7 +32,7 @@ class KafkaSource(SourceSpec):
     :param bootstrap_servers: brokers to ask first, ``host:port`` separated by commas; those of the connection
         where it is empty
     :param topics: the topics' names
-    :param topic_pattern: regular expression for the whole name of a topic, in the place of ``topics``;
+    :param topic_pattern: regular expression for the whole name of a topic, instead of ``topics``;
         topics that begin with ``__`` are Kafka's own and never match
     :param start: where a partition begins whose channel has no token and whose group has no offset
     :param start_timestamp: with ``start="timestamp"``, the first record is the first that is not older; ISO

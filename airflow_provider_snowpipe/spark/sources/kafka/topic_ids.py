@@ -8,7 +8,7 @@ The id is kept where the tokens are, in the pipe: as the offset token of a chann
 into which no row is ever sent. There it is safe before the first row is sent, whoever is killed later; every
 driver finds it that finds the tokens, on any Airflow and without one; it costs no table and no right that the
 run does not need anyway. The token of the partition's own channel stays the decimal offset that the Kafka
-connector reads. The consumer group would be no such place: Kafka forgets its offsets and their metadata when
+connector reads. The consumer group would not do: Kafka forgets its offsets and their metadata when
 the topic is deleted, and after some days without a commit.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.offsets import Offset
-    from airflow_provider_snowpipe.streaming.status import ChannelStatus
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
 
@@ -75,16 +75,18 @@ class TopicIds:
         by_topic: dict[str, list[str]] = {}
         for channel, partition in partitions.items():
             by_topic.setdefault(partition.topic, []).append(channel)
-        places = {
+        id_channels = {
             topic: id_channel(channels[0], partitions[channels[0]]) for topic, channels in by_topic.items()
         }
-        kept = self._client.channel_statuses(list(places.values()))
+        kept = self._client.channel_statuses(list(id_channels.values()))
         for topic, channels in by_topic.items():
             loaded = [name for name in channels if committed[name] is not None]
             if loaded:
                 first = f"channel {loaded[0]!r}: offset {committed[loaded[0]]} is committed"
-                self._compare(topic, first, kept[places[topic]].committed, ids[topic], places[topic])
-        unknown = sorted(topic for topic in places if ids[topic] is None)
+                self._compare(
+                    topic, first, kept[id_channels[topic]].committed, ids[topic], id_channels[topic]
+                )
+        unknown = sorted(topic for topic in id_channels if ids[topic] is None)
         if unknown:
             log.warning(
                 "the brokers tell no id of topic %s%s: a topic that is deleted and made again is noticed "
@@ -92,10 +94,10 @@ class TopicIds:
                 unknown[0],
                 f" and {len(unknown) - 1} more" if unknown[1:] else "",
             )
-        for topic, place in places.items():
-            self._keep(kept[place], ids[topic])
+        for topic, channel in id_channels.items():
+            self._keep(kept[channel], ids[topic])
 
-    def _compare(self, topic: str, where: str, before: str | None, now: str | None, place: str) -> None:
+    def _compare(self, topic: str, where: str, before: str | None, now: str | None, channel: str) -> None:
         if before in (None, now):
             return
         if now is None:
@@ -117,7 +119,7 @@ class TopicIds:
                     f"{message}. Nothing was sent. To load it from its first record, give another "
                     "channel_prefix, or drop the topic's channels; if the topic was put back with its old "
                     "offsets, on_data_loss='skip' goes on behind the committed ones, once: the new id is "
-                    f"kept then (in the channel {place!r})"
+                    f"kept then (in the channel {channel!r})"
                 )
         log.warning("%s. The run goes on behind the committed offset, as on_data_loss='skip' says", message)
 

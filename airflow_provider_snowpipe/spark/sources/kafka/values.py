@@ -321,17 +321,17 @@ class RegisteredValues(ValueWriter):
         numbers, values = schema_numbers(records.values.drop_null())
         faults = dict.fromkeys(map(int, rows[numbers < 0]), _NO_HEAD)
         rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
-        blocks, places = [], []
+        blocks, indexes = [], []
         for number in np.unique(numbers):
             chosen = np.flatnonzero(numbers == number)
             lines, unreadable = self._lines(int(number), values.take(pa.array(chosen)))
             blocks.append(lines)
-            places.append(rows[chosen])
+            indexes.append(rows[chosen])
             faults.update((int(rows[chosen[one]]), reason) for one, reason in unreadable.items())
         empty = np.setdiff1d(np.arange(len(records)), rows)
         blocks.append(pa.array([b"{}"] * len(empty), pa.large_binary()))
-        places.append(empty)
-        order = np.argsort(np.concatenate(places), kind="stable")
+        indexes.append(empty)
+        order = np.argsort(np.concatenate(indexes), kind="stable")
         lines = pa.concat_arrays(blocks).take(pa.array(order))
         return lines, np.ones(len(lines), bool), faults
 
@@ -382,12 +382,12 @@ class AvroValues(RegisteredValues):
         """Decode records one behind the other, each of which must end where its value does."""
         rows = self._known.get(number) or self._learn(number)
         stream = io.BytesIO(body_of(values))
-        read, schema, place = self._avro.schemaless_reader, rows.read_schema, stream.tell
+        read, schema, position = self._avro.schemaless_reader, rows.read_schema, stream.tell
         records = []
         try:
             for end in np.cumsum(pc.binary_length(values)).tolist():
                 records.append(read(stream, schema, None))
-                if place() != end:
+                if position() != end:
                     raise _unreadable(number, "it is too long or too short")
             array = pa.array(records, pa.struct(list(rows.arrow)))
         except (ValueError, LookupError, TypeError, EOFError, pa.ArrowException) as error:

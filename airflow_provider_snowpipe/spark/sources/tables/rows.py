@@ -396,7 +396,7 @@ def _refuse_same_names(names: Iterable[str], path: str, *, fold: bool) -> None:
         if key in seen:
             where = f"column {path!r}: fields" if path else "columns"
             raise EncodingError(
-                f"{where} {seen[key]!r} and {name!r} would go to the same place: rename or drop one"
+                f"{where} {seen[key]!r} and {name!r} would be the same column: rename or drop one"
             )
         seen[key] = name
 

@@ -8,7 +8,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     BatchIdentity,
     DigestedShare,
     SupersededError,
-    place_in_batch,
+    position_in_batch,
 )
 from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
@@ -105,26 +105,26 @@ def _token(batch, writer=MINE.writer, partitions=4):
 
 
 def test_place_is_within_the_batch_or_before_it():
-    assert place_in_batch("c", None, MINE) is None
-    assert place_in_batch("c", _token(16), MINE) is None
-    assert place_in_batch("c", _token(17), MINE) == _token(17)
+    assert position_in_batch("c", None, MINE) is None
+    assert position_in_batch("c", _token(16), MINE) is None
+    assert position_in_batch("c", _token(17), MINE) == _token(17)
 
 
 def test_later_batch_of_the_same_query_supersedes_this_one():
     with pytest.raises(SupersededError) as caught:
-        place_in_batch("c", _token(18), MINE)
+        position_in_batch("c", _token(18), MINE)
     assert caught.value.batch == 18
 
 
 def test_given_batch_id_behind_a_committed_one_is_refused():
     mine = BatchIdentity(17, GIVEN_WRITER, 4)
     with pytest.raises(ConfigurationError, match="committed batch 18, option batchId is 17"):
-        place_in_batch("c", _token(18, GIVEN_WRITER), mine)
+        position_in_batch("c", _token(18, GIVEN_WRITER), mine)
 
 
 @pytest.mark.parametrize("batch", [16, 17, 18])
 def test_token_of_another_query_or_layout_is_refused_whatever_its_batch(batch):
     with pytest.raises(SourcePositionError, match=r"written by another query.*checkpoint"):
-        place_in_batch("c", _token(batch, writer="deadbeef"), MINE)
+        position_in_batch("c", _token(batch, writer="deadbeef"), MINE)
     with pytest.raises(SourcePositionError, match="over 8 partitions, now it is 4 partitions"):
-        place_in_batch("c", _token(batch, partitions=8), MINE)
+        position_in_batch("c", _token(batch, partitions=8), MINE)

@@ -23,13 +23,13 @@ from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch, Finding
+from airflow_provider_snowpipe.streaming.batch import Pace
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
     SnowpipeError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.limits import Pace
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.fake_snowpipe import URL, KilledError
 

@@ -17,7 +17,7 @@ def listed(path):
 
 def rows_after(reader, file, line, *, keep_tail=True, limits=SMALL):
     """The rows behind a committed one as (number, row), checked for numbering without gaps."""
-    place = reader.place_after(file, line) if line else None
+    place = reader.position_after(file, line) if line else None
     if place is not None and place.done:
         return []
     previous = FileLineOffset(file.name, line)

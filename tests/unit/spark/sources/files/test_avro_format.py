@@ -182,9 +182,9 @@ def test_schemas_without_columns_are_refused_by_column(schema, said):
 def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path):
     file = _avro(tmp_path / "a")
 
-    assert AvroReader().place_after(file, 50).done
+    assert AvroReader().position_after(file, 50).done
     with pytest.raises(SourcePositionError, match=r"has 50 row\(s\) in \d+ bytes, but row 51 of it"):
-        AvroReader().place_after(file, 51)
+        AvroReader().position_after(file, 51)
 
 
 def test_appended_blocks_are_new_rows_and_old_numbers_stay(tmp_path):

@@ -71,9 +71,9 @@ def test_a_file_without_rows_has_none(tmp_path, write, reader):
 def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, reader):
     file = write(tmp_path / "a")
 
-    assert reader().place_after(file, 50).done
+    assert reader().position_after(file, 50).done
     with pytest.raises(SourcePositionError, match=r"has 50 row\(s\) in \d+ bytes, but row 51 of it"):
-        reader().place_after(file, 51)
+        reader().position_after(file, 51)
 
 
 @FORMATS

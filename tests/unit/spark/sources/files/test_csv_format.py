@@ -155,6 +155,6 @@ def test_errors_show_no_value_of_the_file(path):
 def test_a_committed_record_that_is_not_there_is_an_error_with_evidence(path, content):
     path.write_text(content)
 
-    assert CsvReader().place_after(listed(path), 3).done == (not content.endswith("\n\n"))
+    assert CsvReader().position_after(listed(path), 3).done == (not content.endswith("\n\n"))
     with pytest.raises(SourcePositionError, match=r"has 3 record\(s\) in \d+ bytes, but record 4 of it"):
-        CsvReader().place_after(listed(path), 4)
+        CsvReader().position_after(listed(path), 4)

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.sources.files.formats import Place
+from airflow_provider_snowpipe.spark.sources.files.formats import FilePosition
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.line_format import place_after_line, row_blocks
+from airflow_provider_snowpipe.spark.sources.files.line_format import position_after_line, row_blocks
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
@@ -35,7 +35,7 @@ def _is_row(text):
 
 
 def _blocks(file, *, after=0, keep_tail=True, max_bytes=20, max_rows=5, read_bytes=16):
-    offset = place_after_line(file, after, read_bytes=read_bytes).offset
+    offset = position_after_line(file, after, read_bytes=read_bytes).offset
     return list(
         row_blocks(
             file,
@@ -81,7 +81,7 @@ def test_any_block_size_and_any_resume_give_the_same_rows_in_order(
     for block in blocks:
         assert FileLineOffset("x.log", block.first_line).follows(previous)
         assert block.last_line >= block.first_line
-        assert block.end == place_after_line(file, block.last_line).offset
+        assert block.end == position_after_line(file, block.last_line).offset
         previous = FileLineOffset("x.log", block.last_line)
 
 
@@ -92,7 +92,9 @@ def test_offset_after_each_line_is_where_the_next_one_begins(path, content, read
     place = 0
     for number, text, ended in _lines(content):
         place += len(text) + ended
-        assert place_after_line(file, number, read_bytes=read) == Place(place, done=place == len(content))
+        assert position_after_line(file, number, read_bytes=read) == FilePosition(
+            place, done=place == len(content)
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,7 +106,7 @@ def test_committed_line_behind_the_end_is_an_error_with_evidence(path, content, 
     with pytest.raises(
         SourcePositionError, match=f"has {have} line.*but line {have + beyond} of it is committed"
     ):
-        place_after_line(file, have + beyond, read_bytes=read)
+        position_after_line(file, have + beyond, read_bytes=read)
 
 
 def test_line_longer_than_a_read_is_one_row(path):
@@ -139,7 +141,7 @@ def test_file_that_shrank_is_refused(path):
 
 def test_file_that_is_gone_is_refused(tmp_path):
     with pytest.raises(SourcePositionError, match=r"gone\.log' cannot be opened"):
-        place_after_line(SourceFile("gone.log", str(tmp_path / "gone.log"), 9), 1)
+        position_after_line(SourceFile("gone.log", str(tmp_path / "gone.log"), 9), 1)
 
 
 @pytest.mark.parametrize("control", [b"\x00", b"\x01\x02", b"\x1a", b"\x0b\x0c", b" \x1f\t"])

@@ -86,7 +86,7 @@ def test_a_committed_line_that_a_compressed_file_lacks_is_an_error_with_evidence
     path.write_bytes(PACKED[ending](TEXT))
 
     with pytest.raises(SourcePositionError, match=r"has 40 line\(s\) in .*but line 41 of it is committed"):
-        LineReader().place_after(listed(path), 41)
+        LineReader().position_after(listed(path), 41)
 
 
 @pytest.mark.parametrize(
