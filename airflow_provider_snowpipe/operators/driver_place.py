@@ -461,6 +461,13 @@ class ClientRun:
             "credentials_path": str(self.directory / "credentials.json"),
         }
 
+    def put(self, file: Path) -> str:
+        """The file's path: ``spark-submit`` takes it from there.
+
+        :param file: the file
+        """
+        return str(file)
+
     def write_plan(self, text: str) -> str:
         """Write the plan; the application's argument that names it.
 

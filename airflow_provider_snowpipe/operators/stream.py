@@ -17,7 +17,8 @@ from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, lea
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
-from airflow_provider_snowpipe.operators.cluster_job import SECRET_VARIABLE, ClusterRun, is_cluster_mode
+from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.operators.driver_place import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.shape_source import warn_of_conn_ids
