@@ -430,7 +430,11 @@ class SparkDriverOperator(SparkSubmitOperator):
         if found is not None:
             return found
         self._run = run = self._new_run(context, memory)
-        self._prepare(run, memory)
+        try:
+            self._prepare(run, memory)
+        except SnowpipeError:
+            memory.forget_driver()  # nothing was submitted
+            raise
         self._submit(context, run)
         self._wait(run)
         return self._outcome(run, memory)
