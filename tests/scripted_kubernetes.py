@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,12 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from airflow.providers.apache.spark.hooks import spark_submit
 
 from tests.scripted_yarn import Submission
 
 Step = str | dict[str, Any] | Callable[[], Any] | int
+KUBE_CLIENT = "airflow.providers.cncf.kubernetes.kube_client"
 CONTAINER = "spark-kubernetes-driver"
 _LABEL = "spark.kubernetes.driver.label."
 
@@ -179,11 +186,12 @@ def scripted_kubernetes() -> Iterator[ScriptedKubernetes]:
         server.server_close()
 
 
-def write_kubeconfig(path: Path, cluster: ScriptedKubernetes) -> Path:
-    """Write the file by which clients find the API server.
+def use_kubernetes(cluster: ScriptedKubernetes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Airflow's Kubernetes provider ask the API server; where it is missing, as much of it as is used.
 
-    :param path: where it goes
     :param cluster: the API server
+    :param folder: where the file goes by which clients find it
+    :param monkeypatch: for Airflow's configuration
     """
     config = {
         "apiVersion": "v1",
@@ -193,5 +201,21 @@ def write_kubeconfig(path: Path, cluster: ScriptedKubernetes) -> Path:
         "clusters": [{"name": "c", "cluster": {"server": cluster.url}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
     }
-    path.write_text(json.dumps(config))
-    return path
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps(config))
+    monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__IN_CLUSTER", "False")
+    monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(file))
+    if getattr(spark_submit, "kube_client", None) is None:
+        missing = ModuleType(KUBE_CLIENT)
+        missing.get_kube_client = _get_kube_client  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, KUBE_CLIENT, missing)
+        monkeypatch.setattr(spark_submit, "kube_client", missing, raising=False)
+
+
+def _get_kube_client() -> Any:
+    from kubernetes import client, config
+
+    found = client.Configuration()
+    file = os.environ["AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE"]
+    config.load_kube_config(config_file=file, client_configuration=found)
+    return client.CoreV1Api(client.ApiClient(configuration=found))

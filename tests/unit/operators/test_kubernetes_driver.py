@@ -1,15 +1,18 @@
 """A driver on Kubernetes: submitted once whatever dies, followed, stopped, and judged by what is committed.
 
-A scripted API server stands in for Kubernetes, behind the client of Airflow's own provider. What it shares
-with a driver on YARN, the tests of that one prove.
+A scripted API server stands in for Kubernetes, behind the client of Airflow's own provider where that is
+installed, else behind the same client of Kubernetes. What it shares with a driver on YARN, the tests of that
+one prove.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,11 +31,11 @@ from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PAT
-from tests.scripted_kubernetes import ScriptedKubernetes, scripted_kubernetes, write_kubeconfig
+from tests.scripted_kubernetes import KUBE_CLIENT, ScriptedKubernetes, scripted_kubernetes, use_kubernetes
 from tests.unit.operators.cluster_lab import CHANNEL, LASTING, PASSING, REPORT, TARGET, ClusterLab
 
 if find_spec("kubernetes") is None:
-    pytest.skip("Airflow's Kubernetes provider is not installed", allow_module_level=True)
+    pytest.skip("the client of Kubernetes is not installed", allow_module_level=True)
 
 keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 CONF = {
@@ -80,9 +83,7 @@ def lab(tmp_path, monkeypatch, make, snowpipe, set_connection):
         lab = KubernetesLab(tmp_path, make, snowpipe, cluster, set_connection, monkeypatch)
         lab.connect(namespace="loads")
         lab.options |= {"conf": CONF, "driver_secret": "snowflake:credentials"}
-        config = write_kubeconfig(tmp_path / "kubeconfig", cluster)
-        monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__IN_CLUSTER", "False")
-        monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(config))
+        use_kubernetes(cluster, tmp_path, monkeypatch)
         yield lab
 
 
@@ -283,7 +284,7 @@ class TestRefusedBeforeSubmission:
         assert lab.kubernetes.submissions == []
 
     def test_a_missing_provider(self, lab, monkeypatch):
-        monkeypatch.setitem(sys.modules, "airflow.providers.cncf.kubernetes.kube_client", None)
+        monkeypatch.setitem(sys.modules, KUBE_CLIENT, None)
 
         with pytest.raises(AirflowFailException, match=r"\[kubernetes\]"):
             lab.execute()
@@ -470,3 +471,66 @@ class TestDeferral:
         )
         assert value["rows"] == 2
         assert lab.leftovers() == []
+
+
+class TestTrigger:
+    """What follows the pod while no worker does."""
+
+    @pytest.fixture
+    def follow(self, lab):
+        lab.kubernetes.add("x-driver", {})
+
+        def make(**options: Any) -> SnowpipeApplicationTrigger:
+            arguments = {"application_id": "loads:x-driver", "spark_conn_id": "cluster", "poll_interval": 0}
+            return SnowpipeApplicationTrigger(**{**arguments, **options})
+
+        return make
+
+    @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
+    def test_one_event_at_the_end_however_it_ends(self, lab, follow, end):
+        ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
+        lab.kubernetes.play("Pending", 503, "Running", "Unknown", "Running", *ends)
+
+        assert _event(follow())["status"] == "ended"
+
+    @pytest.mark.parametrize("status", [403, 503])
+    def test_an_api_that_does_not_answer_is_told(self, lab, follow, status):
+        lab.kubernetes.play("Running", status)
+
+        found = _event(follow(unreachable_seconds=0))
+
+        assert found["status"] == "lost"
+        assert str(status) in found["message"]
+        assert lab.kubernetes.killed == []
+
+    def test_a_task_that_is_cleared_takes_pod_and_secret_away(self, lab, follow):
+        lab.kubernetes.add("y-driver", {"snowpipe-secret": "y"})
+        lab.kubernetes.secrets |= {"y": {}, "snowflake": {}}
+
+        asyncio.run(follow(application_id="loads:y-driver").on_kill())
+        asyncio.run(follow().on_kill())
+
+        assert lab.kubernetes.killed == ["y-driver", "x-driver"]
+        assert list(lab.kubernetes.secrets) == ["snowflake"]
+
+    def test_the_event_loop_goes_on_while_the_api_thinks(self, lab, follow):
+        went_on = threading.Event()
+        found: list[bool] = []
+        lab.kubernetes.play(lambda: found.append(went_on.wait(30)), "Succeeded")
+
+        async def both() -> None:
+            first = asyncio.ensure_future(anext(follow().run()))
+            await asyncio.sleep(0)
+            went_on.set()
+            await first
+
+        asyncio.run(both())
+        assert found == [True]
+
+
+def _event(trigger: SnowpipeApplicationTrigger) -> dict[str, Any]:
+    async def first() -> Any:
+        return (await anext(trigger.run())).payload
+
+    found: dict[str, Any] = asyncio.run(first())
+    return found
