@@ -41,11 +41,12 @@ class SnowpipePlan:
     :param channel_prefix: first part of the channels' names, stable over runs
     :param table: load into this table through its default pipe
     :param pipe: load through this pipe; not together with ``table``
+    :param source_name: second part of the channels' names, stable over runs; None for the source's own
     :param work_path: a folder of this load that the driver writes and Airflow's object storage reads, where
         the job leaves its report; two runs at a time need two, such as ``s3://bucket/loads/{{ run_id }}``;
         None for no report
     :param credentials_variable: of the driver's environment
-    :param keys: other keys of the plan, such as ``source_name``, ``on_error`` or ``wait_for_commit``
+    :param keys: other keys of the plan, such as ``on_error`` or ``wait_for_commit``
     :raises ConfigurationError: if a value is wrong, naming its key
     """
 
@@ -59,6 +60,7 @@ class SnowpipePlan:
         channel_prefix: str,
         table: str | None = None,
         pipe: str | None = None,
+        source_name: str | None = None,
         work_path: str | None = None,
         credentials_variable: str = "SNOWPIPE_CREDENTIALS",
         **keys: Any,
@@ -79,6 +81,7 @@ class SnowpipePlan:
             "account_url": account_url,
             "pipe": {"database": name.database, "schema": name.schema, "pipe": name.pipe},
             "channel_prefix": channel_prefix,
+            "source_name": source_name,
             "source": stream_values(source),
             "report_path": f"{hadoop_address(work_path.rstrip('/'))}/{REPORT_FILE}" if work_path else "",
             "credentials_variable": credentials_variable,
