@@ -77,7 +77,9 @@ class ScriptedKubernetes:
         line = f"INFO LoggingPodStatusWatcherImpl: Deployed Spark application x with submission ID {name}"
         return {"line": line, "code": self.submit_code}
 
-    def add(self, name: str, labels: dict[str, str], namespace: str = "loads") -> None:
+    def add(
+        self, name: str, labels: dict[str, str], namespace: str = "loads", spec: dict[str, Any] | None = None
+    ) -> None:
         """A pod that waits for its node."""
         self.pods[name] = {
             "apiVersion": "v1",
@@ -86,9 +88,10 @@ class ScriptedKubernetes:
                 "name": name,
                 "namespace": namespace,
                 "labels": labels,
+                "uid": f"uid-{len(self.pods)}",
                 "creationTimestamp": f"2026-01-01T00:00:{len(self.pods):02}Z",
             },
-            "spec": {"containers": [{"name": CONTAINER}]},
+            "spec": spec or {"containers": [{"name": CONTAINER}]},
             "status": {"phase": "Pending"},
         }
 
@@ -116,12 +119,17 @@ class ScriptedKubernetes:
         """Answer a request."""
         if path == "/submit":
             return 200, self.submit(**body)
+        if method == "PATCH":  # what Spark makes beside the driver's pod
+            return 200, body
         _, _, _, _, namespace, kind, *more = path.split("/")
         self.requests.append(f"{method} {'/'.join([kind, *more])}")
         if namespace != self.namespace or self.forbidden == f"{method} {kind}":
             return _error(403, f'{kind} is forbidden: User "airflow" cannot do that in "{namespace}"')
         if kind == "secrets":
             return self._answer_secret(method, more, body)
+        if method == "POST":
+            self.add(body["metadata"]["name"], body["metadata"]["labels"], namespace, body["spec"])
+            return 201, self.pods[body["metadata"]["name"]]
         if not more:
             found = [one for one in self.pods.values() if query["labelSelector"] in one["metadata"]["labels"]]
             return 200, {"apiVersion": "v1", "kind": "PodList", "items": found}
@@ -170,7 +178,7 @@ def scripted_kubernetes() -> Iterator[ScriptedKubernetes]:
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_POST = do_DELETE = _answer
+        do_GET = do_POST = do_PATCH = do_DELETE = _answer
 
         def log_message(self, *_: Any) -> None:
             """Keep the test's output clean."""

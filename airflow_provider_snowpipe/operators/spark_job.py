@@ -358,13 +358,14 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Make the Spark hook, whose driver and executors may run where none of our code is."""
-        # Private members of SparkSubmitHook that this file, driver_place.py and cluster_job.py use, as the
-        # Spark provider 6.3.4 has them. Read, since the hook alone resolves the Spark connection:
-        # _connection, _conf, _py_files, _files, _properties_file, _driver_class_path, _env, _is_yarn,
-        # _is_kubernetes. Written, since it is the operator that makes the hook: _conf, _py_files, _files,
-        # _properties_file, _is_yarn_cluster_mode, _submit_sp. Called, since its own submit() starts a process
-        # that dies with the worker: _build_spark_submit_command, _process_spark_submit_log,
-        # _run_post_submit_commands, _mask_cmd and, for the error, _submit_log_tail.
+        # Private members of SparkSubmitHook that this file, driver_place.py, cluster_job.py and
+        # cluster_delivery.py use, as the Spark provider 6.3.4 has them. Read, since the hook alone resolves
+        # the Spark connection: _connection, _conf, _py_files, _files, _properties_file, _driver_class_path,
+        # _env, _is_yarn, _is_kubernetes. Written, since it is the operator that makes the hook: _conf,
+        # _py_files, _files, _properties_file, _is_yarn_cluster_mode, _track_driver_via_k8s_api, _submit_sp.
+        # Called, since its own submit() starts a process that dies with the worker:
+        # _build_spark_submit_command, _process_spark_submit_log, _run_post_submit_commands, _mask_cmd and,
+        # for the error, _submit_log_tail.
         try:
             hook = super()._get_hook()
         except NameError as error:  # of the Spark provider 6.3.4, where the Kubernetes provider is missing
