@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
@@ -62,11 +63,9 @@ class ScriptedKubernetes:
         """Make the driver's pod, as ``spark-submit`` does."""
         taken = Submission(argv, environment, "", 0, {})
         settings = taken.settings
-        folder = Path(argv[-2].removeprefix("local://")).parent
-        shared = folder.is_dir()
-        job = (folder / Path(argv[-2]).name).read_text() if shared else ""
-        plan = json.loads((folder / "snowpipe-plan.json").read_text()) if shared else {}
-        self.submissions.append(Submission(argv, environment, job, 0, plan))
+        file = Path(argv[-2].removeprefix("local://"))
+        job = file.read_text() if file.is_file() else ""
+        self.submissions.append(Submission(argv, environment, job, 0, plan_in(job)))
         if not self.takes:
             return {"line": "nothing was taken", "code": self.submit_code}
         name = settings["spark.kubernetes.driver.pod.name"]
@@ -149,6 +148,16 @@ class ScriptedKubernetes:
         if self.secrets.pop(more[0], None) is None:
             return _error(404, "no such secret")
         return 200, {"apiVersion": "v1", "kind": "Status", "status": "Success"}
+
+
+def plan_in(job: str) -> dict[str, Any]:
+    """The plan that a job's file brings along.
+
+    :param job: what the file holds
+    """
+    texts = [one.value for one in ast.walk(ast.parse(job)) if isinstance(one, ast.Constant)]
+    plans = [text for text in texts if isinstance(text, str) and text.startswith("{")]
+    return dict(json.loads(plans[0])) if plans else {}
 
 
 def _error(status: int, message: str) -> tuple[int, Any]:

@@ -5,6 +5,7 @@ Submitting, following and stopping are the same on both, in ``cluster_job``.
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ NEW_SECRET = "create"  # noqa: S105  a word of the operator's
 """As ``driver_secret``: one is made for each submission, and removed afterwards."""
 PLAN_NAME = "snowpipe-plan.json"
 JOB_NAME = "snowpipe-job.py"
+_PACKAGE = "airflow_provider_snowpipe"
 
 
 class Delivery(Protocol):
@@ -50,7 +52,7 @@ class Delivery(Protocol):
         """Put the job where :attr:`job` is, if it is not there."""
 
     def put(self, file: Path) -> str:
-        """Put a file of the submission where Spark finds it; its address."""
+        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it."""
 
     def write_plan(self, text: str) -> str:
         """Write the plan; the application's argument."""
@@ -168,7 +170,7 @@ class YarnDelivery:
         hook._is_yarn_cluster_mode = False
         tags = ",".join([*filter(None, [hook._conf.get(_TAGS)]), *self._tags])
         hook._conf = {**hook._conf, _YARN_WAIT: "false", _TAGS: tags}
-        _add_file(hook, str(self._directory / PLAN_NAME))
+        hook._files = ",".join([*filter(None, [hook._files]), str(self._directory / PLAN_NAME)])
 
     def submitted(self, line: str) -> str | None:
         """The application's id, where a line of ``spark-submit`` says that YARN has it.
@@ -188,6 +190,32 @@ class YarnDelivery:
 
 # -- Kubernetes ------------------------------------------------------------------------------------------
 
+# Options that name files of an object store have spark-submit look for them, which takes Hadoop's client of
+# that store and credentials on the worker (observed with Spark 4.2); the application's file is not looked
+# for. Before the context starts, two settings have Spark bring the archive to the executors.
+_WHOLE_JOB = """\
+import base64
+import os
+import runpy
+import sys
+import tempfile
+
+from pyspark import SparkConf, SparkContext
+
+folder = tempfile.mkdtemp(prefix="snowpipe-")
+archive, plan = os.path.join(folder, {archive!r}), os.path.join(folder, sys.argv[1])
+with open(archive, "wb") as file:
+    file.write(base64.b64decode({code!r}))
+with open(plan, "w", encoding="utf-8") as file:
+    file.write({plan!r})
+sys.path.append(archive)
+SparkContext._ensure_initialized()
+for name in ("spark.files", "spark.submit.pyFiles"):
+    given = SparkConf().get(name, "")
+    SparkContext.setSystemProperty(name, ",".join(filter(None, [given, archive])))
+sys.argv[1:] = [plan]
+runpy.run_module({module!r}, run_name="__main__")
+"""
 _KUBERNETES_WAIT = "spark.kubernetes.submission.waitAppCompletion"
 _POD_NAME = "spark.kubernetes.driver.pod.name"
 _TEMPLATE = "spark.kubernetes.driver.podTemplateFile"
@@ -204,7 +232,7 @@ _NEEDED = (
 
 
 class KubernetesDelivery:
-    """The driver's pod reads job, code and plan from ``work_path``, and its credentials from a secret.
+    """The driver's pod reads one file with job, code and plan at ``work_path``, and a secret.
 
     :param settings: the task's
     :param place: the submission
@@ -218,6 +246,8 @@ class KubernetesDelivery:
         root = storage_path(self._folder, None)
         self._shared: str | None = os.path.abspath(root.path) if is_of_this_machine(root) else None
         self._secret: str | None = None
+        self._plan = ""
+        self._archive = Path()
 
     def check(self, conf: Mapping[str, str], properties: str) -> None:
         """Refuse what would fail on the cluster.
@@ -254,31 +284,36 @@ class KubernetesDelivery:
     @property
     def job(self) -> str:
         """The application as ``spark-submit`` gets it."""
-        return self._address(JOB_NAME)
+        # Without the scheme "local", the driver's machine, spark-submit would upload it.
+        folder = f"local://{self._shared}" if self._shared else hadoop_address(self._folder)
+        return f"{folder}/{JOB_NAME}"
 
     def put_job(self, application: str) -> None:
-        """Put the job into the submission's folder.
+        """Put job, code and plan into the submission's folder, in one file.
 
         :param application: the job's file
         """
-        self._write(JOB_NAME, Path(application).read_bytes())
+        parts = Path(application).with_suffix("").parts
+        module = ".".join(parts[len(parts) - parts[::-1].index(_PACKAGE) - 1 :])
+        code = base64.b64encode(self._archive.read_bytes()).decode()
+        text = _WHOLE_JOB.format(archive=self._archive.name, code=code, plan=self._plan, module=module)
+        storage_path(f"{self._folder}/{JOB_NAME}", None).write_text(text)
 
     def put(self, file: Path) -> str:
-        """Put a file into the submission's folder; its address.
+        """Nothing for Spark: the job brings the archive.
 
-        :param file: the file
+        :param file: the archive
         """
-        self._write(file.name, file.read_bytes())
-        return self._address(file.name)
+        self._archive = file
+        return ""
 
     def write_plan(self, text: str) -> str:
-        """Write the plan into the submission's folder; the application's argument.
+        """Keep the plan for the job's file; the application's argument, as which the job writes it.
 
         :param text: the plan
         """
-        self._write(PLAN_NAME, text.encode())
-        # Spark brings files of a storage into the driver's directory; a shared one is there already.
-        return f"{self._shared}/{PLAN_NAME}" if self._shared else PLAN_NAME
+        self._plan = text
+        return PLAN_NAME
 
     def write_secrets(self, text: str) -> None:
         """Make the driver's secret, unless the author named one.
@@ -312,8 +347,6 @@ class KubernetesDelivery:
         if self._secret:
             own[f"spark.kubernetes.driver.secretKeyRef.{SECRET_VARIABLE}"] = self._secret
         hook._conf = {**hook._conf, **own}
-        if not self._shared:
-            _add_file(hook, self._address(PLAN_NAME))
 
     def submitted(self, line: str) -> str | None:
         """Nothing: the pod has the name that the submission gave it.
@@ -338,13 +371,6 @@ class KubernetesDelivery:
     def _pods(self) -> KubernetesPods:
         return KubernetesPods(self._settings.namespace)
 
-    def _address(self, name: str) -> str:
-        # Without the scheme "local", the driver's machine, spark-submit would upload it.
-        return f"local://{self._shared}/{name}" if self._shared else f"{hadoop_address(self._folder)}/{name}"
-
-    def _write(self, name: str, body: bytes) -> None:
-        storage_path(f"{self._folder}/{name}", None).write_bytes(body)
-
 
 def _check_wait(conf: Mapping[str, str], name: str) -> None:
     if conf.get(name, "false").strip().lower() != "false":
@@ -352,10 +378,6 @@ def _check_wait(conf: Mapping[str, str], name: str) -> None:
             f"conf {name!r} is {conf[name]!r}: drop it, the task follows the application without the "
             "submitting process"
         )
-
-
-def _add_file(hook: SparkSubmitHook, file: str) -> None:
-    hook._files = ",".join([*filter(None, [hook._files]), file])
 
 
 def hadoop_address(address: str) -> str:

@@ -296,9 +296,9 @@ class ClusterRun:
         }
 
     def put(self, file: Path) -> str:
-        """Put a file of this submission where Spark finds it; its address.
+        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it.
 
-        :param file: the file
+        :param file: the archive
         """
         return self._delivery.put(file)
 

@@ -462,9 +462,9 @@ class ClientRun:
         }
 
     def put(self, file: Path) -> str:
-        """The file's path: ``spark-submit`` takes it from there.
+        """The path of our code's archive: ``spark-submit`` takes it from there.
 
-        :param file: the file
+        :param file: the archive
         """
         return str(file)
 

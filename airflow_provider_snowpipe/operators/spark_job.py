@@ -64,7 +64,7 @@ class DriverRun(Protocol):
         """Where the plan says that report and credentials are."""
 
     def put(self, file: Path) -> str:
-        """Put a file of the submission where Spark finds it; its address."""
+        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it."""
 
     def write_plan(self, text: str) -> str:
         """Write the plan; the application's argument that names it."""
@@ -383,7 +383,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         hook._conf = {"spark.log.level": self.spark_log_level, **hook._conf}
         if not hook._connection["master"].startswith("local"):
             archive = run.put(write_package_archive(run.directory))
-            hook._py_files = ",".join([*filter(None, [hook._py_files]), archive])
+            hook._py_files = ",".join(filter(None, [hook._py_files, archive]))
         environment = run.prepare(hook, self.env_vars or {})
         if is_local(hook._connection["master"]):
             self._start_quickly(hook, environment)

@@ -1,7 +1,7 @@
 """A driver on Kubernetes, as Spark's own ``spark-submit`` makes its pod, at a scripted API server.
 
-Nothing here runs containers: the test does with the pod what a node would, and so sees all that a driver
-gets: its arguments, its environment and its secret.
+Nothing here runs containers: the test does with the pod what a node would, in a Python without our package,
+and so has all that a driver gets and no more: its arguments, its environment and its secret.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import base64
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import CompletedProcess, run
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.sources import FileSource
-from airflow_provider_snowpipe.spark.driver.job import main
 from tests.airflow_connections import set_connection
 from tests.local_connection import connect
 from tests.local_service import LocalService
 from tests.scripted_kubernetes import scripted_kubernetes, use_kubernetes
+from tests.spark_cluster import spark_home, write_bare_python
 from tests.spark_groups import assert_exact, grouped_job
 from tests.spark_job import numbered_name
 from tests.stream_worker import FileState, TaskInstance
@@ -38,7 +40,6 @@ def test_the_pod_that_spark_makes_has_what_its_driver_needs_and_the_load_ends(
     tmp_path: Path,
     set_connection: Any,
     monkeypatch: pytest.MonkeyPatch,
-    shared_spark: Any,
 ) -> None:
     job = grouped_job(local_service, tmp_path, numbered_name("KUBERNETES"))
     (tmp_path / "work").mkdir()
@@ -76,10 +77,10 @@ def test_the_pod_that_spark_makes_has_what_its_driver_needs_and_the_load_ends(
         value = base64.b64decode(cluster.secrets[reference["name"]]["data"][reference["key"]]).decode()
         assert value not in json.dumps(pod)
         *_, application, plan = container["args"]
-        assert Path(application.removeprefix("local://")).is_file()
 
-        monkeypatch.setenv(secret["name"], value)
-        assert main([plan]) == 0
+        driver = _run(application.removeprefix("local://"), plan, {secret["name"]: value}, tmp_path)
+        assert driver.returncode == 0, driver.stdout[-2000:] + driver.stderr[-3000:]
+        assert value not in driver.stdout + driver.stderr
 
         pod["status"] = {"phase": "Succeeded"}
         kwargs = {"event": {"status": "ended", "message": ""}, **(deferred.value.kwargs or {})}
@@ -88,3 +89,18 @@ def test_the_pod_that_spark_makes_has_what_its_driver_needs_and_the_load_ends(
         assert_exact(job)
         assert cluster.pods == cluster.secrets == {}
         assert list((tmp_path / "work").iterdir()) == []
+
+
+def _run(application: str, plan: str, secrets: dict[str, str], folder: Path) -> CompletedProcess[str]:
+    """What the pod's container does, with a master of this machine, whose tasks have no package either."""
+    python, home = write_bare_python(folder / "bare-python"), spark_home(folder / "spark")
+    environment = {
+        "JAVA_HOME": launch_environment(folder / "java")["JAVA_HOME"],
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+        "PATH": "/usr/bin:/bin",
+    }
+    command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", application, plan]
+    return run(command, capture_output=True, text=True, timeout=900, cwd=folder, env=environment | secrets)
