@@ -27,8 +27,8 @@ class SnowpipePlan:
 
     .. code-block:: python
 
-        plan = SnowpipePlan(source=FileSource(path="s3a://bucket/flights"), table="FLIGHTS", …)
-        load = LivyOperator(task_id="load", file="…/snowpipe_job.py", args=plan.arguments(), …)
+        plan = SnowpipePlan(source=FileSource(path="s3a://bucket/flights"), table="FLIGHTS", **account)
+        load = LivyOperator(task_id="load", file="s3a://bucket/snowpipe_job.py", args=plan.arguments())
         load >> SnowpipeCommitSensor(task_id="committed", targets=plan.targets, table="FLIGHTS")
 
     Texts may be templates, where the operator that gets the arguments renders them. Neither connection nor
