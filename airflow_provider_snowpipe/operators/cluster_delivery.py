@@ -340,7 +340,7 @@ class KubernetesDelivery:
         # Its own tracking would submit again what Kubernetes calls failed though everything is committed.
         hook._track_driver_via_k8s_api = False
         labels = dict.fromkeys(self._tags, "true")
-        if self._settings.driver_secret == NEW_SECRET:
+        if self._secret and self._settings.driver_secret == NEW_SECRET:
             labels[SECRET_LABEL] = self._name
         own = {f"spark.kubernetes.driver.label.{name}": value for name, value in labels.items()}
         own |= {_KUBERNETES_WAIT: "false", _POD_NAME: f"{self._name}-driver"}

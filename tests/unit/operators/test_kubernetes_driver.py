@@ -195,6 +195,7 @@ class TestSecret:
         assert read_credentials_variable("X")[0] == ProgrammaticAccessToken(PAT)
         settings = lab.kubernetes.submissions[0].settings
         assert settings["spark.kubernetes.driver.secretKeyRef.SNOWPIPE_SECRET"] == f"{name}:credentials"
+        assert settings["spark.kubernetes.driver.label.snowpipe-secret"] == name
         assert lab.kubernetes.secrets == {}
 
     def test_its_value_is_shown_nowhere(self, lab, capsys, caplog):
@@ -213,7 +214,13 @@ class TestSecret:
     def test_the_load_of_a_job_without_secrets_makes_none(self, lab):
         options = {name: lab.options[name] for name in ("spark_binary", "spark_conn_id", "work_path", "conf")}
         operator = SnowpipeBulkLoadOperator(
-            task_id="bulk", source={"table": "t"}, table="T", stage="@S", status_poll_interval=0, **options
+            driver_secret="create",
+            task_id="bulk",
+            source={"table": "t"},
+            table="T",
+            stage="@S",
+            status_poll_interval=0,
+            **options,
         )
 
         def leave() -> None:
@@ -224,7 +231,7 @@ class TestSecret:
         with operator.writing(lab.context(), lambda *place: WritePlan(*place, rows=RowsToWrite(table="t"))):
             settings = lab.kubernetes.submissions[0].settings
         assert "'airflow_provider_snowpipe.spark.bulk.job'" in lab.kubernetes.submissions[0].job
-        assert not [name for name in settings if "secretKeyRef" in name]
+        assert not [name for name in settings if "secret" in name]
         assert lab.leftovers() == []
 
     @keeps_state
