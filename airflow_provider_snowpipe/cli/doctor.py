@@ -434,9 +434,9 @@ class Doctor:
     def _spark_connection(self) -> str:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-        from airflow_provider_snowpipe.hooks.yarn import ResourceManager
         from airflow_provider_snowpipe.operators.cluster_job import is_cluster_mode
         from airflow_provider_snowpipe.operators.submission import spark_connection
+        from airflow_provider_snowpipe.triggers.application import cluster_of
 
         conn_id = self._spark_conn_id or _DEFAULT_SPARK
         try:
@@ -461,7 +461,7 @@ class Doctor:
                 "pip install apache-airflow-providers-cncf-kubernetes",
             ) from None
         if is_cluster_mode(self._spark["deploy_mode"], None):
-            ResourceManager.of_connection(conn_id)
+            cluster_of(conn_id)
         return f"{conn_id}: master {self._spark['master']}"
 
     def _spark_submit(self) -> str:

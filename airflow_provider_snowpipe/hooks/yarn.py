@@ -83,6 +83,10 @@ class ResourceManager:
     :param auth: for a secured cluster
     """
 
+    elsewhere = (
+        f"{ADDRESS_EXTRA!r} of the Spark connection may be of another cluster than HADOOP_CONF_DIR names"
+    )
+
     def __init__(self, url: str, auth: AuthBase | None = None) -> None:
         self.url = url.rstrip("/")
         self._auth = auth
@@ -148,6 +152,27 @@ class ResourceManager:
         answer = self._send("PUT", f"apps/{application_id}/state", json={"state": "KILLED"})
         if not answer.ok and answer.status_code != requests.codes.not_found:
             raise self._unusable(answer)
+
+    def kill_command(self, application_id: str) -> str:
+        """What stops an application by hand.
+
+        :param application_id: its id
+        """
+        return f"yarn application -kill {application_id}"
+
+    def log_command(self, application_id: str) -> str:
+        """What shows the driver's log.
+
+        :param application_id: the application's id
+        """
+        return f"yarn logs -applicationId {application_id}"
+
+    def last_lines(self, application: YarnApplication) -> str:
+        """Nothing: YARN's REST interface has no logs, and the end of the driver's is in the diagnostics.
+
+        :param application: an answer of :meth:`application`
+        """
+        return ""
 
     def _send(self, method: str, path: str, **more: Any) -> requests.Response:
         url = f"{self.url}/ws/v1/cluster/{path}"

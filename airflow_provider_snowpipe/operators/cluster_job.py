@@ -1,10 +1,9 @@
-"""A Spark driver on a YARN cluster: checked, submitted once, found again, followed and stopped."""
+"""A Spark driver on a cluster, YARN or Kubernetes: checked, submitted once, found, followed and stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import socket
@@ -18,7 +17,14 @@ from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.hooks.yarn import APPLICATION_ID, ResourceManager, YarnApplication
+from airflow_provider_snowpipe.hooks.kubernetes import POD_ID
+from airflow_provider_snowpipe.hooks.yarn import APPLICATION_ID
+from airflow_provider_snowpipe.operators.cluster_delivery import (
+    SECRET_VARIABLE,
+    delivery_of,
+    hadoop_address,
+    is_of_this_machine,
+)
 from airflow_provider_snowpipe.operators.driver_place import (
     DIRECTORY_PREFIX,
     REPORT_FILE,
@@ -31,12 +37,15 @@ from airflow_provider_snowpipe.operators.driver_place import (
     stop_processes,
 )
 from airflow_provider_snowpipe.operators.storage import file_system, read_text, storage_path
-from airflow_provider_snowpipe.operators.submission import launch_environment, spark_connection
+from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
+    Application,
     ApplicationLook,
+    Cluster,
     SnowpipeApplicationTrigger,
+    cluster_of,
 )
 
 if TYPE_CHECKING:
@@ -46,27 +55,6 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.auth import Credentials
 
-SECRET_VARIABLE = "SNOWPIPE_SECRET"  # noqa: S105  a variable's name
-"""Of the driver's environment, once the application's file has put it there."""
-PLAN_NAME = "snowpipe-plan.json"
-JOB_NAME = "snowpipe-job.py"
-# Settings, an environment and files reach every executor in the application's archive of its configuration,
-# and YARN shows a container's environment beside its logs (launch_container.sh). The application's file comes
-# to the driver's container only. It is brought there again for another attempt on the same machine.
-_JOB = """\
-import contextlib
-import os
-import sys
-
-with contextlib.suppress(OSError):
-    os.unlink(os.path.realpath(__file__))
-os.environ[{variable!r}] = {secret!r}
-from airflow_provider_snowpipe.spark.driver.job import main
-
-sys.exit(main(sys.argv[1:]))
-"""
-_WAIT = "spark.yarn.submit.waitAppCompletion"
-_TAGS = "spark.yarn.tags"
 _PREFIX = "snowpipe-"
 _TAG = re.compile(r"snowpipe-[0-9a-f]{16}-[0-9a-f]{8}")
 _KILLED = "the task was killed; its application on the cluster was stopped"
@@ -99,7 +87,9 @@ class ClusterSettings:
     :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
     :param identity: what tells this task instance from others that have the same folder
     :param poll_seconds: between two looks at the application
-    :param auth: for the ResourceManager, None for what the connection says
+    :param auth: for YARN's ResourceManager, None for what the connection says
+    :param namespace: of Kubernetes
+    :param driver_secret: of Kubernetes, ``name:key``, or ``create``
     """
 
     conn_id: str
@@ -107,22 +97,17 @@ class ClusterSettings:
     identity: str
     poll_seconds: float
     auth: AuthBase | None = None
+    namespace: str = ""
+    driver_secret: str | None = None
 
-    def check(self, conf: Mapping[str, Any] | None) -> None:
+    def check(self, conf: Mapping[str, Any] | None, properties_file: str | None = None) -> None:
         """Refuse what would fail on the cluster, or leave a driver that nobody can follow.
 
         :param conf: the Spark settings
+        :param properties_file: what has more of them
         :raises ConfigurationError: with the remedy
         """
-        master = str(spark_connection(self.conn_id).host or "")
-        if "yarn" not in master:
-            raise ConfigurationError(
-                f"the deploy mode is 'cluster' and the master of the Spark connection {self.conn_id!r} is "
-                f"{master!r}: only YARN runs drivers of this package on its machines. Standalone clusters "
-                "take no Python applications in this mode; use deploy_mode='client', whose executors may run "
-                "anywhere"
-            )
-        self.manager()
+        self.cluster()
         if not self.work_path:
             raise ConfigurationError(
                 "the deploy mode is 'cluster' and there is no work_path: give a folder that both this worker "
@@ -131,18 +116,16 @@ class ClusterSettings:
                 "submitted"
             )
         settings = {name: str(value) for name, value in (conf or {}).items()}
-        if settings.get(_WAIT, "false").strip().lower() != "false":
-            raise ConfigurationError(
-                f"conf {_WAIT!r} is {settings[_WAIT]!r}: drop it, the task follows the application without "
-                "the submitting process"
-            )
+        properties = Path(properties_file) if properties_file else None
+        more = properties.read_text("utf-8") if properties is not None and properties.is_file() else ""
+        delivery_of(self, ClusterPlace("", "", "")).check(settings, more)
 
-    def manager(self) -> ResourceManager:
-        """The client of the ResourceManager.
+    def cluster(self) -> Cluster:
+        """Where the application is followed.
 
-        :raises ConfigurationError: if the connection does not say where it is
+        :raises ConfigurationError: if the connection does not say where that is
         """
-        return ResourceManager.of_connection(self.conn_id, self.auth)
+        return cluster_of(self.conn_id, self.auth, self.namespace)
 
     @property
     def task_tag(self) -> str:
@@ -164,7 +147,7 @@ class ClusterPlace:
     :param tag: the application's tag, and the name of its folder below ``work_path``
     :param host: the machine that submitted
     :param directory: what ``spark-submit`` read there
-    :param application_id: YARN's id, None until it is known
+    :param application_id: the cluster's id, None until it is known
     """
 
     tag: str
@@ -185,7 +168,9 @@ class ClusterPlace:
         known = values["application_id"]
         if not all(isinstance(values[name], str) for name in ("tag", "host", "directory")):
             return None
-        if not _TAG.fullmatch(values["tag"]) or not (known is None or APPLICATION_ID.fullmatch(str(known))):
+        if not _TAG.fullmatch(values["tag"]):
+            return None
+        if known is not None and not (APPLICATION_ID.fullmatch(str(known)) or POD_ID.fullmatch(str(known))):
             return None
         return cls(**values)
 
@@ -209,12 +194,13 @@ class ClusterRun:
         show: Callable[[str | None], None],
     ) -> None:
         self.place = place
-        self.application: YarnApplication | None = None
+        self.application: Application | None = None
         self._settings = settings
         self._memory = memory
         self._log = log
         self._show = show
-        self._manager = settings.manager()
+        self._cluster = settings.cluster()
+        self._delivery = delivery_of(settings, place)
         self._hook: SparkSubmitHook | None = None
         self._stopped = Event()
 
@@ -268,13 +254,13 @@ class ClusterRun:
         :param memory: what the earlier try kept
         :param log: the task's log
         :param show: gets the address of the application's page
-        :raises RetriesExhaustedError: if the ResourceManager does not answer; nothing is submitted then
+        :raises RetriesExhaustedError: if the cluster does not answer; nothing is submitted then
         """
         if not memory.may_follow:
             return None
         place = ClusterPlace.of(memory.application())
         if place is None:
-            running = [one for one in settings.manager().tagged(settings.task_tag) if one.is_active]
+            running = [one for one in settings.cluster().tagged(settings.task_tag) if one.is_active]
             tags = [tag for one in running[:1] for tag in one.tags if _TAG.fullmatch(tag)]
             if not tags:
                 return None
@@ -287,7 +273,7 @@ class ClusterRun:
             memory.forget_driver()
             return None
         log.info(
-            "following YARN application %s, which an earlier try submitted; nothing is submitted",
+            "following the application %s, which an earlier try submitted; nothing is submitted",
             run.place.application_id,
         )
         return run
@@ -309,24 +295,29 @@ class ClusterRun:
             "credentials_variable": SECRET_VARIABLE,
         }
 
+    def put(self, file: Path) -> str:
+        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it.
+
+        :param file: the archive
+        """
+        return self._delivery.put(file)
+
     def write_plan(self, text: str) -> str:
-        """Write the plan, which YARN brings into the driver's directory; the application's argument.
+        """Write the plan; the application's argument.
 
         :param text: the plan
         """
-        (self.directory / PLAN_NAME).write_text(text, encoding="utf-8")
-        return PLAN_NAME
+        return self._delivery.write_plan(text)
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
-        """Write the credentials into the application's file, which YARN brings to nobody but the driver.
+        """Put the credentials where the driver, and nobody else, takes them.
 
         :param credentials: those of Snowflake
         :param secrets: those of the source
         """
-        from airflow_provider_snowpipe.spark.credentials import credentials_text, write_private
+        from airflow_provider_snowpipe.spark.credentials import credentials_text
 
-        job = _JOB.format(variable=SECRET_VARIABLE, secret=credentials_text(credentials, secrets))
-        write_private(job.encode(), self._job_path)
+        self._delivery.write_secrets(credentials_text(credentials, secrets))
 
     def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
         """Complete the settings of the submission; the environment of ``spark-submit``.
@@ -334,11 +325,7 @@ class ClusterRun:
         :param hook: the settings
         :param env_vars: the author's variables, which the hook gives to the driver
         """
-        # Its own tracking would submit again what YARN calls failed though everything is committed.
-        hook._is_yarn_cluster_mode = False
-        tags = [*filter(None, [hook._conf.get(_TAGS)]), self._settings.task_tag, self.place.tag]
-        hook._conf = {**hook._conf, _WAIT: "false", _TAGS: ",".join(tags)}
-        hook._files = ",".join([*filter(None, [hook._files]), str(self.directory / PLAN_NAME)])
+        self._delivery.complete(hook)
         environment = launch_environment(self.directory / "java")
         # The driver's Python is that of its machine: Spark hands these two on to it.
         environment["PYSPARK_PYTHON"] = environment["PYSPARK_DRIVER_PYTHON"] = str(
@@ -357,7 +344,7 @@ class ClusterRun:
     def submit(
         self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
-        """Submit, in the place of the hook's own ``submit``; ``spark-submit`` ends when YARN has taken it.
+        """Submit, in the place of the hook's own ``submit``; ``spark-submit`` ends when it is taken.
 
         :param hook: builds the command and reads the output
         :param environment: what ``spark-submit`` needs on this machine
@@ -366,9 +353,8 @@ class ClusterRun:
         """
         self._hook = hook
         try:
-            if not self._job_path.exists():
-                shutil.copyfile(application, self._job_path)
-            command = hook._build_spark_submit_command(str(self._job_path))
+            self._delivery.put_job(application)
+            command = hook._build_spark_submit_command(self._delivery.job)
             if self._stopped.is_set():
                 raise AirflowException("the task was killed before it submitted its application")
             log = self.directory / "submit.log"
@@ -386,11 +372,10 @@ class ClusterRun:
             raise AirflowException(
                 f"Cannot execute: {hook._mask_cmd(command)}. Error code is: {code}.{hook._submit_log_tail}"
                 if code
-                else "spark-submit ended well, and YARN has no application with the tag "
-                f"{self.place.tag!r}: {self._manager.url} may be the web address of another cluster than "
-                "HADOOP_CONF_DIR names"
+                else "spark-submit ended well, and the cluster has no application with the tag "
+                f"{self.place.tag!r}: {self._cluster.elsewhere}"
             )
-        self._log.info("submitted YARN application %s", self.place.application_id)
+        self._log.info("submitted the application %s", self.place.application_id)
 
     def trigger(self) -> SnowpipeApplicationTrigger:
         """What follows the application while no worker does."""
@@ -404,12 +389,12 @@ class ClusterRun:
         """Follow the application until it has ended.
 
         :raises AirflowException: if the task is killed meanwhile
-        :raises RetriesExhaustedError: if the ResourceManager does not answer for long; the next try goes on
+        :raises RetriesExhaustedError: if the cluster does not answer for long; the next try goes on
         """
         look = ApplicationLook(self._log, UNREACHABLE_SECONDS)
         while not self._stopped.is_set():
             try:
-                application = self._manager.application(str(self.place.application_id))
+                application = self._cluster.application(str(self.place.application_id))
             except SnowpipeError as error:
                 if not error.retryable or look.has_failed(error):
                     raise
@@ -432,15 +417,23 @@ class ClusterRun:
         self._end_submission()
         try:
             if self.place.application_id is not None or self._found_by_tag():
-                self._manager.kill(str(self.place.application_id))
-                self._log.info("YARN was asked to kill application %s", self.place.application_id)
+                self._cluster.kill(str(self.place.application_id))
+                self._log.info("the cluster was asked to stop the application %s", self.place.application_id)
         except SnowpipeError as error:
             self._log.error(
-                "YARN application %s is not stopped: %s. Stop it by: yarn application -kill %s",
+                "the application %s is not stopped: %s. Stop it by: %s",
                 self.place.application_id,
                 error,
-                self.place.application_id,
+                self._cluster.kill_command(str(self.place.application_id)),
             )
+
+    def last_lines(self) -> str:
+        """The end of the driver's log, empty where the cluster does not show it."""
+        return "" if self.application is None else self._cluster.last_lines(self.application)
+
+    def log_command(self) -> str:
+        """What shows the driver's log by hand."""
+        return self._cluster.log_command(str(self.place.application_id))
 
     def is_over(self) -> bool:
         """True where the application has ended and nobody will read its report again."""
@@ -451,22 +444,22 @@ class ClusterRun:
         return ended and self._memory.application() is None
 
     def remove(self) -> None:
-        """Remove the report's folder, and what ``spark-submit`` read."""
+        """Remove the submission's folder and secret, and what ``spark-submit`` read."""
         place = DriverPlace(self.place.host, self.place.directory)
         if place.is_here() and place.is_ours():
             shutil.rmtree(place.directory, ignore_errors=True)
-        self._remove_folder(self.folder)
+        self._remove(self.place, self.application)
 
     def hide_ui(self) -> None:
         """Nothing: YARN's address leads to the history server's page, or its own, when it has ended."""
 
     def _end_submission(self) -> None:
-        """Stop a ``spark-submit`` on this machine whose worker is gone, before YARN is asked what it did."""
+        """Stop a ``spark-submit`` here whose worker is gone, before the cluster is asked what it did."""
         if self.place.host == socket.gethostname():
-            stop_processes(processes_with(str(self._job_path)))
+            stop_processes(processes_with(self._delivery.job))
 
     def _found_by_tag(self) -> bool:
-        found = self._manager.tagged(self.place.tag)
+        found = self._cluster.tagged(self.place.tag)
         if found:
             self._keep(found[0].id)
         return bool(found)
@@ -477,10 +470,9 @@ class ClusterRun:
 
     def _noticed(self, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
-            found = None if self.place.application_id else APPLICATION_ID.search(line)
-            # "Submitting" is said before YARN has it, and by then it may not: the tag decides.
-            if found and "ubmitted application" in line:
-                self._keep(found[0])
+            found = None if self.place.application_id else self._delivery.submitted(line)
+            if found:
+                self._keep(found)
             yield line
 
     def _keep_start(self) -> None:
@@ -488,13 +480,9 @@ class ClusterRun:
         if text is not None:
             self._memory.keep_rejected_before(json.loads(text))
 
-    @property
-    def _job_path(self) -> Path:
-        return self.directory / JOB_NAME
-
     def _make_folder(self) -> None:
         path = storage_path(self.folder, None)
-        if not _is_of_this_machine(path):
+        if not is_of_this_machine(path):
             return  # an object store has no folders, and Hadoop makes its own
         folder = Path(path.path)
         folder.mkdir()
@@ -508,9 +496,14 @@ class ClusterRun:
         for found in files.ls(root.path, detail=False) if files.exists(root.path) else []:
             name = str(found).rstrip("/").rpartition("/")[2]
             if name.startswith(f"{self._settings.task_tag}-") and _TAG.fullmatch(name):
-                self._remove_folder(self._settings.folder(name))
+                self._remove(ClusterPlace(name, "", ""))
 
-    def _remove_folder(self, address: str) -> None:
+    def _remove(self, place: ClusterPlace, application: Application | None = None) -> None:
+        try:
+            delivery_of(self._settings, place).remove(application)
+        except SnowpipeError as error:
+            self._log.error("pod or secret of the submission %s are left behind: %s", place.tag, error)
+        address = self._settings.folder(place.tag)
         path = storage_path(address, None)
         try:
             files = file_system(path)
@@ -518,24 +511,3 @@ class ClusterRun:
                 files.rm(path.path, recursive=True)
         except OSError as error:
             self._log.warning("%s is left behind: %s", address, error)
-
-
-def hadoop_address(address: str) -> str:
-    """The address by which Hadoop knows what Airflow's object storage reads.
-
-    :param address: a path, or a URL, whose connection (``s3://conn@bucket``) is Airflow's matter
-    """
-    scheme, mark, rest = address.partition("://")
-    if not mark:
-        return os.path.abspath(address)
-    authority, slash, path = rest.partition("/")
-    if scheme in ("s3", "s3n", "gs", "gcs"):
-        authority = authority.rpartition("@")[2]
-    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{authority}{slash}{path}"
-
-
-_HADOOP_SCHEMES = {"s3": "s3a", "s3n": "s3a", "gcs": "gs"}
-
-
-def _is_of_this_machine(path: Any) -> bool:
-    return path.protocol in ("file", "local", "")

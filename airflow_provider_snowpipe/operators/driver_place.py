@@ -461,6 +461,13 @@ class ClientRun:
             "credentials_path": str(self.directory / "credentials.json"),
         }
 
+    def put(self, file: Path) -> str:
+        """The path of our code's archive: ``spark-submit`` takes it from there.
+
+        :param file: the archive
+        """
+        return str(file)
+
     def write_plan(self, text: str) -> str:
         """Write the plan; the application's argument that names it.
 

@@ -63,6 +63,9 @@ class DriverRun(Protocol):
     def plan_keys(self) -> dict[str, str]:
         """Where the plan says that report and credentials are."""
 
+    def put(self, file: Path) -> str:
+        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it."""
+
     def write_plan(self, text: str) -> str:
         """Write the plan; the application's argument that names it."""
 
@@ -107,6 +110,8 @@ class SparkDriverOperator(SparkSubmitOperator):
     :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` says
         it as ``spark.log.level``
     :param work_path: a folder that worker and driver reach, for a driver on the cluster
+    :param driver_secret: for a driver on Kubernetes, ``name:key`` of a secret in its namespace with the
+        credentials, or ``create`` to make one for each submission and remove it afterwards
     :param status_poll_interval: with a driver on the cluster, seconds between two looks at its application
     :param kwargs: options of ``SparkSubmitOperator``
     :raises ConfigurationError: if there is no such level
@@ -118,12 +123,14 @@ class SparkDriverOperator(SparkSubmitOperator):
         application: Path,
         spark_log_level: str = "WARN",
         work_path: str | None = None,
+        driver_secret: str | None = None,
         status_poll_interval: int = 10,
         **kwargs: Any,
     ) -> None:
         super().__init__(application=str(application), status_poll_interval=status_poll_interval, **kwargs)
         self.spark_log_level = spark_log_level
         self.work_path = work_path
+        self.driver_secret = driver_secret
         check_one_of("spark_log_level", spark_log_level, _LOG_LEVELS)
         self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
@@ -178,12 +185,15 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _cluster_settings(self, context: Context) -> ClusterSettings:
         ti = context["ti"]
+        in_extra = spark_connection(str(self._conn_id)).extra_dejson.get("namespace")
         return ClusterSettings(
             conn_id=str(self._conn_id),
             work_path=self.work_path or "",
             identity=application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index),
             poll_seconds=self._status_poll_interval,
             auth=self._yarn_rm_auth,
+            namespace=str((self.conf or {}).get("spark.kubernetes.namespace") or in_extra or ""),
+            driver_secret=self.driver_secret,
         )
 
     def _show_page(self, context: Context) -> Callable[[str | None], None]:
@@ -195,7 +205,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         if not self._is_on_cluster:
             return ClientRun.find(memory, self.log, show, self._if_it_runs)
         settings = self._cluster_settings(context)
-        settings.check(self.conf)
+        settings.check(self.conf, self.properties_file)
         if self._follows_in_triggerer and self._yarn_rm_auth is not None:
             raise ConfigurationError(
                 "yarn_rm_auth and deferrable are both given, and no trigger can keep the former: drop one of "
@@ -264,12 +274,12 @@ class SparkDriverOperator(SparkSubmitOperator):
         run.remove()
         memory.forget_driver()
         raise AirflowException(
-            f"the task's execution_timeout ended while YARN application {run.place.application_id} ran, "
-            "which was stopped; a retry resumes from the committed tokens"
+            f"the task's execution_timeout ended while the application {run.place.application_id} ran, which "
+            "was stopped; a retry resumes from the committed tokens"
         ) from error
 
     def _taken(self, run: DriverRun) -> Any:
-        """What a driver has left that has ended well, whatever YARN calls its end; else None."""
+        """What a driver has left that has ended well, whatever the cluster calls its end; else None."""
         found = self._ended(run)
         application = run.application if isinstance(run, ClusterRun) else None
         if found is not None and application is not None and not application.has_succeeded:
@@ -277,14 +287,14 @@ class SparkDriverOperator(SparkSubmitOperator):
         return found
 
     def _outcome(self, run: DriverRun, memory: DriverMemory) -> Any:
-        """What a driver has left; its report and what is committed decide, not what YARN calls its end.
+        """What a driver has left; its report and what is committed decide, not what the cluster says.
 
         :raises AirflowException: if it has failed, in its own words where it left some
         """
         found = self._taken(run)
         if found is not None:
             return found
-        failure = self._failure(run, "")
+        failure = self._failure(run, _last_lines(run))
         if failure is not None:
             text, permanent = failure
             raise (AirflowFailException if permanent else AirflowException)(text)
@@ -300,9 +310,9 @@ class SparkDriverOperator(SparkSubmitOperator):
             )
             return found
         raise AirflowException(
-            f"{run.application} ended and left no report in {run.folder}: see the driver's log (yarn logs "
-            f"-applicationId {run.place.application_id}), and that the driver can write there. What is "
-            "committed stays; a retry resumes from it"
+            f"{run.application} ended and left no report in {run.folder}: see the driver's log "
+            f"({run.log_command()}), and that the driver can write there. What is committed stays; a retry "
+            "resumes from it"
         )
 
     def on_kill(self) -> None:
@@ -348,13 +358,14 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Make the Spark hook, whose driver and executors may run where none of our code is."""
-        # Private members of SparkSubmitHook that this file, driver_place.py and cluster_job.py use, as the
-        # Spark provider 6.3.4 has them. Read, since the hook alone resolves the Spark connection:
-        # _connection, _conf, _py_files, _files, _properties_file, _driver_class_path, _env, _is_yarn,
-        # _is_kubernetes. Written, since it is the operator that makes the hook: _conf, _py_files, _files,
-        # _properties_file, _is_yarn_cluster_mode, _submit_sp. Called, since its own submit() starts a process
-        # that dies with the worker: _build_spark_submit_command, _process_spark_submit_log,
-        # _run_post_submit_commands, _mask_cmd and, for the error, _submit_log_tail.
+        # Private members of SparkSubmitHook that this file, driver_place.py, cluster_job.py and
+        # cluster_delivery.py use, as the Spark provider 6.3.4 has them. Read, since the hook alone resolves
+        # the Spark connection: _connection, _conf, _py_files, _files, _properties_file, _driver_class_path,
+        # _env, _is_yarn, _is_kubernetes. Written, since it is the operator that makes the hook: _conf,
+        # _py_files, _files, _properties_file, _is_yarn_cluster_mode, _track_driver_via_k8s_api, _submit_sp.
+        # Called, since its own submit() starts a process that dies with the worker:
+        # _build_spark_submit_command, _process_spark_submit_log, _run_post_submit_commands, _mask_cmd and,
+        # for the error, _submit_log_tail.
         try:
             hook = super()._get_hook()
         except NameError as error:  # of the Spark provider 6.3.4, where the Kubernetes provider is missing
@@ -371,8 +382,8 @@ class SparkDriverOperator(SparkSubmitOperator):
             return hook
         hook._conf = {"spark.log.level": self.spark_log_level, **hook._conf}
         if not hook._connection["master"].startswith("local"):
-            archive = str(write_package_archive(run.directory))
-            hook._py_files = ",".join([*filter(None, [hook._py_files]), archive])
+            archive = run.put(write_package_archive(run.directory))
+            hook._py_files = ",".join(filter(None, [hook._py_files, archive]))
         environment = run.prepare(hook, self.env_vars or {})
         if is_local(hook._connection["master"]):
             self._start_quickly(hook, environment)
@@ -402,7 +413,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         found = self._taken(run)
         if found is not None:
             return found
-        text, permanent = self._failure(run, "") or ("it left no report", False)
+        text, permanent = self._failure(run, _last_lines(run)) or ("it left no report", False)
         if permanent:
             raise AirflowFailException(text)
         self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
@@ -420,7 +431,11 @@ class SparkDriverOperator(SparkSubmitOperator):
         if found is not None:
             return found
         self._run = run = self._new_run(context, memory)
-        self._prepare(run, memory)
+        try:
+            self._prepare(run, memory)
+        except SnowpipeError:
+            memory.forget_driver()  # nothing was submitted
+            raise
         self._submit(context, run)
         self._wait(run)
         return self._outcome(run, memory)
@@ -445,3 +460,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         run, self._run = self._run, None
         if run is not None:
             run.remove()
+
+
+def _last_lines(run: DriverRun) -> str:
+    """The end of the log of a driver on the cluster; that of one beside the task is in the task's own."""
+    return run.last_lines() if isinstance(run, ClusterRun) else ""

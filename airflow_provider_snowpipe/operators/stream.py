@@ -17,7 +17,8 @@ from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, lea
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
-from airflow_provider_snowpipe.operators.cluster_job import SECRET_VARIABLE, ClusterRun, is_cluster_mode
+from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.operators.driver_place import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.shape_source import warn_of_conn_ids
@@ -132,18 +133,19 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     mode needs the worker; when the task is deferred, Spark has ended, so that a deferred task that is cleared
     or marked leaves nothing to stop.
 
-    With ``deploy_mode="cluster"``, here or in the Spark connection, YARN runs the driver. The task submits it
-    once, whatever becomes of its worker: a retry follows the running application. What is committed decides,
-    not what YARN says of the application's end. With ``deferrable`` the worker is given back as soon as YARN
-    has the application. Needed are ``yarn_resourcemanager_webapp_address`` in the connection's extra and
-    ``work_path``.
+    With ``deploy_mode="cluster"``, here or in the Spark connection, YARN or Kubernetes runs the driver. The
+    task submits it once, whatever becomes of its worker: a retry follows the running application. What is
+    committed decides, not what the cluster says of the application's end. With ``deferrable`` the worker is
+    given back as soon as the cluster has the application. Needed are ``work_path`` and, for YARN,
+    ``yarn_resourcemanager_webapp_address`` in the connection's extra, for Kubernetes ``namespace`` in it, an
+    image, a service account and ``driver_secret``.
 
     ``row_policy`` and the single arguments of :class:`RowPolicyOperator` say what becomes of rows that do not
     fit the table, and of the table.
 
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
-    in no argument, setting, environment variable or template. A driver on YARN finds them in its environment,
-    by a setting whose value Spark does not show.
+    in no argument, setting, environment variable or template. A driver on YARN finds them in the
+    application's file, which no executor gets, one on Kubernetes in a secret.
 
     :param source: what to read: a :class:`~airflow_provider_snowpipe.sources.FileSource`, ``KafkaSource``,
         ``TableSource``, ``DeltaSource`` or ``IcebergSource``; or a mapping of its fields and its ``kind``,
@@ -174,8 +176,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     :param work_path: for a driver on the cluster, a folder that both this worker and the driver reach: an
         address of Airflow's object storage (templated)
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf``, ``driver_memory``, ``deploy_mode``;
-        its ``status_poll_interval`` is the time between two looks at an application on YARN, 10 s; and
-        ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
+        its ``status_poll_interval`` is the time between two looks at an application on a cluster, 10 s;
+        ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``); and
+        ``driver_secret``, for a driver on Kubernetes: ``name:key`` of the secret with its credentials, or
+        ``create`` to make one for each submission and remove it afterwards
     :raises ConfigurationError: if an argument is wrong
     """
 

@@ -1,34 +1,130 @@
-"""The trigger that follows a Spark application on YARN, while no worker is needed."""
+"""A Spark application on a cluster, YARN or Kubernetes: found, and followed while no worker is needed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_snowpipe.hooks.yarn import ResourceManager, YarnApplication
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.hooks.kubernetes import KubernetesPods
+from airflow_provider_snowpipe.hooks.yarn import ResourceManager
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.wait import LOG_SECONDS, stored_form
+
+if TYPE_CHECKING:
+    from requests.auth import AuthBase
 
 ENDED, LOST = "ended", "lost"
 UNREACHABLE_SECONDS = 600.0
-"""So long a ResourceManager may not answer, as while it is started again, before a wait gives up."""
+"""So long a cluster may not answer, as while it is started again, before a wait gives up."""
+
+
+class Application(Protocol):
+    """What a cluster says of one application."""
+
+    @property
+    def id(self) -> str:
+        """By which the cluster knows it."""
+
+    @property
+    def state(self) -> str:
+        """In the cluster's own words."""
+
+    @property
+    def tracking_url(self) -> str | None:
+        """Its page, if it has one."""
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """What it was given to be found by."""
+
+    @property
+    def is_active(self) -> bool:
+        """True while it may still send rows."""
+
+    @property
+    def has_succeeded(self) -> bool:
+        """True when the cluster calls it a success, which says nothing of what is committed."""
+
+
+class Cluster(Protocol):
+    """Where applications are found, followed and stopped."""
+
+    @property
+    def elsewhere(self) -> str:
+        """Why an application may not be found although it was submitted."""
+
+    def application(self, application_id: str) -> Application:
+        """Ask for an application; one that the cluster does not know (any more) has ended."""
+
+    def tagged(self, tag: str) -> Sequence[Application]:
+        """List the applications with a tag, the newest first."""
+
+    def last_lines(self, application: Any) -> str:
+        """Read the end of the driver's log, where the cluster shows it."""
+
+    def kill(self, application_id: str) -> None:
+        """Stop an application; one that has ended stays as it is."""
+
+    def kill_command(self, application_id: str) -> str:
+        """What stops it by hand."""
+
+    def log_command(self, application_id: str) -> str:
+        """What shows its log by hand."""
+
+
+def spark_master(conn_id: str) -> str:
+    """The master of a Spark connection, as Airflow's Spark provider reads it.
+
+    :param conn_id: the connection
+    :raises ConfigurationError: if there is no such connection
+    """
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it") from None
+    host = connection.host or ""
+    is_whole = connection.conn_type == "spark" and host and ("://" in host or not connection.port)
+    master = host if is_whole else f"{connection.conn_type}://{host}"
+    return f"{master}:{connection.port}" if connection.port else master
+
+
+def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") -> Cluster:
+    """The cluster of a Spark connection.
+
+    :param conn_id: the connection
+    :param auth: for YARN's ResourceManager, None for what the connection says
+    :param namespace: for Kubernetes, where pods are looked for by their labels
+    :raises ConfigurationError: if there is no such connection, it names neither YARN nor Kubernetes, or
+        something to ask the cluster is missing
+    """
+    master = spark_master(conn_id)
+    if "yarn" in master:
+        return ResourceManager.of_connection(conn_id, auth)
+    if "k8s" in master:
+        return KubernetesPods(namespace)
+    raise ConfigurationError(
+        f"the deploy mode is 'cluster' and the master of the Spark connection {conn_id!r} is {master!r}: "
+        "only YARN and Kubernetes run drivers of this package on their machines. Standalone clusters take no "
+        "Python applications in this mode; use deploy_mode='client', whose executors may run anywhere"
+    )
 
 
 class SnowpipeApplicationTrigger(BaseTrigger):
-    """Wait until a Spark application on YARN has ended, well or not.
+    """Wait until a Spark application on YARN or Kubernetes has ended, well or not.
 
-    The event says only ``ended``, or ``lost`` with a message where the ResourceManager could not be asked for
+    The event says only ``ended``, or ``lost`` with a message where the cluster could not be asked for
     ``unreachable_seconds``; the task itself asks for the end and reads the driver's report.
 
     Marking the deferred task, or clearing it, kills the application (Airflow 3.3 and later, which tells a
     trigger of that). Before that the application goes on; the next try of the task finds and follows it.
 
-    :param application_id: YARN's id
-    :param spark_conn_id: the Spark connection, which names the ResourceManager
+    :param application_id: YARN's id, or ``namespace:pod`` of Kubernetes
+    :param spark_conn_id: the Spark connection, which names the cluster
     :param poll_interval: seconds between two looks
     :param unreachable_seconds: give up after this long without an answer
     """
@@ -48,6 +144,7 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         self.spark_conn_id = spark_conn_id
         self.poll_interval = poll_interval
         self.unreachable_seconds = unreachable_seconds
+        self._cluster: Cluster | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments that make this trigger again."""
@@ -75,13 +172,14 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         try:
             await asyncio.to_thread(self._kill)
         except SnowpipeError as error:
-            self.log.warning("YARN application %s is not stopped: %s", self.application_id, error)
+            self.log.warning("the application %s is not stopped: %s", self.application_id, error)
 
-    def _ask(self) -> YarnApplication:
-        return ResourceManager.of_connection(self.spark_conn_id).application(self.application_id)
+    def _ask(self) -> Application:
+        self._cluster = self._cluster or cluster_of(self.spark_conn_id)
+        return self._cluster.application(self.application_id)
 
     def _kill(self) -> None:
-        ResourceManager.of_connection(self.spark_conn_id).kill(self.application_id)
+        cluster_of(self.spark_conn_id).kill(self.application_id)
 
 
 class ApplicationLook:
@@ -98,7 +196,7 @@ class ApplicationLook:
         self._state = ""
         self._logged_at = 0.0
 
-    def has_seen(self, application: YarnApplication) -> None:
+    def has_seen(self, application: Application) -> None:
         """Take an answer, and log it if it is a new one or the last line is old.
 
         :param application: the answer

@@ -10,16 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import DAG
+from airflow.providers.standard.operators.empty import EmptyOperator
+from jinja2 import Environment
 
+from airflow_provider_snowpipe.operators.plan import SnowpipePlan
 from airflow_provider_snowpipe.operators.submission import launch_environment
+from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.credentials import write_credentials
 from airflow_provider_snowpipe.spark.driver.job import main
 from airflow_provider_snowpipe.streaming.auth import KeyPair
+from tests.airflow_connections import set_connection
+from tests.local_connection import connect
 from tests.local_service import LocalService
 from tests.spark_cluster import spark_home, write_bare_python
 from tests.spark_groups import assert_exact, grouped_job
 from tests.spark_job import SparkJob, numbered_name
 
+__all__ = ["set_connection"]
 pytestmark = pytest.mark.spark
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-elsewhere.md"
@@ -139,6 +148,47 @@ def test_the_plan_may_be_the_argument_with_credentials_in_a_file(
     assert_exact(job)
     assert not file.exists()
     assert json.loads(report.read_text())["error"] is None
+
+
+def test_the_plan_of_a_dag_gives_the_job_its_arguments_and_the_sensor_its_targets(
+    job: SparkJob, tmp_path: Path, shared_spark: Any, set_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's block, with an operator that runs the application in this process."""
+    made: dict[str, Any] = {}
+    names: dict[str, Any] = {
+        "FileSource": FileSource,
+        "SnowpipePlan": lambda **page: SnowpipePlan(**{**page, **own}),
+        "SparkSubmitOperator": lambda **options: made.update(options) or EmptyOperator(task_id="load"),
+        "SnowpipeCommitSensor": lambda **page: SnowpipeCommitSensor(
+            **{**page, "table": job.table}, snowflake_conn_id=connect(job.service, set_connection)
+        ),
+    }
+    own = {
+        "source": FileSource(path=job.source.path),
+        "account_url": job.service.url,
+        "ca_bundle": str(job.service.ca_file),
+        **{"database": "LOCAL", "schema": "PUBLIC", "table": job.table},
+        **{"channel_prefix": "test", "source_name": job.table},
+        "work_path": str(tmp_path / "{{ run_id }}"),
+    }
+    with DAG("elsewhere", schedule=None):
+        exec(_block("python", "SnowpipePlan"), names)  # noqa: S102  the page's own
+    (tmp_path / "r1").mkdir()
+    arguments = [text.replace("{{ run_id }}", "r1") for text in made["application_args"]]
+    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", _credentials(job, tmp_path / "credentials.json"))
+
+    assert main(arguments) == 0
+
+    assert_exact(job)
+    sensor: SnowpipeCommitSensor = names["committed"]
+    sensor.targets = sensor.targets({"run_id": "r1"}, Environment())  # noqa: S701  as Airflow's
+    assert len(sensor.targets) == 3
+    assert sensor.poke({"ti": _TaskInstance()})  # type: ignore[typeddict-item]
+
+
+class _TaskInstance:
+    def xcom_push(self, key: str, value: Any) -> None:
+        """Take a link's address."""
 
 
 def test_missing_credentials_are_said_in_one_line(job: SparkJob, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ import json
 import runpy
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,108 +20,32 @@ from requests.auth import HTTPBasicAuth
 
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.cluster_job import (
-    ClusterPlace,
-    ClusterRun,
-    hadoop_address,
-    is_cluster_mode,
-)
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
+from airflow_provider_snowpipe.operators.cluster_job import ClusterPlace, ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
 from tests.airflow_version import AIRFLOW
-from tests.fake_snowpipe import PAT, FakeSnowpipe, KilledError
-from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
-from tests.stream_worker import FileState, TaskInstance
+from tests.fake_snowpipe import PAT
+from tests.scripted_yarn import ScriptedYarn, scripted_yarn
+from tests.unit.operators.cluster_lab import CHANNEL, LASTING, PASSING, REPORT, TARGET, ClusterLab
 
 keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
-CHANNEL, TARGET = "p_src_a", "1.ndjson:2"
-REPORT = RunReport("app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 2, 50, 0, True),), 1.5)
-PASSING = replace(REPORT, error="service away", error_type="RetriesExhaustedError")
-LASTING = replace(REPORT, error="3 row(s) skipped", error_type="RowsRejectedError")
 SUCCEEDED = ("FINISHED", "SUCCEEDED")
 
 
-class Lab:
-    """A load of one file through a driver on YARN."""
+class YarnLab(ClusterLab):
+    """The same on YARN."""
 
-    def __init__(
-        self, folder: Path, make: Any, snowpipe: FakeSnowpipe, yarn: ScriptedYarn, set_connection: Any
-    ) -> None:
-        self.make, self.channel, self.yarn = make, snowpipe.channel(CHANNEL), yarn
-        self.shared, self.temporary = folder / "shared", folder / "tmp"
-        self.shared.mkdir()
-        self.temporary.mkdir()
-        (folder / "src" / "a").mkdir(parents=True)
-        (folder / "src" / "a" / "1.ndjson").write_text('{"ID": 1}\n{"ID": 2}\n')
-        self._set_connection = set_connection
-        self.connect(yarn_resourcemanager_webapp_address=yarn.url)
-        self.state: FileState | None = FileState(folder / "state.json")
-        self.options: dict[str, Any] = {
-            "task_id": "load",
-            "source": {"path": str(folder / "src"), "listing_path": str(folder / "listings")},
-            "channel_prefix": "p",
-            "spark_binary": str(write_submit(folder / "fake-spark-submit", yarn)),
-            "spark_conn_id": "on_yarn",
-            "work_path": str(self.shared),
-            "status_poll_interval": 0,
-        }
+    host = "yarn"
 
-    def connect(self, host: str = "yarn", **extra: Any) -> None:
-        self._set_connection(
-            "on_yarn", conn_type="spark", host=host, extra={"deploy-mode": "cluster", **extra}
-        )
-
-    def operator(self, **options: Any) -> SnowpipeStreamOperator:
-        operator: SnowpipeStreamOperator = self.make(SnowpipeStreamOperator, **{**self.options, **options})
-        return operator
-
-    def context(self) -> Any:
-        return {"ti": TaskInstance(), "task_state_store": self.state}
-
-    def execute(self, **options: Any) -> dict[str, Any]:
-        return self.operator(**options).execute(self.context())
-
-    def folders(self) -> list[Path]:
-        return list(self.shared.iterdir())
-
-    def leave(
-        self, report: RunReport | WriteReport | None = REPORT, *, committed: str | None = TARGET
-    ) -> None:
-        """What the driver commits, and the last that it writes."""
-        self.channel.committed = committed
-        if report is not None:
-            self.report_path().write_text(report.to_json())
-
-    def report_path(self) -> Path:
-        return Path(self.yarn.submissions[-1].plan["report_path"])
-
-    def kept(self) -> dict[str, Any]:
-        assert self.state is not None
-        return self.state.values()
-
-    def leftovers(self) -> list[Path]:
-        return [*self.folders(), *self.temporary.glob("snowpipe-*")]
-
-    def dies(self, monkeypatch: pytest.MonkeyPatch, what: str, *, after: bool = False) -> None:
-        """One try whose worker dies before a method of its run, or after it, and does no more."""
-        original = getattr(ClusterRun, what)
-
-        def died(*arguments: Any, **named: Any) -> Any:
-            if after:
-                original(*arguments, **named)
-            raise KilledError
-
-        with monkeypatch.context() as dying:
-            dying.setattr(ClusterRun, what, died)
-            dying.setattr(ClusterRun, "remove", lambda _: None)
-            with pytest.raises(KilledError):
-                self.execute()
+    @property
+    def yarn(self) -> ScriptedYarn:
+        found: ScriptedYarn = self.cluster
+        return found
 
 
 @pytest.fixture
@@ -133,8 +56,8 @@ def yarn():
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch, make, snowpipe, yarn, set_connection):
-    lab = Lab(tmp_path, make, snowpipe, yarn, set_connection)
-    monkeypatch.setattr(tempfile, "tempdir", str(lab.temporary))
+    lab = YarnLab(tmp_path, make, snowpipe, yarn, set_connection, monkeypatch)
+    lab.connect(yarn_resourcemanager_webapp_address=yarn.url)
     return lab
 
 
@@ -245,8 +168,8 @@ class TestRefusedBeforeSubmission:
         ("change", "options", "says"),
         [
             ({}, {}, "yarn_resourcemanager_webapp_address"),
-            ({"host": "spark://master:7077"}, {}, "only YARN"),
-            ({"host": "local[2]"}, {}, "only YARN"),
+            ({"host": "spark://master:7077"}, {}, "only YARN and Kubernetes"),
+            ({"host": "local[2]"}, {}, "only YARN and Kubernetes"),
             (None, {"work_path": None}, "work_path"),
             (None, {"work_path": "/no/such/folder"}, "work_path"),
             (None, {"conf": {"spark.yarn.submit.waitAppCompletion": "true"}}, "drop it"),
@@ -594,12 +517,12 @@ class TestKill:
 
 
 class TestDeferral:
-    def deferred(self, lab: Lab, **options: Any) -> TaskDeferred:
+    def deferred(self, lab: YarnLab, **options: Any) -> TaskDeferred:
         with pytest.raises(TaskDeferred) as deferred:
             lab.execute(deferrable=True, **options)
         return deferred.value
 
-    def resumed(self, lab: Lab, deferral: TaskDeferred, status: str = "ended") -> dict[str, Any]:
+    def resumed(self, lab: YarnLab, deferral: TaskDeferred, status: str = "ended") -> dict[str, Any]:
         kwargs = {"event": {"status": status, "message": "away"}, **(deferral.kwargs or {})}
         value: dict[str, Any] = lab.operator(deferrable=True).resume_execution(
             deferral.method_name, json.loads(json.dumps(kwargs)), lab.context()

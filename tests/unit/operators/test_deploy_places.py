@@ -6,7 +6,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +99,8 @@ def test_yarn_gets_our_code_its_queue_and_its_own_python(submit, tmp_path):
     }
 
 
-@pytest.mark.skipif(find_spec("kubernetes") is not None, reason="Airflow's Kubernetes provider may be there")
-def test_kubernetes_without_airflows_provider_is_refused_with_the_remedy(submit):
+def test_kubernetes_without_airflows_provider_is_refused_with_the_remedy(submit, monkeypatch):
+    monkeypatch.delattr(spark_submit, "kube_client", raising=False)
     with pytest.raises(ConfigurationError, match=r"'cluster'.*install"):
         submit("k8s://https://10.0.0.1:6443")
 

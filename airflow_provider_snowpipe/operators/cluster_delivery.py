@@ -1,0 +1,405 @@
+"""How a driver on a cluster gets its plan, our code and its credentials: on YARN, and on Kubernetes.
+
+Submitting, following and stopping are the same on both, in ``cluster_job``.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_provider_snowpipe.hooks.kubernetes import SECRET_KEY, SECRET_LABEL, KubernetesPods
+from airflow_provider_snowpipe.hooks.yarn import APPLICATION_ID
+from airflow_provider_snowpipe.operators.storage import storage_path
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.triggers.application import spark_master
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    from airflow_provider_snowpipe.operators.cluster_job import ClusterPlace, ClusterSettings
+    from airflow_provider_snowpipe.triggers.application import Application
+
+SECRET_VARIABLE = "SNOWPIPE_SECRET"  # noqa: S105  a variable's name
+"""Of the driver's environment."""
+NEW_SECRET = "create"  # noqa: S105  a word of the operator's
+"""As ``driver_secret``: one is made for each submission, and removed afterwards."""
+PLAN_NAME = "snowpipe-plan.json"
+JOB_NAME = "snowpipe-job.py"
+_PACKAGE = "airflow_provider_snowpipe"
+
+
+class Delivery(Protocol):
+    """What one submission brings to its driver, and removes afterwards."""
+
+    def check(self, conf: Mapping[str, str], properties: str) -> None:
+        """Refuse what would fail on the cluster.
+
+        :param conf: the Spark settings of the operator
+        :param properties: what the author's properties file says
+        :raises ConfigurationError: with the remedy
+        """
+
+    @property
+    def job(self) -> str:
+        """The application as ``spark-submit`` gets it."""
+
+    def put_job(self, application: str) -> None:
+        """Put the job where :attr:`job` is, if it is not there."""
+
+    def put(self, file: Path) -> str:
+        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it."""
+
+    def write_plan(self, text: str) -> str:
+        """Write the plan; the application's argument."""
+
+    def write_secrets(self, text: str) -> None:
+        """Put the credentials where the driver, and nobody else, takes them."""
+
+    def complete(self, hook: SparkSubmitHook) -> None:
+        """Add the settings of the submission to those of the author."""
+
+    def submitted(self, line: str) -> str | None:
+        """The application's id, where a line of ``spark-submit`` says that the cluster has it."""
+
+    def remove(self, application: Application | None) -> None:
+        """Remove what of the submission is left on the cluster.
+
+        :param application: what became of it, None where nobody knows
+        """
+
+
+def delivery_of(settings: ClusterSettings, place: ClusterPlace) -> Delivery:
+    """The delivery of a submission to the cluster of its Spark connection.
+
+    :param settings: the task's
+    :param place: the submission
+    """
+    kubernetes = "k8s" in spark_master(settings.conn_id)
+    return (KubernetesDelivery if kubernetes else YarnDelivery)(settings, place)
+
+
+# -- YARN ------------------------------------------------------------------------------------------------
+
+# Settings, an environment and files reach every executor in the application's archive of its configuration,
+# and YARN shows a container's environment beside its logs (launch_container.sh). The application's file comes
+# to the driver's container only. It is brought there again for another attempt on the same machine.
+_JOB = """\
+import contextlib
+import os
+import sys
+
+with contextlib.suppress(OSError):
+    os.unlink(os.path.realpath(__file__))
+os.environ[{variable!r}] = {secret!r}
+from airflow_provider_snowpipe.spark.driver.job import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+_YARN_WAIT = "spark.yarn.submit.waitAppCompletion"
+_TAGS = "spark.yarn.tags"
+
+
+class YarnDelivery:
+    """YARN brings files of the submitting machine to the containers.
+
+    :param settings: the task's
+    :param place: the submission
+    """
+
+    def __init__(self, settings: ClusterSettings, place: ClusterPlace) -> None:
+        self._tags = (settings.task_tag, place.tag)
+        self._directory = Path(place.directory)
+
+    def check(self, conf: Mapping[str, str], properties: str) -> None:
+        """Refuse what would fail on the cluster.
+
+        :param conf: the Spark settings of the operator
+        :param properties: what the author's properties file says
+        :raises ConfigurationError: with the remedy
+        """
+        _check_wait(conf, _YARN_WAIT)
+
+    @property
+    def job(self) -> str:
+        """The application as ``spark-submit`` gets it."""
+        return str(self._directory / JOB_NAME)
+
+    def put_job(self, application: str) -> None:
+        """Put the job there, unless the one with the credentials is.
+
+        :param application: the job's file
+        """
+        if not Path(self.job).exists():
+            shutil.copyfile(application, self.job)
+
+    def put(self, file: Path) -> str:
+        """The file's path: ``spark-submit`` uploads it.
+
+        :param file: the file
+        """
+        return str(file)
+
+    def write_plan(self, text: str) -> str:
+        """Write the plan, which YARN brings into the driver's directory; the application's argument.
+
+        :param text: the plan
+        """
+        (self._directory / PLAN_NAME).write_text(text, encoding="utf-8")
+        return PLAN_NAME
+
+    def write_secrets(self, text: str) -> None:
+        """Write the credentials into the application's file, which YARN brings to nobody but the driver.
+
+        :param text: the credentials
+        """
+        from airflow_provider_snowpipe.spark.credentials import write_private
+
+        write_private(_JOB.format(variable=SECRET_VARIABLE, secret=text).encode(), self.job)
+
+    def complete(self, hook: SparkSubmitHook) -> None:
+        """Add the settings of the submission to those of the author.
+
+        :param hook: the settings
+        """
+        # Its own tracking would submit again what YARN calls failed though everything is committed.
+        hook._is_yarn_cluster_mode = False
+        tags = ",".join([*filter(None, [hook._conf.get(_TAGS)]), *self._tags])
+        hook._conf = {**hook._conf, _YARN_WAIT: "false", _TAGS: tags}
+        hook._files = ",".join([*filter(None, [hook._files]), str(self._directory / PLAN_NAME)])
+
+    def submitted(self, line: str) -> str | None:
+        """The application's id, where a line of ``spark-submit`` says that YARN has it.
+
+        :param line: the line
+        """
+        # "Submitting" is said before YARN has it, and by then it may not: the tag decides.
+        found = APPLICATION_ID.search(line) if "ubmitted application" in line else None
+        return found[0] if found else None
+
+    def remove(self, application: Application | None) -> None:
+        """Nothing: YARN removes what it brought.
+
+        :param application: what became of it
+        """
+
+
+# -- Kubernetes ------------------------------------------------------------------------------------------
+
+# Options that name files of an object store have spark-submit look for them, which takes Hadoop's client of
+# that store and credentials on the worker (observed with Spark 4.2); the application's file is not looked
+# for. Before the context starts, two settings have Spark bring the archive to the executors.
+_WHOLE_JOB = """\
+import base64
+import os
+import runpy
+import sys
+import tempfile
+
+from pyspark import SparkConf, SparkContext
+
+folder = tempfile.mkdtemp(prefix="snowpipe-")
+archive, plan = os.path.join(folder, {archive!r}), os.path.join(folder, sys.argv[1])
+with open(archive, "wb") as file:
+    file.write(base64.b64decode({code!r}))
+with open(plan, "w", encoding="utf-8") as file:
+    file.write({plan!r})
+sys.path.append(archive)
+SparkContext._ensure_initialized()
+for name in ("spark.files", "spark.submit.pyFiles"):
+    given = SparkConf().get(name, "")
+    SparkContext.setSystemProperty(name, ",".join(filter(None, [given, archive])))
+sys.argv[1:] = [plan]
+runpy.run_module({module!r}, run_name="__main__")
+"""
+_KUBERNETES_WAIT = "spark.kubernetes.submission.waitAppCompletion"
+_POD_NAME = "spark.kubernetes.driver.pod.name"
+_TEMPLATE = "spark.kubernetes.driver.podTemplateFile"
+_NEEDED = (
+    ("image", ("spark.kubernetes.container.image", "spark.kubernetes.driver.container.image")),
+    (
+        "service account of the driver",
+        (
+            "spark.kubernetes.authenticate.driver.serviceAccountName",
+            "spark.kubernetes.authenticate.serviceAccountName",
+        ),
+    ),
+)
+
+
+class KubernetesDelivery:
+    """The driver's pod reads one file with job, code and plan at ``work_path``, and a secret.
+
+    :param settings: the task's
+    :param place: the submission
+    """
+
+    def __init__(self, settings: ClusterSettings, place: ClusterPlace) -> None:
+        self._settings = settings
+        self._tags = (settings.task_tag, place.tag)
+        self._name = place.tag
+        self._folder = settings.folder(place.tag)
+        root = storage_path(self._folder, None)
+        self._shared: str | None = os.path.abspath(root.path) if is_of_this_machine(root) else None
+        self._secret: str | None = None
+        self._plan = ""
+        self._archive = Path()
+
+    def check(self, conf: Mapping[str, str], properties: str) -> None:
+        """Refuse what would fail on the cluster.
+
+        :param conf: the Spark settings of the operator
+        :param properties: what the author's properties file says
+        :raises ConfigurationError: with the remedy
+        """
+        _check_wait(conf, _KUBERNETES_WAIT)
+        if _POD_NAME in conf:
+            raise ConfigurationError(
+                f"conf {_POD_NAME!r} is {conf[_POD_NAME]!r}: drop it, each submission names its own pod, by "
+                "which a retry finds it"
+            )
+        if not self._settings.namespace:
+            raise ConfigurationError(
+                "nothing says in which namespace of Kubernetes the driver runs: add 'namespace' to the extra "
+                f"of the Spark connection {self._settings.conn_id!r}, or give conf "
+                "'spark.kubernetes.namespace'. Nothing was submitted"
+            )
+        for what, names in _NEEDED:
+            if not any(name in conf or name in properties for name in (*names, _TEMPLATE)):
+                raise ConfigurationError(
+                    f"nothing says which {what} Kubernetes is to use: give conf {names[0]!r}. Nothing was "
+                    "submitted"
+                )
+        secret = self._settings.driver_secret
+        if secret and secret != NEW_SECRET and not all(secret.partition(":")):
+            raise ConfigurationError(
+                f"driver_secret is {secret!r}: give 'name:key' of a secret in the namespace, or "
+                f"{NEW_SECRET!r}"
+            )
+
+    @property
+    def job(self) -> str:
+        """The application as ``spark-submit`` gets it."""
+        # Without the scheme "local", the driver's machine, spark-submit would upload it.
+        folder = f"local://{self._shared}" if self._shared else hadoop_address(self._folder)
+        return f"{folder}/{JOB_NAME}"
+
+    def put_job(self, application: str) -> None:
+        """Put job, code and plan into the submission's folder, in one file.
+
+        :param application: the job's file
+        """
+        parts = Path(application).with_suffix("").parts
+        module = ".".join(parts[len(parts) - parts[::-1].index(_PACKAGE) - 1 :])
+        code = base64.b64encode(self._archive.read_bytes()).decode()
+        text = _WHOLE_JOB.format(archive=self._archive.name, code=code, plan=self._plan, module=module)
+        storage_path(f"{self._folder}/{JOB_NAME}", None).write_text(text)
+
+    def put(self, file: Path) -> str:
+        """Nothing for Spark: the job brings the archive.
+
+        :param file: the archive
+        """
+        self._archive = file
+        return ""
+
+    def write_plan(self, text: str) -> str:
+        """Keep the plan for the job's file; the application's argument, as which the job writes it.
+
+        :param text: the plan
+        """
+        self._plan = text
+        return PLAN_NAME
+
+    def write_secrets(self, text: str) -> None:
+        """Make the driver's secret, unless the author named one.
+
+        :param text: the credentials
+        :raises ConfigurationError: if the author has neither named one nor allowed to make one
+        """
+        self._secret = self._settings.driver_secret
+        if not self._secret:
+            raise ConfigurationError(
+                "nothing says which secret of Kubernetes has the driver's credentials: give "
+                "driver_secret='name:key' of one in the namespace, or driver_secret='create' where Airflow "
+                "may make and remove one for each submission. Nothing was submitted"
+            )
+        if self._secret == NEW_SECRET:
+            self._secret = f"{self._name}:{SECRET_KEY}"
+            self._pods().create_secret(self._name, text)
+
+    def complete(self, hook: SparkSubmitHook) -> None:
+        """Add the settings of the submission to those of the author.
+
+        :param hook: the settings
+        """
+        # Its own tracking would submit again what Kubernetes calls failed though everything is committed.
+        hook._track_driver_via_k8s_api = False
+        labels = dict.fromkeys(self._tags, "true")
+        if self._secret and self._settings.driver_secret == NEW_SECRET:
+            labels[SECRET_LABEL] = self._name
+        own = {f"spark.kubernetes.driver.label.{name}": value for name, value in labels.items()}
+        own |= {_KUBERNETES_WAIT: "false", _POD_NAME: f"{self._name}-driver"}
+        if self._secret:
+            own[f"spark.kubernetes.driver.secretKeyRef.{SECRET_VARIABLE}"] = self._secret
+        hook._conf = {**hook._conf, **own}
+
+    def submitted(self, line: str) -> str | None:
+        """Nothing: the pod has the name that the submission gave it.
+
+        :param line: of ``spark-submit``
+        """
+        return None
+
+    def remove(self, application: Application | None) -> None:
+        """Remove the secret that was made for the driver, and a pod that has done its work.
+
+        One that failed is left, for its log.
+
+        :param application: what became of it, None where nobody knows
+        :raises SnowpipeError: if something stays
+        """
+        if self._settings.driver_secret == NEW_SECRET:
+            self._pods().delete_secret(self._name)
+        if application is not None and application.has_succeeded:
+            self._pods().kill(application.id)
+
+    def _pods(self) -> KubernetesPods:
+        return KubernetesPods(self._settings.namespace)
+
+
+def _check_wait(conf: Mapping[str, str], name: str) -> None:
+    if conf.get(name, "false").strip().lower() != "false":
+        raise ConfigurationError(
+            f"conf {name!r} is {conf[name]!r}: drop it, the task follows the application without the "
+            "submitting process"
+        )
+
+
+def hadoop_address(address: str) -> str:
+    """The address by which Hadoop knows what Airflow's object storage reads.
+
+    :param address: a path, or a URL, whose connection (``s3://conn@bucket``) is Airflow's matter
+    """
+    scheme, mark, rest = address.partition("://")
+    if not mark:
+        return os.path.abspath(address)
+    authority, slash, path = rest.partition("/")
+    if scheme in ("s3", "s3n", "gs", "gcs"):
+        authority = authority.rpartition("@")[2]
+    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{authority}{slash}{path}"
+
+
+_HADOOP_SCHEMES = {"s3": "s3a", "s3n": "s3a", "gcs": "gs"}
+
+
+def is_of_this_machine(path: Any) -> bool:
+    """True for a path of a file system that is mounted here.
+
+    :param path: as ``storage_path`` makes it
+    """
+    return path.protocol in ("file", "local", "")

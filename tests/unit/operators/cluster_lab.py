@@ -1,0 +1,111 @@
+"""A load of one file through a driver on a cluster, which a script stands in for."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.submit.write_plan import WriteReport
+from tests.fake_snowpipe import FakeSnowpipe, KilledError
+from tests.scripted_yarn import write_submit
+from tests.stream_worker import FileState, TaskInstance
+
+CHANNEL, TARGET = "p_src_a", "1.ndjson:2"
+REPORT = RunReport("app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 2, 50, 0, True),), 1.5)
+PASSING = replace(REPORT, error="service away", error_type="RetriesExhaustedError")
+LASTING = replace(REPORT, error="3 row(s) skipped", error_type="RowsRejectedError")
+
+
+class ClusterLab:
+    """A load of one file through a driver on a cluster.
+
+    What differs by the kind of cluster: its connection, and options of the operator.
+    """
+
+    host = ""
+
+    def __init__(
+        self,
+        folder: Path,
+        make: Any,
+        snowpipe: FakeSnowpipe,
+        cluster: Any,
+        set_connection: Any,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        self.make, self.channel, self.cluster = make, snowpipe.channel(CHANNEL), cluster
+        self.shared, self.temporary = folder / "shared", folder / "tmp"
+        self.shared.mkdir()
+        self.temporary.mkdir()
+        (folder / "src" / "a").mkdir(parents=True)
+        (folder / "src" / "a" / "1.ndjson").write_text('{"ID": 1}\n{"ID": 2}\n')
+        monkeypatch.setattr(tempfile, "tempdir", str(self.temporary))
+        self._set_connection = set_connection
+        self.state: FileState | None = FileState(folder / "state.json")
+        self.options: dict[str, Any] = {
+            "task_id": "load",
+            "source": {"path": str(folder / "src"), "listing_path": str(folder / "listings")},
+            "channel_prefix": "p",
+            "spark_binary": str(write_submit(folder / "fake-spark-submit", cluster)),
+            "spark_conn_id": "cluster",
+            "work_path": str(self.shared),
+            "status_poll_interval": 0,
+        }
+
+    def connect(self, host: str = "", **extra: Any) -> None:
+        self._set_connection(
+            "cluster", conn_type="spark", host=host or self.host, extra={"deploy-mode": "cluster", **extra}
+        )
+
+    def operator(self, **options: Any) -> SnowpipeStreamOperator:
+        operator: SnowpipeStreamOperator = self.make(SnowpipeStreamOperator, **{**self.options, **options})
+        return operator
+
+    def context(self) -> Any:
+        return {"ti": TaskInstance(), "task_state_store": self.state}
+
+    def execute(self, **options: Any) -> dict[str, Any]:
+        return self.operator(**options).execute(self.context())
+
+    def folders(self) -> list[Path]:
+        return list(self.shared.iterdir())
+
+    def leave(
+        self, report: RunReport | WriteReport | None = REPORT, *, committed: str | None = TARGET
+    ) -> None:
+        """What the driver commits, and the last that it writes."""
+        self.channel.committed = committed
+        if report is not None:
+            self.report_path().write_text(report.to_json())
+
+    def report_path(self) -> Path:
+        return Path(self.cluster.submissions[-1].plan["report_path"])
+
+    def kept(self) -> dict[str, Any]:
+        assert self.state is not None
+        return self.state.values()
+
+    def leftovers(self) -> list[Path]:
+        return [*self.folders(), *self.temporary.glob("snowpipe-*")]
+
+    def dies(self, monkeypatch: pytest.MonkeyPatch, what: str, *, after: bool = False) -> None:
+        """One try whose worker dies before a method of its run, or after it, and does no more."""
+        original = getattr(ClusterRun, what)
+
+        def died(*arguments: Any, **named: Any) -> Any:
+            if after:
+                original(*arguments, **named)
+            raise KilledError
+
+        with monkeypatch.context() as dying:
+            dying.setattr(ClusterRun, what, died)
+            dying.setattr(ClusterRun, "remove", lambda _: None)
+            with pytest.raises(KilledError):
+                self.execute()

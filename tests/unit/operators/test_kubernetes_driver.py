@@ -1,0 +1,549 @@
+"""A driver on Kubernetes: submitted once whatever dies, followed, stopped, and judged by what is committed.
+
+A scripted API server stands in for Kubernetes, behind the client of Airflow's own provider where that is
+installed, else behind the same client of Kubernetes. What it shares with a driver on YARN, the tests of that
+one prove.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_provider_snowpipe.operators import cluster_job
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
+from airflow_provider_snowpipe.operators.cluster_job import ClusterPlace, ClusterRun
+from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
+from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite, WritePlan, WriteReport
+from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
+from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
+from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
+from tests.airflow_version import AIRFLOW
+from tests.fake_snowpipe import PAT
+from tests.scripted_kubernetes import (
+    KUBE_CLIENT,
+    ScriptedKubernetes,
+    plan_in,
+    scripted_kubernetes,
+    use_kubernetes,
+)
+from tests.unit.operators.cluster_lab import CHANNEL, LASTING, PASSING, REPORT, TARGET, ClusterLab
+
+if find_spec("kubernetes") is None:
+    pytest.skip("the client of Kubernetes is not installed", allow_module_level=True)
+
+keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
+CONF = {
+    "spark.kubernetes.container.image": "registry/spark:4.2.0",
+    "spark.kubernetes.authenticate.driver.serviceAccountName": "snowpipe-driver",
+}
+KILLED = {
+    "phase": "Failed",
+    "containerStatuses": [
+        {
+            "name": "spark-kubernetes-driver",
+            "image": "i",
+            "imageID": "i",
+            "ready": False,
+            "restartCount": 0,
+            "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+        }
+    ],
+}
+NO_IMAGE = {
+    "phase": "Pending",
+    "containerStatuses": [
+        {
+            **KILLED["containerStatuses"][0],  # type: ignore[dict-item]
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},
+        }
+    ],
+}
+
+
+class KubernetesLab(ClusterLab):
+    """The same on Kubernetes."""
+
+    host = "k8s://https://10.0.0.1:6443"
+
+    @property
+    def kubernetes(self) -> ScriptedKubernetes:
+        found: ScriptedKubernetes = self.cluster
+        return found
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch, make, snowpipe, set_connection):
+    with scripted_kubernetes() as cluster:
+        lab = KubernetesLab(tmp_path, make, snowpipe, cluster, set_connection, monkeypatch)
+        lab.connect(namespace="loads")
+        lab.options |= {"conf": CONF, "driver_secret": "snowflake:credentials"}
+        use_kubernetes(cluster, tmp_path, monkeypatch)
+        yield lab
+
+
+def test_a_load_is_submitted_followed_and_reported(lab, capsys):
+    lab.kubernetes.play(NO_IMAGE, "Pending", "Running", lab.leave, "Succeeded")
+
+    value = lab.execute()
+
+    assert value["rows"] == 2
+    assert value["channels"][CHANNEL]["to"] == TARGET
+    assert len(lab.kubernetes.submissions) == 1
+    assert lab.kept() == {}
+    assert lab.leftovers() == []
+    assert lab.kubernetes.pods == {}
+    assert "ImagePullBackOff, no such image" in capsys.readouterr().out
+
+
+def test_the_command(lab):
+    lab.kubernetes.play(lab.leave, "Succeeded")
+    lab.execute(conf={**CONF, "spark.x": "y"}, py_files="local:///x/mine.zip", executor_cores=2)
+
+    (one,) = lab.kubernetes.submissions
+    tag = Path(one.plan["report_path"]).parent.name
+    task = tag.rpartition("-")[0]
+    folder = lab.shared / tag
+    assert one.argv == [
+        *("--master", lab.host),
+        *("--conf", "spark.log.level=WARN"),
+        *("--conf", "spark.kubernetes.container.image=registry/spark:4.2.0"),
+        *("--conf", "spark.kubernetes.authenticate.driver.serviceAccountName=snowpipe-driver"),
+        *("--conf", "spark.x=y"),
+        *("--conf", f"spark.kubernetes.driver.label.{task}=true"),
+        *("--conf", f"spark.kubernetes.driver.label.{tag}=true"),
+        *("--conf", "spark.kubernetes.submission.waitAppCompletion=false"),
+        *("--conf", f"spark.kubernetes.driver.pod.name={tag}-driver"),
+        *("--conf", "spark.kubernetes.driver.secretKeyRef.SNOWPIPE_SECRET=snowflake:credentials"),
+        *("--conf", "spark.kubernetes.namespace=loads"),
+        *("--py-files", "local:///x/mine.zip"),
+        *("--executor-cores", "2"),
+        *("--name", "snowpipe.d.load.manual__1"),
+        *("--deploy-mode", "cluster"),
+        f"local://{folder}/snowpipe-job.py",
+        "snowpipe-plan.json",
+    ]
+    assert "'airflow_provider_snowpipe.spark.driver.job'" in one.job
+    assert one.plan["credentials_variable"] == "SNOWPIPE_SECRET"
+
+
+def test_an_object_store_brings_one_file_with_all(lab):
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+
+    def leave() -> None:
+        (one,) = lab.kubernetes.submissions
+        lab.channel.committed = TARGET
+        job = one.argv[-2].removeprefix("memory:/")
+        folder = job.rpartition("/")[0]
+        assert plan_in(store.cat(job).decode())["report_path"] == f"memory:/{folder}/report.json"
+        store.pipe(f"{folder}/report.json", REPORT.to_json().encode())
+
+    lab.kubernetes.play("Running", leave, "Succeeded")
+
+    assert lab.execute(work_path="memory://loads/")["rows"] == 2
+    (one,) = lab.kubernetes.submissions
+    assert one.argv[-2].startswith("memory://loads/snowpipe-")
+    assert not {"--files", "--py-files"} & set(one.argv)
+    assert store.find("/loads") == []
+
+
+class TestSecret:
+    def test_one_of_the_authors_is_named_and_left(self, lab):
+        lab.kubernetes.secrets["snowflake"] = {}
+        lab.kubernetes.play(lab.leave, "Succeeded")
+        lab.execute()
+
+        assert lab.kubernetes.made == []
+        assert "snowflake" in lab.kubernetes.secrets
+        assert not [one for one in lab.kubernetes.requests if "secrets" in one]
+
+    def test_the_manifest_of_one_that_is_made_and_its_end(self, lab, monkeypatch):
+        from kubernetes.client import ApiClient, V1Secret
+
+        lab.kubernetes.play(lambda: _has_secret(lab), lab.leave, "Succeeded")
+        lab.execute(driver_secret="create")
+
+        (made,) = lab.kubernetes.made
+        name = Path(lab.kubernetes.submissions[0].plan["report_path"]).parent.name
+        assert made == {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "immutable": True,
+            "metadata": {
+                "name": name,
+                "namespace": "loads",
+                "labels": {"app.kubernetes.io/managed-by": "airflow-provider-snowpipe"},
+            },
+            "data": {"credentials": made["data"]["credentials"]},
+        }
+        known = ApiClient()._ApiClient__deserialize(made, V1Secret)
+        assert ApiClient().sanitize_for_serialization(known) == made
+        monkeypatch.setenv("X", base64.b64decode(made["data"]["credentials"]).decode())
+        assert read_credentials_variable("X")[0] == ProgrammaticAccessToken(PAT)
+        settings = lab.kubernetes.submissions[0].settings
+        assert settings["spark.kubernetes.driver.secretKeyRef.SNOWPIPE_SECRET"] == f"{name}:credentials"
+        assert settings["spark.kubernetes.driver.label.snowpipe-secret"] == name
+        assert lab.kubernetes.secrets == {}
+
+    def test_its_value_is_shown_nowhere(self, lab, capsys, caplog):
+        lab.kubernetes.play("Running", lab.leave, "Succeeded")
+        with caplog.at_level(logging.DEBUG):
+            lab.execute(driver_secret="create", verbose=True)
+
+        (one,) = lab.kubernetes.submissions
+        (made,) = lab.kubernetes.made
+        encoded = made["data"]["credentials"]
+        environment = {name: one.environment[name] for name in one.environment if "AIRFLOW_CONN" not in name}
+        shown = json.dumps([one.argv, environment, one.plan, one.job]) + "".join(capsys.readouterr())
+        for secret in (PAT, encoded, base64.b64decode(encoded).decode()):
+            assert secret not in shown + caplog.text
+
+    def test_the_load_of_a_job_without_secrets_makes_none(self, lab):
+        options = {name: lab.options[name] for name in ("spark_binary", "spark_conn_id", "work_path", "conf")}
+        operator = SnowpipeBulkLoadOperator(
+            driver_secret="create",
+            task_id="bulk",
+            source={"table": "t"},
+            table="T",
+            stage="@S",
+            status_poll_interval=0,
+            **options,
+        )
+
+        def leave() -> None:
+            plan = lab.kubernetes.submissions[-1].plan
+            lab.leave(WriteReport(plan["application"], plan["folder"], plan["attempt"]), committed=None)
+
+        lab.kubernetes.play("Running", leave, "Succeeded")
+        with operator.writing(lab.context(), lambda *place: WritePlan(*place, rows=RowsToWrite(table="t"))):
+            settings = lab.kubernetes.submissions[0].settings
+        assert "'airflow_provider_snowpipe.spark.bulk.job'" in lab.kubernetes.submissions[0].job
+        assert not [name for name in settings if "secret" in name]
+        assert lab.leftovers() == []
+
+    @keeps_state
+    def test_that_of_a_worker_that_died_is_removed_by_the_next_try(self, lab, monkeypatch):
+        lab.options["driver_secret"] = "create"
+        lab.dies(monkeypatch, "submit")
+        assert len(lab.kubernetes.secrets) == 1
+        lab.kubernetes.play(lab.leave, "Succeeded")
+
+        assert lab.execute()["rows"] == 2
+        assert lab.kubernetes.secrets == {}
+
+    def test_that_of_a_forgotten_try_is_swept(self, lab, monkeypatch):
+        lab.options["driver_secret"] = "create"
+        lab.dies(monkeypatch, "submit")
+        lab.state = None
+        lab.kubernetes.play(lab.leave, "Succeeded")
+
+        lab.execute()
+        assert lab.kubernetes.secrets == {}
+        assert lab.folders() == []
+
+    def test_one_that_airflow_may_not_make_is_refused_before_submission(self, lab):
+        lab.kubernetes.forbidden = "POST secrets"
+
+        with pytest.raises(AirflowFailException, match="create secrets") as refused:
+            lab.execute(driver_secret="create")
+        assert PAT not in str(refused.value)
+        assert lab.kubernetes.submissions == []
+        assert lab.leftovers() == []
+
+
+def _has_secret(lab: KubernetesLab) -> None:
+    assert len(lab.kubernetes.secrets) == 1
+
+
+class TestRefusedBeforeSubmission:
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"conf": {}}, "image"),
+            ({"conf": {"spark.kubernetes.container.image": "i"}}, "serviceAccountName"),
+            ({"work_path": None}, "work_path"),
+            ({"work_path": "/no/such/folder"}, "work_path"),
+            ({"driver_secret": None}, "driver_secret="),
+            ({"driver_secret": "snowflake"}, "name:key"),
+            ({"conf": {**CONF, "spark.kubernetes.submission.waitAppCompletion": "true"}}, "drop it"),
+            ({"conf": {**CONF, "spark.kubernetes.driver.pod.name": "mine"}}, "drop it"),
+            ({"conf": {**CONF, "spark.kubernetes.namespace": "others"}}, "403.*'others'|'others'.*403"),
+        ],
+    )
+    def test_what_would_fail_later(self, lab, options, says):
+        with pytest.raises(AirflowFailException, match=says):
+            lab.execute(**options)
+        assert lab.kubernetes.submissions == []
+        assert lab.leftovers() == []
+
+    def test_a_connection_without_a_namespace(self, lab):
+        lab.connect()
+
+        with pytest.raises(AirflowFailException, match="namespace"):
+            lab.execute()
+        assert lab.kubernetes.submissions == []
+
+    def test_a_missing_provider(self, lab, monkeypatch):
+        monkeypatch.setitem(sys.modules, KUBE_CLIENT, None)
+
+        with pytest.raises(AirflowFailException, match=r"\[kubernetes\]"):
+            lab.execute()
+        assert lab.kubernetes.submissions == []
+
+    def test_an_airflow_that_knows_no_cluster(self, lab, monkeypatch, tmp_path):
+        monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(tmp_path / "none"))
+
+        with pytest.raises(AirflowFailException, match="config_file"):
+            lab.execute()
+
+    def test_settings_may_be_in_a_properties_file_or_a_pod_template(self, lab, tmp_path):
+        file = tmp_path / "spark.properties"
+        file.write_text("".join(f"{name} {value}\n" for name, value in CONF.items()))
+        lab.kubernetes.play(lab.leave, "Succeeded")
+
+        assert lab.execute(conf={}, properties_file=str(file))["rows"] == 2
+        template = {"spark.kubernetes.driver.podTemplateFile": "/t.yaml"}
+        lab.channel.committed = None
+        lab.kubernetes.play(lab.leave, "Succeeded")
+        assert lab.execute(conf=template)["rows"] == 2
+
+
+class TestEnds:
+    """What Kubernetes says of the end, the driver's report, and what is committed; the latter two decide."""
+
+    @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
+    def test_a_good_report_of_committed_rows_is_a_success(self, lab, capsys, end):
+        ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
+        lab.kubernetes.play("Running", lab.leave, *ends)
+
+        assert lab.execute()["rows"] == 2
+        assert ("which counts" in capsys.readouterr().out) == (end != "Succeeded")
+        assert lab.leftovers() == []
+
+    @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
+    def test_everything_committed_without_a_report_is_a_success_that_says_so(self, lab, capsys, end):
+        ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
+        lab.kubernetes.play("Running", lambda: lab.leave(None), *ends)
+
+        assert lab.execute()["channels"][CHANNEL]["to"] == TARGET
+        assert "left no report, and all of the source is committed" in capsys.readouterr().out
+
+    def test_a_pod_that_vanished_with_rows_missing_is_a_failure(self, lab):
+        lab.kubernetes.play("Running", lambda: lab.leave(None, committed=None), lab.kubernetes.vanish)
+
+        with pytest.raises(AirflowException, match="NotFound"):
+            lab.execute()
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+    def test_a_success_with_a_channel_behind_is_a_failure(self, lab):
+        lab.kubernetes.play("Running", lambda: lab.leave(committed="1.ndjson:1"), "Succeeded")
+
+        with pytest.raises(AirflowException, match="CommitTimeoutError"):
+            lab.execute()
+
+    @pytest.mark.parametrize(("report", "permanent"), [(PASSING, False), (LASTING, True)])
+    def test_a_driver_that_failed_says_why_in_its_report(self, lab, report, permanent):
+        lab.kubernetes.play("Running", lambda: lab.leave(report, committed=None), "Failed")
+
+        with pytest.raises(AirflowException, match=report.error_type) as failed:
+            lab.execute()
+        assert isinstance(failed.value, AirflowFailException) == permanent
+
+    def test_one_that_could_not_write_it_says_why_in_its_log(self, lab):
+        lab.kubernetes.log = "INFO x\nsnowpipe error: ConfigurationError: no such variable\n"
+        lab.kubernetes.play("Running", "Failed")
+
+        with pytest.raises(AirflowFailException, match="no such variable"):
+            lab.execute()
+
+    def test_one_that_was_killed_says_why_and_leaves_its_pod_for_the_log(self, lab):
+        lab.kubernetes.play("Running", KILLED)
+
+        with pytest.raises(AirflowException, match=r"OOMKilled.*kubectl logs -n loads snowpipe-"):
+            lab.execute()
+        assert len(lab.kubernetes.pods) == 1
+
+
+class TestAnotherTry:
+    """Nothing is submitted twice, wherever a worker died."""
+
+    @keeps_state
+    @pytest.mark.parametrize("step", ["_keep", "follow"])
+    def test_after_submission(self, lab, monkeypatch, capsys, step):
+        lab.dies(monkeypatch, step)
+        lab.kubernetes.play("Running", lab.leave, "Succeeded")
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.kubernetes.submissions) == 1
+        assert "nothing is submitted" in capsys.readouterr().out
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+    def test_where_airflow_keeps_no_state_the_running_one_is_found(self, lab, monkeypatch):
+        lab.state = None
+        lab.dies(monkeypatch, "follow")
+        lab.kubernetes.play(lab.leave, "Succeeded")
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.kubernetes.submissions) == 1
+
+    @keeps_state
+    def test_a_new_one_resumes_after_one_that_failed(self, lab, monkeypatch):
+        lab.kubernetes.play(lambda: lab.leave(PASSING, committed=None), "Failed")
+        lab.dies(monkeypatch, "follow", after=True)
+        lab.kubernetes.play(lab.leave, "Succeeded")
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.kubernetes.submissions) == 2
+
+    def test_a_submission_that_failed_is_told(self, lab):
+        lab.kubernetes.takes, lab.kubernetes.submit_code = False, 1
+
+        with pytest.raises(AirflowException, match="nothing was taken"):
+            lab.execute()
+        assert lab.leftovers() == []
+
+    def test_one_that_went_to_another_cluster_is_told(self, lab):
+        lab.kubernetes.takes = False
+
+        with pytest.raises(AirflowException, match="kubernetes_executor"):
+            lab.execute()
+
+    def test_an_id_of_kubernetes_is_kept(self):
+        kept = {"tag": "snowpipe-0123456789abcdef-01234567", "host": "h", "directory": "/"}
+
+        assert ClusterPlace.of({**kept, "application_id": "loads:snowpipe-x-driver"}) is not None
+        assert ClusterPlace.of({**kept, "application_id": "loads:../x"}) is None
+
+    def test_an_api_that_is_away_ends_the_try_and_not_the_driver(self, lab, monkeypatch):
+        lab.kubernetes.play(503, "Running", 500)
+        with monkeypatch.context() as impatient:
+            impatient.setattr(cluster_job, "UNREACHABLE_SECONDS", 0.0)
+            with pytest.raises(RetriesExhaustedError, match="503"):
+                lab.execute()
+        assert lab.kubernetes.killed == []
+        lab.kubernetes.play(lab.leave, "Succeeded")
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.kubernetes.submissions) == 1
+
+
+class TestKill:
+    @pytest.mark.parametrize("secret", ["create", "snowflake:credentials"])
+    def test_while_it_runs(self, lab, secret):
+        operator = lab.operator(driver_secret=secret)
+        lab.kubernetes.play("Running", "Running")
+        look = ClusterRun.follow
+
+        def killed(run: ClusterRun) -> None:
+            operator.on_kill()
+            look(run)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ClusterRun, "follow", killed)
+            with pytest.raises(AirflowException, match="killed"):
+                operator.execute(lab.context())
+        assert len(lab.kubernetes.killed) == 1
+        assert lab.kubernetes.secrets == {}
+        assert lab.kept() == {}
+        assert lab.leftovers() == []
+
+
+class TestDeferral:
+    def deferred(self, lab: KubernetesLab, **options: Any) -> TaskDeferred:
+        with pytest.raises(TaskDeferred) as deferred:
+            lab.execute(deferrable=True, **options)
+        return deferred.value
+
+    def test_gives_the_worker_back_while_rows_move(self, lab):
+        deferral = self.deferred(lab)
+        trigger = deferral.trigger
+        assert isinstance(trigger, SnowpipeApplicationTrigger)
+        assert trigger.application_id == f"loads:{next(iter(lab.kubernetes.pods))}"
+        assert PAT not in json.dumps(trigger.serialize()) + json.dumps(deferral.kwargs)
+        assert list(lab.temporary.iterdir()) == []
+
+        lab.kubernetes.play(lab.leave, "Succeeded")
+        kwargs = {"event": {"status": "ended", "message": ""}, **(deferral.kwargs or {})}
+        value = lab.operator(deferrable=True).resume_execution(
+            deferral.method_name, json.loads(json.dumps(kwargs)), lab.context()
+        )
+        assert value["rows"] == 2
+        assert lab.leftovers() == []
+
+
+class TestTrigger:
+    """What follows the pod while no worker does."""
+
+    @pytest.fixture
+    def follow(self, lab):
+        lab.kubernetes.add("x-driver", {})
+
+        def make(**options: Any) -> SnowpipeApplicationTrigger:
+            arguments = {"application_id": "loads:x-driver", "spark_conn_id": "cluster", "poll_interval": 0}
+            return SnowpipeApplicationTrigger(**{**arguments, **options})
+
+        return make
+
+    @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
+    def test_one_event_at_the_end_however_it_ends(self, lab, follow, end):
+        ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
+        lab.kubernetes.play("Pending", 503, "Running", "Unknown", "Running", *ends)
+
+        assert _event(follow())["status"] == "ended"
+
+    @pytest.mark.parametrize("status", [403, 503])
+    def test_an_api_that_does_not_answer_is_told(self, lab, follow, status):
+        lab.kubernetes.play("Running", status)
+
+        found = _event(follow(unreachable_seconds=0))
+
+        assert found["status"] == "lost"
+        assert str(status) in found["message"]
+        assert lab.kubernetes.killed == []
+
+    def test_a_task_that_is_cleared_takes_pod_and_secret_away(self, lab, follow):
+        lab.kubernetes.add("y-driver", {"snowpipe-secret": "y"})
+        lab.kubernetes.secrets |= {"y": {}, "snowflake": {}}
+
+        asyncio.run(follow(application_id="loads:y-driver").on_kill())
+        asyncio.run(follow().on_kill())
+
+        assert lab.kubernetes.killed == ["y-driver", "x-driver"]
+        assert list(lab.kubernetes.secrets) == ["snowflake"]
+
+    def test_the_event_loop_goes_on_while_the_api_thinks(self, lab, follow):
+        went_on = threading.Event()
+        found: list[bool] = []
+        lab.kubernetes.play(lambda: found.append(went_on.wait(30)), "Succeeded")
+
+        async def both() -> None:
+            first = asyncio.ensure_future(anext(follow().run()))
+            await asyncio.sleep(0)
+            went_on.set()
+            await first
+
+        asyncio.run(both())
+        assert found == [True]
+
+
+def _event(trigger: SnowpipeApplicationTrigger) -> dict[str, Any]:
+    async def first() -> Any:
+        return (await anext(trigger.run())).payload
+
+    found: dict[str, Any] = asyncio.run(first())
+    return found

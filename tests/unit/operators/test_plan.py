@@ -1,0 +1,113 @@
+"""A plan for other operators: what the job gets, and what a sensor waits for after it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jinja2
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_provider_snowpipe.operators.plan import SnowpipePlan
+from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+from airflow_provider_snowpipe.sources import FileSource
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.unit.operators.cluster_lab import CHANNEL, LASTING, REPORT, TARGET
+
+GIVEN = {
+    "source": FileSource(path="/data/src", pattern="*.ndjson"),
+    "account_url": "https://host",
+    "database": "DB",
+    "schema": "S",
+    "channel_prefix": "p",
+}
+
+
+JINJA = jinja2.Environment()  # noqa: S701  Airflow's own escapes nothing either
+
+
+def targets(plan, **context):
+    return plan.targets(context, JINJA)
+
+
+def test_the_job_reads_what_the_plan_says():
+    (text,) = SnowpipePlan(**GIVEN, table="T", work_path="s3://conn@b/w/", on_error="continue").arguments()
+
+    plan = JobPlan.from_json(text)
+    assert "\n" not in text
+    assert plan.pipe == PipeName("DB", "S", "T-STREAMING")
+    assert plan.source == GIVEN["source"]
+    assert plan.report_path == "s3a://b/w/report.json"
+    assert (plan.credentials_variable, plan.on_error) == ("SNOWPIPE_CREDENTIALS", "continue")
+    assert plan.channel("a") == CHANNEL
+
+
+def test_a_mapping_and_a_pipe_say_the_same():
+    source = {"path": "/data/src", "pattern": "*.ndjson"}
+    mapped = SnowpipePlan(**{**GIVEN, "source": source}, pipe="T-STREAMING")
+
+    assert mapped.arguments() == SnowpipePlan(**GIVEN, table="T").arguments()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({}, "give one of the two"),
+        ({"table": "T", "pipe": "P"}, "give one of the two"),
+        ({"table": "T", "on_eror": "abort"}, "on_eror"),
+        ({"table": "T", "source": {"kind": "kafka", "conn_id": "k", "topics": ["t"]}}, "conn_id"),
+        ({"table": "T", "channel_prefix": ""}, "channel_prefix"),
+        ({"table": "T", "work_path": "{{ var.value.loads }}"}, "work_path"),
+    ],
+)
+def test_a_wrong_value_is_refused_where_the_dag_file_gives_it(wrong, says):
+    with pytest.raises(ConfigurationError, match=says):
+        SnowpipePlan(**{**GIVEN, **wrong})
+
+
+def test_a_sensor_waits_for_what_the_run_reported(tmp_path, make, snowpipe):
+    plan = SnowpipePlan(**GIVEN, table="T", work_path=f"{tmp_path}/{{{{ run_id }}}}")
+    (text,) = plan.arguments()
+    written = JINJA.from_string(json.loads(text)["report_path"]).render(run_id="r1")
+    (tmp_path / "r1").mkdir()
+    (tmp_path / "r1" / "report.json").write_text(REPORT.to_json())
+    assert written == str(tmp_path / "r1" / "report.json")
+
+    snowpipe.channel(CHANNEL).committed = TARGET
+    sensor = make(SnowpipeCommitSensor, targets=targets(plan, run_id="r1"))
+    assert sensor.poke({"ti": _TaskInstance()}).xcom_value == {CHANNEL: TARGET}
+    snowpipe.channel(CHANNEL).committed = "1.ndjson:1"
+    again = make(SnowpipeCommitSensor, targets=targets(plan, run_id="r1"))
+    assert not again.poke({"ti": _TaskInstance()})
+
+
+@pytest.mark.parametrize(
+    ("report", "kind", "says"),
+    [
+        (None, ConfigurationError, "no report.json"),
+        (LASTING, AirflowException, "RowsRejectedError: 3 row"),
+        (replace(REPORT, channels=()), None, ""),
+    ],
+)
+def test_a_run_without_a_good_report_has_no_targets(tmp_path, report, kind, says):
+    plan = SnowpipePlan(**GIVEN, table="T", work_path=str(tmp_path))
+    if report is not None:
+        (tmp_path / "report.json").write_text(report.to_json())
+    if kind is None:
+        assert targets(plan) == {}
+        return
+    with pytest.raises(kind, match=says):
+        targets(plan)
+
+
+def test_without_a_work_path_there_are_none():
+    with pytest.raises(ConfigurationError, match="work_path"):
+        targets(SnowpipePlan(**GIVEN, table="T"))
+
+
+class _TaskInstance:
+    def xcom_push(self, key, value):
+        """Take a link's address."""

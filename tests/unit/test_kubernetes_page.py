@@ -1,0 +1,94 @@
+"""The page about Kubernetes: its manifests are objects of the API, and its task has what is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_provider_snowpipe.operators.cluster_delivery import KubernetesDelivery
+from airflow_provider_snowpipe.operators.cluster_job import ClusterPlace, ClusterSettings
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.sources import FileSource
+from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
+from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
+
+_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-on-kubernetes.md"
+_BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+MANIFESTS = [one for kind, text in _BLOCKS if kind == "yaml" for one in yaml.safe_load_all(text)]
+has_models = pytest.mark.skipif(find_spec("kubernetes") is None, reason="Kubernetes' client is not installed")
+
+
+def _named(kind: str, name: str) -> dict[str, Any]:
+    (found,) = (one for one in MANIFESTS if one["kind"] == kind and one["metadata"]["name"] == name)
+    return dict(found)
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    """Refuse what the API's models do not know, and what they miss."""
+    from kubernetes.client import ApiClient
+
+    api = ApiClient()
+    model = api.deserialize(SimpleNamespace(data=json.dumps(manifest)), f"V1{manifest['kind']}")
+    assert api.sanitize_for_serialization(model) == manifest
+
+
+@has_models
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
+def test_a_manifest_is_an_object_of_the_api(manifest):
+    _check(manifest)
+
+
+@has_models
+@pytest.mark.parametrize(
+    ("kind", "name", "wrong"),
+    [
+        ("RoleBinding", "snowpipe-driver", {"roleRef": None}),
+        ("RoleBinding", "snowpipe-driver", {"roleRef": {"kind": "Role"}}),
+        ("Role", "snowpipe-driver", {"rules": [{"resources": ["pods"]}]}),
+        ("Role", "snowpipe-driver", {"rule": []}),
+        ("Secret", "snowflake", {"stringdata": {}}),
+    ],
+)
+def test_a_wrong_one_is_noticed(kind, name, wrong):
+    with pytest.raises((ValueError, AssertionError)):
+        _check({**_named(kind, name), **wrong})
+
+
+def test_a_binding_names_a_role_of_the_page():
+    bindings = [one for one in MANIFESTS if one["kind"] == "RoleBinding"]
+
+    assert len(bindings) == 3
+    for one in bindings:
+        assert _named("Role", one["roleRef"]["name"])["metadata"]["namespace"] == one["metadata"]["namespace"]
+
+
+def test_the_secret_holds_what_the_driver_reads(monkeypatch):
+    monkeypatch.setenv("X", _named("Secret", "snowflake")["stringData"]["credentials"])
+
+    assert read_credentials_variable("X")[0] == ProgrammaticAccessToken("…")
+
+
+def test_the_task_has_what_is_checked_before_submission_and_names_what_the_manifests_make(set_connection):
+    (exported,) = (re.findall(r"='(.*)'", text, re.DOTALL) for _, text in _BLOCKS if "AIRFLOW_CONN" in text)
+    connection = json.loads(exported[0])
+    conn_id = set_connection("spark_kubernetes", **connection)
+    (code,) = (text for kind, text in _BLOCKS if kind == "python")
+    names = {"SnowpipeStreamOperator": SnowpipeStreamOperator, "FileSource": FileSource}
+    operator: SnowpipeStreamOperator = eval(code, names)  # noqa: S307  the page's own
+
+    namespace = connection["extra"]["namespace"]
+    secret = operator.driver_secret
+    settings = ClusterSettings(conn_id, "/w", "x", 1.0, namespace=namespace, driver_secret=secret)
+    KubernetesDelivery(settings, ClusterPlace("", "", "")).check(operator.conf or {}, "")
+    name, _, key = str(secret).partition(":")
+    assert key in _named("Secret", name)["stringData"]
+    account = (operator.conf or {})["spark.kubernetes.authenticate.driver.serviceAccountName"]
+    assert _named("ServiceAccount", account)["metadata"]["namespace"] == namespace
+    assert operator._conn_id == conn_id
