@@ -431,7 +431,7 @@ def _result_data(
     binds: int = 0,
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    is_large = session.client == "PYTHON" and len(result.rows) > _FIRST_ROWS
+    is_large = len(result.rows) > _FIRST_ROWS
     return {
         "parameters": _parameters(session),
         "rowtype": [row_type(column.name, column.type, column.nullable) for column in result.columns],

@@ -541,18 +541,9 @@ def _is_system_function(text: str) -> bool:
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
     detail = str(error).split("\n", maxsplit=1)[0]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
-    missing = re.search(r"Required keyword: .* missing for <class '[\w.]*?(\w+)'>", plain)
-    if missing is not None and _is_function(missing[1]):
-        return compilation_error("not enough arguments for function", "000938", "22023")
     plain = re.sub(r"Required keyword: .* missing for <class .*?>", "an expression is missing", plain)
     many = re.search(r"provided arguments \((\d+)\) is greater than .* arguments \((\d+)\)", plain)
     if many is not None:
         words = f"too many arguments for function, expected {many[2]}, got {many[1]}"
         return compilation_error(f"{words}", "000939", "22023")
     return compilation_error(f"syntax error: {plain}")
-
-
-def _is_function(name: str) -> bool:
-    """True for a class of sqlglot that stands for a function, not for an operator or a clause."""
-    kind = getattr(exp, name, exp.Expression)
-    return issubclass(kind, exp.Func) and not issubclass(kind, (exp.Binary, exp.Connector))

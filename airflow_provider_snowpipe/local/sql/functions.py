@@ -28,7 +28,7 @@ _NOT_KEPT = (
 )  # fmt: skip
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TEXT_DRAWN = (
-    "list_transform([_1], lambda g: array_to_string(list_transform(range(_0), "
+    "list_transform([_1], lambda g: array_to_string(list_transform(range(CAST(_0 AS BIGINT)), "
     f"lambda i: substring('{_LETTERS}', CAST(hash(g, i) % 62 AS INTEGER) + 1, 1)), ''))[1]"
 )
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
@@ -73,6 +73,7 @@ _TEMPLATES = {
     "BITWISE_AND_AGG": "bit_and(CAST(_0 AS HUGEINT))",
     "BITWISE_OR_AGG": "bit_or(CAST(_0 AS HUGEINT))",
     "BITWISE_XOR_AGG": "bit_xor(CAST(_0 AS HUGEINT))",
+    "GETBIT": "((CAST(_0 AS HUGEINT) >> CAST(_1 AS INTEGER)) & 1)",
     "ARRAY_APPEND": "to_json(list_append(CAST(to_json(_0) AS JSON[]), to_json(_1)))",
     "ARRAY_PREPEND": "to_json(list_prepend(to_json(_1), CAST(to_json(_0) AS JSON[])))",
     "ARRAY_CONCAT": "to_json(list_concat(CAST(to_json(_0) AS JSON[]), CAST(to_json(_1) AS JSON[])))",
@@ -209,6 +210,9 @@ def _cast(node: exp.Cast) -> exp.Expr:
         or kind.is_type(*_NOT_KEPT)
     ):
         raise unsupported(f"data type {kind.sql(dialect='snowflake')}")
+    if kind.is_type(*exp.DataType.INTEGER_TYPES):
+        # INT and its synonyms are NUMBER(38, 0) ("Numeric data types").
+        node.set("to", exp.DataType.build("DECIMAL(38, 0)"))
     if isinstance(node, exp.TryCast):
         return node
     if node.to.is_type(*exp.DataType.TEXT_TYPES):

@@ -17,7 +17,7 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.engine.conversions import MACROS, cut
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.sql import functions, results, translate
+from airflow_provider_snowpipe.local.sql import engine_errors, functions, numbers, results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
@@ -213,6 +213,7 @@ def described(
 def _fetched(cursor: duckdb.DuckDBPyConnection, projections: Sequence[exp.Expr] = ()) -> Result:
     columns = described(projections, [(name, kind) for name, kind, *_ in cursor.description])
     rows: list[Sequence[Any]] = list(cursor.fetchall())
+    numbers.check_rows([str(kind) for _, kind, *_ in cursor.description], rows)
     zoned = [number for number, column in enumerate(columns) if column.type.kind == "TIMESTAMP_TZ"]
     return Result(columns, [_zoned(row, zoned) for row in rows] if zoned else rows)
 
@@ -239,6 +240,7 @@ def _constant(text: str, cursor: duckdb.DuckDBPyConnection) -> Result:
     known = _CONSTANTS.get(text)
     if known is None:
         tree = translate.parse(text)
+        engine_errors.check(tree)
         translate.name_projections(tree)
         known = _fetched(cursor.execute(translate.to_duckdb(tree)))
         if len(_CONSTANTS) < _MOST_CONSTANTS:

@@ -122,10 +122,20 @@ def test_a_placeholder_whose_value_is_used_several_times_is_bound_once(session: 
     ]
 
 
-@pytest.mark.parametrize("form", ["JSON", "ARROW"])
-def test_a_large_result_comes_in_parts(service: ServiceInProcess, form: str) -> None:
-    asked = {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": form}
-    session = service.connect(**PYTHON, SESSION_PARAMETERS=asked)
+@pytest.mark.parametrize(
+    ("client", "form"),
+    [
+        ("PythonConnector", "JSON"),
+        ("PythonConnector", "ARROW"),
+        ("JDBC", "ARROW"),
+        ("JDBC", "JSON"),
+        ("JavaScript", "JSON"),
+        ("Go", "JSON"),
+    ],
+)
+def test_a_large_result_comes_in_parts(service: ServiceInProcess, client: str, form: str) -> None:
+    formats = ("PYTHON_CONNECTOR_QUERY_RESULT_FORMAT", "JDBC_QUERY_RESULT_FORMAT")
+    session = service.connect(CLIENT_APP_ID=client, SESSION_PARAMETERS=dict.fromkeys(formats, form))
     text = "SELECT seq4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 200000)) ORDER BY 1"
     data = session.query(text)["data"]
     assert data["total"] == 200_000

@@ -328,12 +328,6 @@ def test_a_division_by_zero_fails_instead_of_being_infinite(sql, expression):
             "100035",
             "Timestamp '2020-13-01 00:00:00' is not recognized",
         ),
-        ("SELECT REPEAT('a')", "000938", "SQL compilation error:\nnot enough arguments for function"),
-        (
-            "SELECT UPPER('a', 'b')",
-            "000939",
-            "SQL compilation error:\ntoo many arguments for function, expected 1, got 2",
-        ),
         ("SELEC 1", "001003", "SQL compilation error:\nsyntax error: unexpected 'SELEC'."),
         (
             "SELECT 1 +",
