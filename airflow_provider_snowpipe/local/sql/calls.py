@@ -148,15 +148,15 @@ def check(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> None:
         statement could not be parsed, perhaps for such a call.
     :raises SqlError: 002140, 000938, 000939.
     """
-    found = list(_calls(tokens))
-    if not found:
+    wrong = list(_wrong(tokens))
+    if not wrong:
         return
     starts = {
         node.meta.get("start")
         for node in (tree.walk() if tree is not None else ())
         if node.meta and not isinstance(node, (exp.Identifier, exp.Star))
     }
-    for call in found:
+    for call in wrong:
         has_place = tree is not None and call.name not in _WITHOUT_PLACE
         if (call.start not in starts) if has_place else call.may_be_name:
             continue
@@ -164,22 +164,23 @@ def check(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> None:
             raise compilation_error(f"Unknown function {call.name}", "002140", "42601")
         least, most = _ARGUMENTS[call.name]
         if call.count < least:
-            raise _wrong_number(
-                call, text, "000938", f"not enough arguments for function [%s], expected {least}"
-            )
-        if most is not None and call.count > most:
-            raise _wrong_number(call, text, "000939", f"too many arguments for function [%s] expected {most}")
+            raise _wrong_number(call, text, "000938", "not enough", f", expected {least}")
+        raise _wrong_number(call, text, "000939", "too many", f" expected {most}")
 
 
-def _wrong_number(call: _Call, text: str, code: str, words: str) -> SqlError:
+def _wrong_number(call: _Call, text: str, code: str, words: str, expected: str) -> SqlError:
     line = text.count("\n", 0, call.start) + 1
     position = call.start - (text.rfind("\n", 0, call.start) + 1)
-    said = (words % text[call.start : call.end + 1]) + f", got {call.count}"
-    return SqlError(code, "22023", f"SQL compilation error: error line {line} at position {position}\n{said}")
+    return SqlError(
+        code,
+        "22023",
+        f"SQL compilation error: error line {line} at position {position}\n"
+        f"{words} arguments for function [{text[call.start : call.end + 1]}]{expected}, got {call.count}",
+    )
 
 
-def _calls(tokens: Sequence[Token]) -> Iterator[_Call]:
-    """Yield the names of functions that stand before a parenthesis, and how many arguments are in it."""
+def _wrong(tokens: Sequence[Token]) -> Iterator[_Call]:
+    """Yield the names before a parenthesis that are no function or do not take so many arguments."""
     # Of each bracket that is open: its place, and the commas so far.
     opened: list[list[int]] = []
     for at, token in enumerate(tokens):
@@ -194,7 +195,8 @@ def _calls(tokens: Sequence[Token]) -> Iterator[_Call]:
             if before is None or before.token_type in {TokenType.IDENTIFIER, TokenType.STRING}:
                 continue
             name = before.text.upper()
-            if name in _ARGUMENTS or name in _FOREIGN:
+            least, most = _ARGUMENTS.get(name, (0, None))
+            count = 0 if start == at - 1 else commas + 1
+            if name in _FOREIGN or count < least or (most is not None and count > most):
                 may_be_name = start > 1 and tokens[start - 2].token_type in _BEFORE_NAMES
-                count = 0 if start == at - 1 else commas + 1
                 yield _Call(name, before.start, token.end, count, may_be_name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.sql import functions
+from airflow_provider_snowpipe.local.tables import Column
 
 # -- What has no room -------------------------------------------------------------------------------------
 
@@ -69,24 +70,29 @@ _SIZE = "whole"
 _OPERATIONS = (exp.Add, exp.Sub, exp.Mul)
 
 
-def names_of_whole(tree: exp.Expr, columns: Collection[str]) -> dict[str, _Whole]:
+def names_of_whole(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) -> dict[str, _Whole]:
     """Return the names that a query gives to whole numbers of the engine's own types.
 
-    :param columns: names of columns of tables, which are not.
+    :param nodes: of the query; without arithmetic no name is looked for.
+    :param columns: gives the columns of tables, whose names are not among them.
     """
     found: dict[str, _Whole] = {}
-    for alias in tree.find_all(exp.Alias):
-        whole = _whole(alias.this, {}) if isinstance(alias.this, _NAMED) else None
-        if whole is not None:
-            found[alias.alias] = _widest([whole, found.get(alias.alias, whole)])
-    for values in tree.find_all(exp.Values):
-        named = [name.name for name in values.args["alias"].columns] if values.args.get("alias") else []
-        rows = [row.expressions for row in values.expressions if isinstance(row, exp.Tuple)]
-        for number, column in enumerate(zip(*rows, strict=False)):
-            sizes = [size for value in column if (size := _whole(value, {})) is not None]
-            if len(sizes) == len(column):
-                found[named[number] if number < len(named) else f"COLUMN{number + 1}"] = _widest(sizes)
-    return {name: size for name, size in found.items() if name not in columns}
+    if not any(isinstance(node, _OPERATIONS) for node in nodes):
+        return found
+    for node in nodes:
+        if isinstance(node, exp.Alias) and isinstance(node.this, _NAMED):
+            size = _whole(node.this, {})
+            if size is not None:
+                found[node.alias] = _widest([size, found.get(node.alias, size)])
+        elif isinstance(node, exp.Values):
+            named = [name.name for name in node.args["alias"].columns] if node.args.get("alias") else []
+            rows = [row.expressions for row in node.expressions if isinstance(row, exp.Tuple)]
+            for number, values in enumerate(zip(*rows, strict=False)):
+                sizes = [size for value in values if (size := _whole(value, {})) is not None]
+                if len(sizes) == len(values):
+                    found[named[number] if number < len(named) else f"COLUMN{number + 1}"] = _widest(sizes)
+    of_tables = {column.name for column in columns()} if found else set()
+    return {name: size for name, size in found.items() if name not in of_tables}
 
 
 def wide(node: exp.Expr, names: Mapping[str, _Whole]) -> None:
@@ -175,6 +181,8 @@ _ARGUMENTS: dict[type[exp.Expr], tuple[tuple[str, ...], str]] = {
     exp.GenerateSeries: (("start", "end", "step"), "BIGINT"),
     exp.TimestampFromParts: (("year", "month", "day", "hour", "min"), "BIGINT"),
 }
+# The nodes of which operands or arguments may be whole numbers of the engine's.
+OF_WHOLE = frozenset({*_ARGUMENTS, *_OPERATIONS, exp.GetExtract})
 _NUMBERS = (exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Floor, exp.Ceil, exp.Round, exp.Trunc, exp.Abs, exp.Sum)
 
 

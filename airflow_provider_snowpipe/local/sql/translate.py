@@ -188,7 +188,6 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
 
     kinds = _kinds(session, tree)
     number_names = frozenset(name for name, kind in kinds.items() if kind == "NUMBER")
-    whole_names = numbers.names_of_whole(tree, {column.name for column in columns_of(session, tree)})
     kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
 
     def change(node: exp.Expr) -> exp.Expr:
@@ -209,8 +208,10 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
 
     if names:
         _sort_keys(session, tree, names)
+    nodes = list(tree.walk(prune=lambda part: part.meta.get("engine") is True))
+    whole_names = numbers.names_of_whole(nodes, lambda: columns_of(session, tree))
     # From the leaves up: an inner cast decides what the outer one sees.
-    for node in reversed(list(tree.walk(prune=lambda part: part.meta.get("engine") is True))):
+    for node in reversed(nodes):
         changed = change(node)
         if changed is not node:
             if node is tree:
@@ -244,6 +245,8 @@ def _read_operands(node: exp.Expr, names: set[str]) -> None:
 
 def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozenset[str]) -> None:
     """Cast what the engine takes as a whole number only: arguments, days by which a DATE moves, an index."""
+    if type(node) not in numbers.OF_WHOLE:
+        return
     numbers.as_whole_number(node)
     left, right = node.args.get("this"), node.args.get("expression")
     if isinstance(node, (exp.Add, exp.Sub)):
