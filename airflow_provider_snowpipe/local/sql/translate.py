@@ -566,8 +566,7 @@ def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> ex
     tree = tree.transform(partial(views.next_value, session), copy=False)
     _unqualify_targets(tree)
     qualify_tables(session, tree)
-    if quoted:
-        _check_case(session, tree, quoted)
+    _check_case(session, tree, quoted)
     tree = functions.rewrite_all(tree)
     return read_as_text_or_number(session, tree)
 
@@ -587,16 +586,25 @@ def normalize_identifiers(tree: exp.Expr) -> set[str]:
 
 
 def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
-    """Refuse ``"a"`` where only a column A exists: DuckDB would find it ("Identifier requirements")."""
+    """Refuse a name that differs from a column by case: DuckDB would find it ("Identifier requirements").
+
+    :param quoted: names of columns in the statement that are not in upper case.
+    """
     known = {column.name for column in columns_of(session, tree)}
-    known |= {alias.alias for alias in tree.find_all(exp.Alias)}
+    used = quoted
+    if any(name != name.upper() for name in known):
+        used = {column.name for column in tree.find_all(exp.Column)}
+    if not used:
+        return
+    known |= {alias.alias for alias in tree.find_all(exp.Alias)} | set(_FLATTEN)
     known |= {
         part.name for alias in tree.find_all(exp.TableAlias) for part in alias.args.get("columns") or ()
     }
     folded = {name.upper() for name in known}
-    for name in sorted(quoted - known):
+    for name in sorted(used - known):
         if name.upper() in folded:
-            raise compilation_error(f"invalid identifier '\"{name}\"'", "000904")
+            written = name if name == name.upper() else f'"{name}"'
+            raise compilation_error(f"invalid identifier '{written}'", "000904")
 
 
 def qualify_tables(session: Session, tree: exp.Expr) -> None:

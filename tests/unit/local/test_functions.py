@@ -109,6 +109,7 @@ def test_a_type_that_is_not_kept_is_refused(sql, kind):
         ("TO_CHAR(ts, 'YYYY-MM-DD\"T\"HH24:MI:SS')", "2026-01-02T03:04:05"),
         ("DATEADD(DAY, 1, d)", dt.date(2026, 1, 3)),
         ("DATEADD(HOUR, 1, ts)", dt.datetime(2026, 1, 2, 4, 4, 5)),
+        ("DATEADD(DAY, 1, '2026-01-02 03:04:05')", dt.datetime(2026, 1, 3, 3, 4, 5)),
         ("DATEDIFF(DAY, d, '2026-02-01'::DATE)", 30),
         ("DATE_TRUNC('MONTH', d)", dt.date(2026, 1, 1)),
         ("DATE_TRUNC('HOUR', ts)", dt.datetime(2026, 1, 2, 3)),
@@ -454,3 +455,11 @@ def test_an_average_over_a_window_and_a_long_chain_of_divisions(sql):
     averages = "SELECT AVG(id) OVER (ORDER BY id) FROM many QUALIFY AVG(id) OVER (ORDER BY id) > 1 ORDER BY 1"
     assert [str(row[0]) for row in sql.values(averages)] == ["1.500000", "2.000000"]
     assert sql.values(f"SELECT 1{' / 1' * 30}")[0][0] == 1
+
+
+# "Identifier requirements": double-quoted identifiers
+def test_a_quoted_column_is_found_in_its_own_case_only(sql):
+    sql.run('CREATE OR REPLACE TABLE cased ("a" INT, B INT)', "INSERT INTO cased VALUES (1, 2)")
+    assert sql.values('SELECT "a", b, "B" FROM cased') == [(1, 2, 2)]
+    for name in ("a", "A", '"A"', '"b"'):
+        assert sql.refused(f"SELECT {name} FROM cased").code == "000904"
