@@ -115,7 +115,7 @@ def _bounds(written: str) -> tuple[int, int | None]:
 _ARGUMENTS = {name: _bounds(number) for number, names in _DOCUMENTED.items() for name in names.split()}
 _PARSER = sqlglot.Dialect.get_or_raise("snowflake").parser_class
 # What sqlglot reads as a function because another database has it.
-_FOREIGN = frozenset({*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS}) - _ARGUMENTS.keys()
+FOREIGN = frozenset({*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS}) - _ARGUMENTS.keys()
 
 
 # sqlglot leaves no place at what it reads by a parser of its own.
@@ -124,11 +124,6 @@ _BEFORE_NAMES = frozenset(
     {TokenType.INTO, TokenType.ALIAS, TokenType.TABLE, TokenType.JOIN, TokenType.FROM, TokenType.WITH,
      TokenType.UPDATE, TokenType.USING, TokenType.DOT}
 )  # fmt: skip
-
-
-def documented() -> frozenset[str]:
-    """Return the names of the functions that may be called."""
-    return frozenset(_ARGUMENTS)
 
 
 class _Call(NamedTuple):
@@ -160,7 +155,7 @@ def check(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> None:
         has_place = tree is not None and call.name not in _WITHOUT_PLACE
         if (call.start not in starts) if has_place else call.may_be_name:
             continue
-        if call.name in _FOREIGN:
+        if call.name in FOREIGN:
             raise compilation_error(f"Unknown function {call.name}", "002140", "42601")
         least, most = _ARGUMENTS[call.name]
         if call.count < least:
@@ -197,6 +192,6 @@ def _wrong(tokens: Sequence[Token]) -> Iterator[_Call]:
             name = before.text.upper()
             least, most = _ARGUMENTS.get(name, (0, None))
             count = 0 if start == at - 1 else commas + 1
-            if name in _FOREIGN or count < least or (most is not None and count > most):
+            if name in FOREIGN or count < least or (most is not None and count > most):
                 may_be_name = start > 1 and tokens[start - 2].token_type in _BEFORE_NAMES
                 yield _Call(name, before.start, token.end, count, may_be_name)
