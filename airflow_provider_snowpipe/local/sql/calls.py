@@ -115,14 +115,12 @@ def _bounds(written: str) -> tuple[int, int | None]:
 _ARGUMENTS = {name: _bounds(number) for number, names in _DOCUMENTED.items() for name in names.split()}
 _PARSER = sqlglot.Dialect.get_or_raise("snowflake").parser_class
 # What sqlglot reads as a function because another database has it.
-FOREIGN = frozenset({*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS}) - _ARGUMENTS.keys()
-
-
+FOREIGN = frozenset({*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS}) - {*_ARGUMENTS, "AND", "OR"}
 # sqlglot leaves no place at what it reads by a parser of its own.
 _WITHOUT_PLACE = frozenset({*_PARSER.FUNCTION_PARSERS, *_PARSER.NO_PAREN_FUNCTION_PARSERS})
 _BEFORE_NAMES = frozenset(
     {TokenType.INTO, TokenType.ALIAS, TokenType.TABLE, TokenType.JOIN, TokenType.FROM, TokenType.WITH,
-     TokenType.UPDATE, TokenType.USING, TokenType.DOT}
+     TokenType.UPDATE, TokenType.USING, TokenType.DOT, TokenType.DCOLON}
 )  # fmt: skip
 
 

@@ -72,6 +72,18 @@ def test_names_before_a_parenthesis_are_no_calls(sql):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1 WHERE (1 = 1) AND (2 = ",
+        "SELECT 1::STRING(5) WHERE",
+        "INSERT INTO list (first, left_) VALUES (1, ",
+    ],
+)
+def test_what_is_no_call_is_no_reason_for_a_syntax_error(sql, text):
+    assert sql.refused(text).code == "001003"
+
+
+@pytest.mark.parametrize(
     "call", ["LIST(1)", "FIRST(1)", "STRPOS('a', 'b')", "DATE_ADD('2026-01-01', 1)", "IF(1, 2, 3)"]
 )
 def test_a_function_of_another_database_is_unknown(sql, call):
