@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import spool
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.sql import numbers
+from airflow_provider_snowpipe.local.sql import calls, numbers
 from airflow_provider_snowpipe.local.tables import ColumnType
 
 # -- What a statement may reach: its tables and Snowflake's functions, nothing of the engine beneath -----
@@ -50,7 +50,7 @@ def check(tree: exp.Expr) -> None:
         is_unread = isinstance(call, exp.Anonymous)
         name = call.name if is_unread else call.sql_name()
         if _is_of_the_engine(name.lower(), is_unread=is_unread):
-            raise unknown_function(name)
+            raise missing_function(name)
     for part in tree.walk():
         if isinstance(part, exp.Literal):
             numbers.check_literal(part)
@@ -59,8 +59,10 @@ def check(tree: exp.Expr) -> None:
             raise unsupported(f"{part.key.upper()} inside of another statement")
 
 
-def unknown_function(name: str) -> SqlError:
-    """Return the error for a function that does not exist (002140)."""
+def missing_function(name: str) -> SqlError:
+    """Return the error for a function that the service lacks (000002), or Snowflake itself (002140)."""
+    if calls.is_documented(name.upper()):
+        return unsupported(f"function {name.upper()}")
     return compilation_error(f"Unknown function {name.upper()}", "002140", "42601")
 
 
@@ -325,7 +327,7 @@ def translate_error(error: duckdb.Error) -> SqlError:
     message = str(error)
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:
-        return unknown_function(_FUNCTIONS.get(unknown[1].lower(), unknown[1]))
+        return missing_function(_FUNCTIONS.get(unknown[1].lower(), unknown[1]))
     message = _BEHIND.split(_KIND.sub("", message.strip()), maxsplit=1)[0].strip()
     for pattern, code, sqlstate, words in _TABLE:
         found = pattern.search(message)

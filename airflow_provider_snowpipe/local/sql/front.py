@@ -454,8 +454,7 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     except SqlError:
         raise
     except sqlglot.errors.UnsupportedError as error:
-        said = str(error).split("\n", maxsplit=1)[0]
-        raise unsupported(re.sub(r" (?:is not supported in|when targeting) DuckDB\b\.?", "", said)) from error
+        raise _not_translated(str(error)) from error
     except sqlglot.errors.SqlglotError as error:
         raise _syntax_error(error) from error
     except RecursionError as error:
@@ -536,6 +535,23 @@ def _first_word(text: str) -> str:
 def _is_system_function(text: str) -> bool:
     """True for ``SELECT SYSTEM$name(..)``."""
     return text[6:].lstrip()[:7].upper() == "SYSTEM$"
+
+
+# How sqlglot says that the engine lacks something, and the names of functions in what it says.
+_LACKS = re.compile(
+    r" (?:is not supported (?:in|by)|when targeting) DuckDB\b\.?| has no DuckDB equivalent|^Snowflake "
+)
+_OF_TRANSLATOR = re.compile(r"DuckDB|transpile|LIST_SORT|NumberToStr")
+_NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|\b[A-Z]{4,}\b")
+
+
+def _not_translated(said: str) -> SqlError:
+    """Return the error for what sqlglot cannot write for the engine, in words that do not speak of it."""
+    words = _LACKS.sub("", said.split("\n", maxsplit=1)[0])
+    if _OF_TRANSLATOR.search(words):
+        named = _NAME.search(words.replace("LIST_SORT", "ARRAY_SORT"))
+        words = f"{named[0]} in this form" if named else "a function in this form"
+    return unsupported(words)
 
 
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:

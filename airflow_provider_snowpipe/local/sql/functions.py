@@ -73,6 +73,14 @@ _TEMPLATES = {
     "BITWISE_AND_AGG": "bit_and(CAST(_0 AS HUGEINT))",
     "BITWISE_OR_AGG": "bit_or(CAST(_0 AS HUGEINT))",
     "BITWISE_XOR_AGG": "bit_xor(CAST(_0 AS HUGEINT))",
+    "ARRAY_REVERSE": "to_json(list_reverse(CAST(to_json(_0) AS JSON[])))",
+    "ARRAY_REMOVE": "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x: x <> to_json(_1)))",
+    "ARRAY_REMOVE_AT": (
+        "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x, i: i <> 1 + CAST("
+        "CASE WHEN _1 < 0 THEN json_array_length(to_json(_0)) + _1 ELSE _1 END AS BIGINT)))"
+    ),
+    "M_D5_NUMBER_LOWER64": "CAST('0x' || right(md5(_0), 16) AS UBIGINT)",
+    "M_D5_NUMBER_UPPER64": "CAST('0x' || left(md5(_0), 16) AS UBIGINT)",
     "GETBIT": "((CAST(_0 AS HUGEINT) >> CAST(_1 AS INTEGER)) & 1)",
     "ARRAY_APPEND": "to_json(list_append(CAST(to_json(_0) AS JSON[]), to_json(_1)))",
     "ARRAY_PREPEND": "to_json(list_prepend(to_json(_1), CAST(to_json(_0) AS JSON[])))",
@@ -399,6 +407,32 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
     return exp.Anonymous(this="json_merge_patch", expressions=[exp.Literal.string("{}"), picked])
 
 
+def _base64(node: exp.Base64Encode) -> exp.Expr:
+    """BASE64_ENCODE takes texts as well, which are in UTF-8 ("BASE64_ENCODE")."""
+    if len(arguments(node)) > 1:
+        raise unsupported("BASE64_ENCODE with a length of lines or an alphabet")
+    return fill("to_base64(unhex(hex(_0)))", [node.this])
+
+
+def _sort_array(node: exp.ArraySort) -> exp.Expr:
+    """ARRAY_SORT by the order of VARIANT values; a JSON null is the last."""
+    if node.args.get("asc") is not None:
+        raise unsupported("ARRAY_SORT in another order")
+    keyed = "list_transform(CAST(to_json(_0) AS JSON[]), lambda x: {'k': _variant_key(x), 'v': x})"
+    return fill(f"to_json(list_transform(list_sort({keyed}), lambda y: y.v))", [node.this])
+
+
+_LACKING = (
+    exp.ArrayExcept, exp.ArrayIntersect, exp.ArrayInsert, exp.ArraysZip, exp.Flatten, exp.ArrayFilter,
+    exp.Transform, exp.Reduce,
+)  # fmt: skip
+
+
+def _lacking(node: exp.Func) -> exp.Expr:
+    """Refuse what would be an array of the engine's, not of VARIANT values."""
+    raise unsupported(node.sql_name())
+
+
 _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
     ((exp.Window,), _ratio),
     ((exp.Rand,), _random),
@@ -415,4 +449,7 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.TimeToStr,), _time_to_text),
     ((exp.ToBinary,), _to_binary),
     ((exp.DateAdd,), _date_add),
+    ((exp.Base64Encode,), _base64),
+    ((exp.ArraySort,), _sort_array),
+    (_LACKING, _lacking),
 )
