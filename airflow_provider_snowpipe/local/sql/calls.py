@@ -143,7 +143,7 @@ class _Call(NamedTuple):
     name: str
     start: int
     end: int
-    count: int
+    given: int
     may_be_name: bool
 
 
@@ -169,7 +169,7 @@ def check(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> None:
         if call.name in FOREIGN:
             raise compilation_error(f"Unknown function {call.name}", "002140", "42601")
         least, most = _ARGUMENTS[call.name]
-        if call.count < least:
+        if call.given < least:
             raise _wrong_number(call, text, "000938", "not enough", f", expected {least}")
         raise _wrong_number(call, text, "000939", "too many", f" expected {most}")
 
@@ -181,7 +181,7 @@ def _wrong_number(call: _Call, text: str, code: str, words: str, expected: str) 
         code,
         "22023",
         f"SQL compilation error: error line {line} at position {position}\n"
-        f"{words} arguments for function [{text[call.start : call.end + 1]}]{expected}, got {call.count}",
+        f"{words} arguments for function [{text[call.start : call.end + 1]}]{expected}, got {call.given}",
     )
 
 

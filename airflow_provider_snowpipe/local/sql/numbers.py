@@ -192,8 +192,9 @@ def as_whole_number(node: exp.Expr) -> None:
     for name in names:
         given = node.args.get(name)
         for value in given if isinstance(given, list) else [given]:
-            is_given = value is None or (isinstance(value, exp.Literal) and value.is_int)
-            if not is_given and not (isinstance(value, exp.Cast) and value.to == exp.DataType.build(kind)):
+            is_whole = isinstance(value, exp.Literal) and value.is_int
+            is_cast = isinstance(value, exp.Cast) and value.to == exp.DataType.build(kind)
+            if value is not None and not is_whole and not is_cast:
                 value.replace(exp.cast(value.copy(), kind))
 
 

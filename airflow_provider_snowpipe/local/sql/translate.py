@@ -248,14 +248,14 @@ def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozens
     if type(node) not in numbers.OF_WHOLE:
         return
     numbers.as_whole_number(node)
-    left, right = node.args.get("this"), node.args.get("expression")
     if isinstance(node, (exp.Add, exp.Sub)):
+        left, right = node.this, node.expression
         moved, days = (left, right) if timestamps.kind_of(left, kinds) == "DATE" else (right, left)
         is_moved = moved is left or isinstance(node, exp.Add)
         if is_moved and numbers.is_number(days, names) and timestamps.kind_of(moved, kinds) == "DATE":
             days.replace(exp.cast(days.copy(), "INT"))
-    elif isinstance(node, exp.GetExtract) and numbers.is_number(right, names):
-        right.replace(exp.cast(right.copy(), "BIGINT"))
+    elif isinstance(node, exp.GetExtract) and numbers.is_number(node.expression, names):
+        node.set("expression", exp.cast(node.expression.copy(), "BIGINT"))
 
 
 def _sort_keys(session: Session, tree: exp.Expr, names: set[str]) -> None:
