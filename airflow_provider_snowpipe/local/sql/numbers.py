@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -70,15 +70,9 @@ _SIZE = "whole"
 _OPERATIONS = (exp.Add, exp.Sub, exp.Mul)
 
 
-def names_of_whole(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) -> dict[str, _Whole]:
-    """Return the names that a query gives to whole numbers of the engine's own types.
-
-    :param nodes: of the query; without arithmetic no name is looked for.
-    :param columns: gives the columns of tables, whose names are not among them.
-    """
+def _names_of_whole(nodes: Sequence[exp.Expr], columns: Collection[str]) -> dict[str, _Whole]:
+    """Return the names that a query gives to whole numbers of the engine's own types, but for columns."""
     found: dict[str, _Whole] = {}
-    if not any(isinstance(node, _OPERATIONS) for node in nodes):
-        return found
     for node in nodes:
         if isinstance(node, exp.Alias) and isinstance(node.this, _NAMED):
             size = _whole(node.this, {})
@@ -91,19 +85,11 @@ def names_of_whole(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Col
                 sizes = [size for value in values if (size := _whole(value, {})) is not None]
                 if len(sizes) == len(values):
                     found[named[number] if number < len(named) else f"COLUMN{number + 1}"] = _widest(sizes)
-    of_tables = {column.name for column in columns()} if found else set()
-    return {name: size for name, size in found.items() if name not in of_tables}
+    return {name: size for name, size in found.items() if name not in columns}
 
 
-def wide(node: exp.Expr, names: Mapping[str, _Whole]) -> None:
-    """Give ``+``, ``-`` and ``*`` of whole numbers an operand of 128 bits where the result may need it.
-
-    The operands are done already: calls come from the leaves up.
-
-    :param names: by :func:`names_of_whole`.
-    """
-    if not isinstance(node, _OPERATIONS):
-        return
+def _widen(node: exp.Expr, names: Mapping[str, _Whole]) -> None:
+    """Give ``+``, ``-`` and ``*`` of whole numbers an operand of 128 bits where the result may need it."""
     left, right = _whole(node.this, names), _whole(node.expression, names)
     if left is None or right is None:
         return
@@ -152,6 +138,80 @@ def _choices(node: exp.Expr) -> Iterator[exp.Expr]:
     for value in (*listed, *(node.args.get(name) for name in ("true", "false", "default"))):
         if value is not None and not isinstance(value, exp.Null):
             yield value
+
+
+# -- Scale of a product -----------------------------------------------------------------------------------
+#
+# It is the sum of those of the factors, but not more than 12 or the larger of the two (Snowflake
+# documentation, "Arithmetic operators", "Multiplication"); the engine keeps the sum.
+
+_MOST_SCALE = 12
+_SCALE = "scale"
+
+
+def _scales(columns: Iterable[Column]) -> dict[str, int]:
+    """Return the scales of columns by their names, of those names that are always of one scale."""
+    found: dict[str, set[int | None]] = {}
+    for column in columns:
+        scale = column.type.scale if column.type.kind == "NUMBER" else None
+        found.setdefault(column.name, set()).add(scale)
+    return {name: scale for name, (scale, *others) in found.items() if scale is not None and not others}
+
+
+def _scaled(node: exp.Expr, names: Mapping[str, int]) -> exp.Expr:
+    """Return a product with Snowflake's scale, where those of both factors are known; a sum as it is."""
+    left, right = (_scale_of(part, names) for part in (node.this, node.expression))
+    if left is None or right is None:
+        return node
+    node.meta[_SCALE] = left + right if isinstance(node, exp.Mul) else max(left, right)
+    most = max(left, right, _MOST_SCALE)
+    return exp.cast(node.copy(), f"DECIMAL({_DIGITS}, {most})") if node.meta[_SCALE] > most else node
+
+
+def _scale_of(node: exp.Expr, names: Mapping[str, int]) -> int | None:
+    if isinstance(node, (exp.Paren, exp.Neg)):
+        return _scale_of(node.this, names)
+    if isinstance(node, exp.Column):
+        return names.get(node.name)
+    if isinstance(node, _OPERATIONS):
+        scale: int | None = node.meta.get(_SCALE)
+        return scale
+    if isinstance(node, exp.Literal) and not node.is_string and "e" not in node.name.lower():
+        return len(node.name.partition(".")[2])
+    if isinstance(node, exp.Cast) and node.to.is_type(exp.DataType.Type.DECIMAL):
+        sizes = [size.name for size in node.to.expressions]
+        return int(sizes[1]) if len(sizes) == 2 else 0
+    return None
+
+
+class Names(NamedTuple):
+    """What is known of the columns and aliases of a statement: sizes of whole numbers, scales of NUMBER."""
+
+    whole: Mapping[str, _Whole]
+    scales: Mapping[str, int]
+
+
+def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) -> Names:
+    """Return what :func:`computed` needs to know; nothing is looked for without arithmetic.
+
+    :param nodes: of the statement.
+    :param columns: gives the columns of its tables.
+    """
+    if not any(isinstance(node, _OPERATIONS) for node in nodes):
+        return Names({}, {})
+    known = list(columns())
+    return Names(_names_of_whole(nodes, {column.name for column in known}), _scales(known))
+
+
+def computed(node: exp.Expr, known: Names) -> exp.Expr:
+    """Return arithmetic and averages with Snowflake's digits and scale, any other node as it is.
+
+    The operands are done already: calls come from the leaves up.
+    """
+    if isinstance(node, _OPERATIONS):
+        _widen(node, known.whole)
+        return _scaled(node, known.scales)
+    return _typed(node) if isinstance(node, _QUOTIENTS) else node
 
 
 # -- Whole numbers as arguments: the engine takes no decimal number there ---------------------------------
@@ -222,12 +282,13 @@ def is_number(node: exp.Expr | None, names: frozenset[str]) -> bool:
 # types the operands have, DuckDB knows when it binds the statement, so the type is written as an expression
 # that has it and that is never computed.
 
+_QUOTIENTS = (exp.Div, exp.Avg, exp.Window, exp.Filter)
 _TYPED = "cast_to_type"
 _SCALED = "round((_0) * CAST(1 AS DECIMAL(38, 6)), 12)"
 _AT_LEAST = f"{_SCALED} + (_0) * CAST(1 AS DECIMAL(38, 0))"
 
 
-def typed(node: exp.Expr) -> exp.Expr:
+def _typed(node: exp.Expr) -> exp.Expr:
     """Return a division, an AVG or an AVG .. OVER with Snowflake's type; any other node as it is.
 
     The operands are done already: calls come from the leaves up.

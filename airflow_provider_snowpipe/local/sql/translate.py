@@ -174,7 +174,6 @@ _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.A
 _OF_NUMBERS = (
     exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
 )  # fmt: skip
-_SEMI_STRUCTURED_TYPED = (exp.Div, exp.Avg, exp.Window, exp.Filter)
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
 _JSON_READERS = _PATHS | {"TO_JSON", "TRY", "IF"}
@@ -203,13 +202,12 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             return _call(call, node.this, _call("_variant_key", node.this))
         _read_operands(node, names)
         _read_whole_numbers(node, kinds, number_names)
-        numbers.wide(node, whole_names)
-        return numbers.typed(node) if isinstance(node, _SEMI_STRUCTURED_TYPED) else node
+        return numbers.computed(node, known)
 
     if names:
         _sort_keys(session, tree, names)
     nodes = list(tree.walk(prune=lambda part: part.meta.get("engine") is True))
-    whole_names = numbers.names_of_whole(nodes, lambda: columns_of(session, tree))
+    known = numbers.names(nodes, lambda: columns_of(session, tree))
     # From the leaves up: an inner cast decides what the outer one sees.
     for node in reversed(nodes):
         changed = change(node)

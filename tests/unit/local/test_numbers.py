@@ -65,6 +65,25 @@ def test_products_with_a_fraction_keep_their_scale(sql):
     assert sql.values("SELECT a * 2 FROM (SELECT 1.5::FLOAT AS a)") == [(3.0,)]
 
 
+# "Arithmetic operators", multiplication
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("r * r", "1.000246928242"),
+        ("(r * 1.5) * r", "1.500370392362"),
+        ("-r * 0.1234567", "-0.123471941532"),
+        ("n * n * n * n", "5.06250000"),
+        ("f * 1.5", "1.50000000000000000015"),
+    ],
+)
+def test_a_product_has_at_most_twelve_decimals_or_those_of_a_factor(sql, expression, value):
+    sql.run(
+        "CREATE OR REPLACE TABLE rates (r NUMBER(38, 10), n NUMBER(10, 2), f NUMBER(38, 20))",
+        "INSERT INTO rates VALUES (1.0001234565, 1.5, 1.0000000000000000001)",
+    )
+    assert [str(cell) for cell in sql.values(f"SELECT {expression} FROM rates")[0]] == [value]
+
+
 @pytest.mark.parametrize(
     "query",
     [
