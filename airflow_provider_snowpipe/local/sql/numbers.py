@@ -96,7 +96,9 @@ def _widen(node: exp.Expr, names: Mapping[str, _Whole]) -> None:
     most = left.most * right.most if isinstance(node, exp.Mul) else left.most + right.most
     bits = max(left.bits, right.bits)
     if bits < _WIDE_BITS and most >= 2 ** (bits - 1):
-        node.set("this", exp.cast(node.this.copy(), "INT128"))
+        # A name may after all be of another type: to add nothing changes no value, as a cast would.
+        nothing = exp.cast(exp.Literal.number(0), "INT128")
+        node.set("this", exp.paren(exp.Add(this=node.this.copy(), expression=nothing), copy=False))
         bits = _WIDE_BITS
     node.meta[_SIZE] = _Whole(min(most, _MOST), bits)
 
@@ -149,16 +151,33 @@ _MOST_SCALE = 12
 _SCALE = "scale"
 
 
-def _scales(columns: Iterable[Column]) -> dict[str, int]:
-    """Return the scales of columns by their names, of those names that are always of one scale."""
+def _scales(nodes: Sequence[exp.Expr], columns: Iterable[Column]) -> dict[str, int | None]:
+    """Return the scales of columns by their names; None for a name that is not always of one scale."""
     found: dict[str, set[int | None]] = {}
     for column in columns:
         scale = column.type.scale if column.type.kind == "NUMBER" else None
         found.setdefault(column.name, set()).add(scale)
-    return {name: scale for name, (scale, *others) in found.items() if scale is not None and not others}
+    for node in nodes:
+        if isinstance(node, exp.TableAlias):
+            for named in node.args.get("columns") or ():
+                found.setdefault(named.name, set()).add(None)
+        elif isinstance(node, exp.Alias) and node.alias in found and not _is_same(node):
+            found[node.alias].add(None)
+    return {name: scales.pop() if len(scales) == 1 else None for name, scales in found.items()}
 
 
-def _scaled(node: exp.Expr, names: Mapping[str, int]) -> exp.Expr:
+def _is_same(node: exp.Alias) -> bool:
+    return isinstance(node.this, exp.Column) and node.this.name == node.alias
+
+
+def _note_scale(node: exp.Alias, scales: dict[str, int | None]) -> None:
+    """Remember the scale of what a query gives a name."""
+    if not _is_same(node):
+        scale = _scale_of(node.this, scales)
+        scales[node.alias] = scale if scales.get(node.alias, scale) == scale else None
+
+
+def _scaled(node: exp.Expr, names: Mapping[str, int | None]) -> exp.Expr:
     """Return a product with Snowflake's scale, where those of both factors are known; a sum as it is."""
     left, right = (_scale_of(part, names) for part in (node.this, node.expression))
     if left is None or right is None:
@@ -168,7 +187,7 @@ def _scaled(node: exp.Expr, names: Mapping[str, int]) -> exp.Expr:
     return exp.cast(node.copy(), f"DECIMAL({_DIGITS}, {most})") if node.meta[_SCALE] > most else node
 
 
-def _scale_of(node: exp.Expr, names: Mapping[str, int]) -> int | None:
+def _scale_of(node: exp.Expr, names: Mapping[str, int | None]) -> int | None:
     if isinstance(node, (exp.Paren, exp.Neg)):
         return _scale_of(node.this, names)
     if isinstance(node, exp.Column):
@@ -188,7 +207,7 @@ class Names(NamedTuple):
     """What is known of the columns and aliases of a statement: sizes of whole numbers, scales of NUMBER."""
 
     whole: Mapping[str, _Whole]
-    scales: Mapping[str, int]
+    scales: dict[str, int | None]
 
 
 def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) -> Names:
@@ -200,7 +219,7 @@ def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) ->
     if not any(isinstance(node, _OPERATIONS) for node in nodes):
         return Names({}, {})
     known = list(columns())
-    return Names(_names_of_whole(nodes, {column.name for column in known}), _scales(known))
+    return Names(_names_of_whole(nodes, {column.name for column in known}), _scales(nodes, known))
 
 
 def computed(node: exp.Expr, known: Names) -> exp.Expr:
@@ -211,6 +230,8 @@ def computed(node: exp.Expr, known: Names) -> exp.Expr:
     if isinstance(node, _OPERATIONS):
         _widen(node, known.whole)
         return _scaled(node, known.scales)
+    if isinstance(node, exp.Alias):
+        _note_scale(node, known.scales)
     return _typed(node) if isinstance(node, _QUOTIENTS) else node
 
 

@@ -56,6 +56,19 @@ def test_products_of_columns_that_a_query_makes_have_38_digits(sql, query):
     assert sql.values(query) == [(10_000_000_000,)]
 
 
+def test_a_name_may_be_of_several_types(sql):
+    text = "SELECT x.a * y.a, y.a * x.a FROM (SELECT 100000 AS a) x, (SELECT 2.5 AS a) y"
+    assert sql.values(text) == [(250_000, 250_000)]
+    sql.run(
+        "CREATE OR REPLACE TABLE one (q NUMBER(38, 10), f FLOAT)",
+        "INSERT INTO one VALUES (1.1234567891, 1e-9)",
+    )
+    assert sql.values("SELECT q * q FROM (SELECT f AS q FROM one)") == [(1e-18,)]
+    assert [str(cell) for cell in sql.values("SELECT p * p FROM (SELECT q * q AS p FROM one)")[0]] == [
+        "1.593035640279"
+    ]
+
+
 def test_products_with_a_fraction_keep_their_scale(sql):
     sql.run("CREATE OR REPLACE TABLE made AS SELECT a * 2 AS p FROM (SELECT 1.25 AS a)")
     assert sql.run("DESCRIBE TABLE made")[0]["type"].endswith(",2)")
