@@ -233,6 +233,11 @@ def test_the_answer_tells_the_threads_that_a_session_set(session: Connector) -> 
     assert told["CLIENT_PREFETCH_THREADS"] == 5
 
 
+def test_the_answer_tells_how_chunks_are_fetched(session: Connector) -> None:
+    told = {one["name"]: one["value"] for one in session.query("SELECT 1")["data"]["parameters"]}
+    assert (told["CLIENT_RESULT_CHUNK_SIZE"], told["CLIENT_MEMORY_LIMIT"]) == (160, 1536)
+
+
 def test_put_hands_on_its_threshold(session: Connector) -> None:
     session.query("CREATE STAGE parts")
     assert session.query("PUT file:///x/a.csv @parts THRESHOLD = 156")["data"]["threshold"] == 156
