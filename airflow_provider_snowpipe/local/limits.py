@@ -31,6 +31,7 @@ class Limits:
     :param statement_seconds: a statement of any session is stopped after so long, unless it asks for less by
         ``STATEMENT_TIMEOUT_IN_SECONDS`` ("Parameters": two days by default); 0 for no limit.
     :param engine_bytes: memory of the engine, of all statements together.
+    :param result_bytes: memory of the rows of one result.
     """
 
     requests_per_second: float = 10.0
@@ -43,10 +44,12 @@ class Limits:
     session_idle_seconds: float = 4 * 3600.0
     statement_seconds: float = 172_800.0
     engine_bytes: int = 4 << 30
+    result_bytes: int = 1 << 30
 
 
 DEFAULTS = Limits()
-_AT_LEAST_ONE = ("names-per-status", "request-bytes", "queued-bytes", "session-idle-seconds", "engine-bytes")
+_AT_LEAST_ONE = ("names-per-status", "request-bytes", "queued-bytes", "session-idle-seconds", "engine-bytes",
+                 "result-bytes")  # fmt: skip
 
 
 def parse_limits(text: str | None) -> Limits:

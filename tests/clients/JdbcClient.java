@@ -60,6 +60,18 @@ public class JdbcClient {
         statement.getMoreResults();
         print("second", statement.getResultSet(), 1);
 
+        for (String format : new String[] {"ARROW", "JSON"}) {
+            statement = connection.createStatement();
+            statement.execute("ALTER SESSION SET JDBC_QUERY_RESULT_FORMAT = '" + format + "'");
+            ResultSet many = statement.executeQuery(
+                "SELECT seq4() AS n, 'row' AS t FROM TABLE(GENERATOR(ROWCOUNT => 250000)) ORDER BY 1");
+            long count = 0;
+            while (many.next() && many.getLong(1) == count && many.getString(2).equals("row")) {
+                count++;
+            }
+            System.out.println("many: " + count);
+        }
+
         Files.writeString(folder.resolve("more.csv"), "4,four\n5,five\n");
         Path got = Files.createDirectories(folder.resolve("got"));
         statement = connection.createStatement();

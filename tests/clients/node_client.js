@@ -38,6 +38,9 @@ async function main() {
   found.rows = rows.map((row) => [row.ID, row.NAME, row.AT && row.AT.toISOString(), row.PRICE]);
   found.several = await run("SELECT 1; SELECT 2", { parameters: { MULTI_STATEMENT_COUNT: 0 } });
 
+  const many = await run("SELECT seq4() AS n, 'row' AS t FROM TABLE(GENERATOR(ROWCOUNT => 250000)) ORDER BY 1");
+  found.many = [many.length, many.every((row, at) => row.N === at && row.T === "row")];
+
   fs.writeFileSync(path.join(folder, "more.csv"), "4,four\n5,five\n");
   await run("CREATE OR REPLACE STAGE node_files");
   const put = await run(`PUT 'file://${folder}/more.csv' @node_files/in AUTO_COMPRESS = TRUE`);

@@ -89,6 +89,7 @@ def test_node_selects_inserts_and_moves_files(local_service: LocalService, tmp_p
     assert json.loads(printed) == {
         "rows": [[1, "one", "2026-01-02T03:04:05.678Z", 1.25], [2, "two", None, None], [3, None, None, None]],
         "several": [{"1": 1}],
+        "many": [250_000, True],
         "put": [["more.csv.gz", "UPLOADED"]],
         "copied": [["LOADED", 2]],
         "got": [["in/more.csv.gz", "DOWNLOADED"]],
@@ -130,6 +131,8 @@ def test_jdbc_selects_inserts_moves_files_and_reads_metadata(
         f"rows: [1, row 1, {at}, 1.25] [2, row 2, {at}, 1.25] [3, null, null, null]",
         "first: [1]",
         "second: [2]",
+        "many: 250000",
+        "many: 250000",
         "put: [more.csv.gz, UPLOADED]",
         "copied: [jdbc_files/in/more.csv.gz, LOADED, 2, 2]",
         "got: [in/more.csv.gz, DOWNLOADED]",

@@ -55,8 +55,10 @@ _FORMAT_PARAMETERS = {"PYTHON": "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT", "JDBC": 
 _THRESHOLD = "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"
 # JDBC writes times as text by these; without them by a format of its own (observed with 3.24.2).
 _OUTPUT_FORMATS = tuple(name for name in DEFAULT_PARAMETERS if name.endswith("_OUTPUT_FORMAT"))
+# By these JDBC fetches the chunks of a large result; it fails without them (observed with 3.24.2 and 4.4.1).
+_OF_CHUNKS = ("CLIENT_PREFETCH_THREADS", "CLIENT_RESULT_CHUNK_SIZE", "CLIENT_MEMORY_LIMIT")
 # What connectors take over when a statement has set it (observed with 4.8.1).
-_CLIENT_PARAMETERS = frozenset({"CLIENT_PREFETCH_THREADS", "CLIENT_SESSION_KEEP_ALIVE_HEARTBEAT_FREQUENCY"})
+_CLIENT_PARAMETERS = frozenset({*_OF_CHUNKS, "CLIENT_SESSION_KEEP_ALIVE_HEARTBEAT_FREQUENCY"})
 # Connector 4.8.1 fetches the result of an asynchronous statement with this query (observed).
 _RESULT_SCAN = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+TABLE\s*\(\s*RESULT_SCAN\s*\(\s*'([^']*)'\s*\)\s*\)\s*;?\s*\Z", re.IGNORECASE
@@ -431,7 +433,7 @@ def _result_data(
     binds: int = 0,
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    is_large = session.client == "PYTHON" and len(result.rows) > _FIRST_ROWS
+    is_large = len(result.rows) > _FIRST_ROWS
     return {
         "parameters": _parameters(session),
         "rowtype": [row_type(column.name, column.type, column.nullable) for column in result.columns],
@@ -540,6 +542,7 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
         "CLIENT_TELEMETRY_ENABLED": str(session.parameters.get("CLIENT_TELEMETRY_ENABLED")).lower()
         != "false",
         "CLIENT_SESSION_KEEP_ALIVE": False,
+        **{name: int(DEFAULT_PARAMETERS[name]) for name in _OF_CHUNKS},
         # How other drivers write staged values has not been tried.
         _THRESHOLD: session.parameters.get(_THRESHOLD, 65_280) if session.client == "PYTHON" else 0,
         **{name: session.parameters.get(name, DEFAULT_PARAMETERS[name]) for name in _OUTPUT_FORMATS},

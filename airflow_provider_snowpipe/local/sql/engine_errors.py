@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine import spool
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
+from airflow_provider_snowpipe.local.sql import calls, numbers
 from airflow_provider_snowpipe.local.tables import ColumnType
 
 # -- What a statement may reach: its tables and Snowflake's functions, nothing of the engine beneath -----
@@ -42,21 +43,26 @@ _CHANGES = (exp.DML, exp.Create, exp.Drop, exp.Alter, exp.Command, exp.Describe,
 def check(tree: exp.Expr) -> None:
     """Refuse what no Snowflake query has; call it on the tree as parsed, before anything is translated.
 
-    :raises SqlError: 002140 for a function of the engine, 000002 for a change inside a query.
+    :raises SqlError: 002140 for a function of the engine, 000002 for a change inside a query, 100039 for a
+        literal that is too large.
     """
     for call in tree.find_all(exp.Func):
         is_unread = isinstance(call, exp.Anonymous)
         name = call.name if is_unread else call.sql_name()
         if _is_of_the_engine(name.lower(), is_unread=is_unread):
-            raise unknown_function(name)
+            raise missing_function(name)
     for part in tree.walk():
+        if isinstance(part, exp.Literal):
+            numbers.check_literal(part)
         # The INSERT, UPDATE and DELETE of a MERGE are branches of it.
         if part is not tree and isinstance(part, _CHANGES) and not isinstance(part.parent, exp.When):
             raise unsupported(f"{part.key.upper()} inside of another statement")
 
 
-def unknown_function(name: str) -> SqlError:
-    """Return the error for a function that does not exist (002140)."""
+def missing_function(name: str) -> SqlError:
+    """Return the error for a function that the service lacks (000002), or Snowflake itself (002140)."""
+    if calls.is_documented(name.upper()):
+        return unsupported(f"function {name.upper()}")
     return compilation_error(f"Unknown function {name.upper()}", "002140", "42601")
 
 
@@ -157,6 +163,8 @@ _DECLARED = (
      r"can't be cast because the value is out of range|\AOverflow in |shift value .* out of range|"
      r"\AValue out of range"),
     ("100054 22003", "Invalid floating point operation: {v}", r"cannot take (?P<v>square root|logarithm) of"),
+    ("100054 22003", "Invalid floating point operation: {v}",
+     r"(?P<v>ACOS|ASIN|ACOSH|ATANH)\b.*(?:undefined|domain|must be|cannot|range)"),
     ("100051 22012", "Division by zero", r"Division by zero"),
     # Values that are not recognized.
     ("100037 22018", "Boolean value '{v}' is not recognized",
@@ -319,7 +327,7 @@ def translate_error(error: duckdb.Error) -> SqlError:
     message = str(error)
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:
-        return unknown_function(_FUNCTIONS.get(unknown[1].lower(), unknown[1]))
+        return missing_function(_FUNCTIONS.get(unknown[1].lower(), unknown[1]))
     message = _BEHIND.split(_KIND.sub("", message.strip()), maxsplit=1)[0].strip()
     for pattern, code, sqlstate, words in _TABLE:
         found = pattern.search(message)

@@ -454,8 +454,7 @@ def snowflake_errors(session: Session) -> Iterator[None]:
     except SqlError:
         raise
     except sqlglot.errors.UnsupportedError as error:
-        said = str(error).split("\n", maxsplit=1)[0]
-        raise unsupported(re.sub(r" (?:is not supported in|when targeting) DuckDB\b\.?", "", said)) from error
+        raise _not_translated(str(error)) from error
     except sqlglot.errors.SqlglotError as error:
         raise _syntax_error(error) from error
     except RecursionError as error:
@@ -538,21 +537,29 @@ def _is_system_function(text: str) -> bool:
     return text[6:].lstrip()[:7].upper() == "SYSTEM$"
 
 
+# How sqlglot says that the engine lacks something, and the names of functions in what it says.
+_LACKS = re.compile(
+    r" (?:is not supported (?:in|by)|when targeting) DuckDB\b\.?| has no DuckDB equivalent|^Snowflake "
+)
+_OF_TRANSLATOR = re.compile(r"DuckDB|transpile|LIST_SORT|NumberToStr")
+_NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|\b[A-Z]{4,}\b")
+
+
+def _not_translated(said: str) -> SqlError:
+    """Return the error for what sqlglot cannot write for the engine, in words that do not speak of it."""
+    words = _LACKS.sub("", said.split("\n", maxsplit=1)[0])
+    if _OF_TRANSLATOR.search(words):
+        named = _NAME.search(words.replace("LIST_SORT", "ARRAY_SORT"))
+        words = f"{named[0]} in this form" if named else "a function in this form"
+    return unsupported(words)
+
+
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
     detail = str(error).split("\n", maxsplit=1)[0]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
-    missing = re.search(r"Required keyword: .* missing for <class '[\w.]*?(\w+)'>", plain)
-    if missing is not None and _is_function(missing[1]):
-        return compilation_error("not enough arguments for function", "000938", "22023")
     plain = re.sub(r"Required keyword: .* missing for <class .*?>", "an expression is missing", plain)
     many = re.search(r"provided arguments \((\d+)\) is greater than .* arguments \((\d+)\)", plain)
     if many is not None:
         words = f"too many arguments for function, expected {many[2]}, got {many[1]}"
         return compilation_error(f"{words}", "000939", "22023")
     return compilation_error(f"syntax error: {plain}")
-
-
-def _is_function(name: str) -> bool:
-    """True for a class of sqlglot that stands for a function, not for an operator or a clause."""
-    kind = getattr(exp, name, exp.Expression)
-    return issubclass(kind, exp.Func) and not issubclass(kind, (exp.Binary, exp.Connector))

@@ -28,7 +28,7 @@ _NOT_KEPT = (
 )  # fmt: skip
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TEXT_DRAWN = (
-    "list_transform([_1], lambda g: array_to_string(list_transform(range(_0), "
+    "list_transform([_1], lambda g: array_to_string(list_transform(range(CAST(_0 AS BIGINT)), "
     f"lambda i: substring('{_LETTERS}', CAST(hash(g, i) % 62 AS INTEGER) + 1, 1)), ''))[1]"
 )
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
@@ -73,6 +73,15 @@ _TEMPLATES = {
     "BITWISE_AND_AGG": "bit_and(CAST(_0 AS HUGEINT))",
     "BITWISE_OR_AGG": "bit_or(CAST(_0 AS HUGEINT))",
     "BITWISE_XOR_AGG": "bit_xor(CAST(_0 AS HUGEINT))",
+    "ARRAY_REVERSE": "to_json(list_reverse(CAST(to_json(_0) AS JSON[])))",
+    "ARRAY_REMOVE": "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x: x <> to_json(_1)))",
+    "ARRAY_REMOVE_AT": (
+        "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x, i: i <> 1 + CAST("
+        "CASE WHEN _1 < 0 THEN json_array_length(to_json(_0)) + _1 ELSE _1 END AS BIGINT)))"
+    ),
+    "M_D5_NUMBER_LOWER64": "CAST('0x' || right(md5(_0), 16) AS UBIGINT)",
+    "M_D5_NUMBER_UPPER64": "CAST('0x' || left(md5(_0), 16) AS UBIGINT)",
+    "GETBIT": "((CAST(_0 AS HUGEINT) >> CAST(_1 AS INTEGER)) & 1)",
     "ARRAY_APPEND": "to_json(list_append(CAST(to_json(_0) AS JSON[]), to_json(_1)))",
     "ARRAY_PREPEND": "to_json(list_prepend(to_json(_1), CAST(to_json(_0) AS JSON[])))",
     "ARRAY_CONCAT": "to_json(list_concat(CAST(to_json(_0) AS JSON[]), CAST(to_json(_1) AS JSON[])))",
@@ -209,6 +218,9 @@ def _cast(node: exp.Cast) -> exp.Expr:
         or kind.is_type(*_NOT_KEPT)
     ):
         raise unsupported(f"data type {kind.sql(dialect='snowflake')}")
+    if kind.is_type(*exp.DataType.INTEGER_TYPES):
+        # INT and its synonyms are NUMBER(38, 0) ("Numeric data types").
+        node.set("to", exp.DataType.build("DECIMAL(38, 0)"))
     if isinstance(node, exp.TryCast):
         return node
     if node.to.is_type(*exp.DataType.TEXT_TYPES):
@@ -395,6 +407,32 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
     return exp.Anonymous(this="json_merge_patch", expressions=[exp.Literal.string("{}"), picked])
 
 
+def _base64(node: exp.Base64Encode) -> exp.Expr:
+    """BASE64_ENCODE takes texts as well, which are in UTF-8 ("BASE64_ENCODE")."""
+    if len(arguments(node)) > 1:
+        raise unsupported("BASE64_ENCODE with a length of lines or an alphabet")
+    return fill("to_base64(unhex(hex(_0)))", [node.this])
+
+
+def _sort_array(node: exp.ArraySort) -> exp.Expr:
+    """ARRAY_SORT by the order of VARIANT values; a JSON null is the last."""
+    if node.args.get("asc") is not None:
+        raise unsupported("ARRAY_SORT in another order")
+    keyed = "list_transform(CAST(to_json(_0) AS JSON[]), lambda x: {'k': _variant_key(x), 'v': x})"
+    return fill(f"to_json(list_transform(list_sort({keyed}), lambda y: y.v))", [node.this])
+
+
+_LACKING = (
+    exp.ArrayExcept, exp.ArrayIntersect, exp.ArrayInsert, exp.ArraysZip, exp.Flatten, exp.ArrayFilter,
+    exp.Transform, exp.Reduce,
+)  # fmt: skip
+
+
+def _lacking(node: exp.Func) -> exp.Expr:
+    """Refuse what would be an array of the engine's, not of VARIANT values."""
+    raise unsupported(node.sql_name())
+
+
 _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
     ((exp.Window,), _ratio),
     ((exp.Rand,), _random),
@@ -411,4 +449,7 @@ _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...]
     ((exp.TimeToStr,), _time_to_text),
     ((exp.ToBinary,), _to_binary),
     ((exp.DateAdd,), _date_add),
+    ((exp.Base64Encode,), _base64),
+    ((exp.ArraySort,), _sort_array),
+    (_LACKING, _lacking),
 )

@@ -17,7 +17,8 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.engine.conversions import MACROS, cut
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.sql import functions, results, translate
+from airflow_provider_snowpipe.local.limits import DEFAULTS
+from airflow_provider_snowpipe.local.sql import engine_errors, functions, numbers, results, translate
 from airflow_provider_snowpipe.local.sql.bindings import Bindings
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
@@ -167,6 +168,9 @@ _REFUSES = "ERROR_ON_NONDETERMINISTIC_UPDATE"
 _LITERAL = r"(?:\d+(?:\.\d+)?|'[^'\\]*'|TRUE|FALSE|NULL)"
 _CONSTANTS: dict[str, Result] = {}
 _MOST_CONSTANTS, _LONGEST_CONSTANT = 64, 200
+# Rows that are fetched at once; bytes of a row and of a value in Python, without the letters of a text.
+_FETCHED, _ROW_BYTES, _VALUE_BYTES = 10_000, 56, 48
+_OF_FIXED_SIZE = frozenset({"NUMBER", "FLOAT", "BOOLEAN", "DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _CONSTANT = re.compile(rf"SELECT\s+{_LITERAL}(?:\s*,\s*{_LITERAL})*", re.IGNORECASE)
 
 
@@ -188,7 +192,7 @@ def _selected(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     sql = translate.to_duckdb(translate.prepare(session, tree))
     rows = bindings.rows()
     cursor = session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql)
-    return _fetched(cursor, projections)
+    return _fetched(cursor, projections, session.catalog.limits.result_bytes)
 
 
 def described(
@@ -210,11 +214,42 @@ def described(
     )
 
 
-def _fetched(cursor: duckdb.DuckDBPyConnection, projections: Sequence[exp.Expr] = ()) -> Result:
+def _fetched(
+    cursor: duckdb.DuckDBPyConnection, projections: Sequence[exp.Expr] = (), most: int = DEFAULTS.result_bytes
+) -> Result:
     columns = described(projections, [(name, kind) for name, kind, *_ in cursor.description])
-    rows: list[Sequence[Any]] = list(cursor.fetchall())
+    rows = _rows(cursor, columns, most)
+    numbers.check_rows([str(kind) for _, kind, *_ in cursor.description], rows)
     zoned = [number for number, column in enumerate(columns) if column.type.kind == "TIMESTAMP_TZ"]
     return Result(columns, [_zoned(row, zoned) for row in rows] if zoned else rows)
+
+
+def _rows(
+    cursor: duckdb.DuckDBPyConnection, columns: Sequence[ResultColumn], most: int
+) -> list[Sequence[Any]]:
+    """Return all rows of a result, as long as the service has room for them.
+
+    :raises SqlError: 000603 when they take more bytes than that.
+    """
+    texts = [number for number, column in enumerate(columns) if column.type.kind not in _OF_FIXED_SIZE]
+    rows: list[Sequence[Any]] = []
+    held = 0
+    while batch := cursor.fetchmany(_FETCHED):
+        rows += batch
+        if len(batch) < _FETCHED:
+            break
+        held += len(batch) * (_ROW_BYTES + _VALUE_BYTES * len(columns))
+        held += sum(
+            len(row[number]) for number in texts for row in batch if isinstance(row[number], (str, bytes))
+        )
+        if held > most:
+            raise SqlError(
+                "000603",
+                "XX000",
+                "The result is larger than the local service keeps in memory: ask for less at a time, or "
+                "start the service with --limits result-bytes=..",
+            )
+    return rows
 
 
 def _zoned(row: Sequence[Any], zoned: Sequence[int]) -> Sequence[Any]:
@@ -239,6 +274,7 @@ def _constant(text: str, cursor: duckdb.DuckDBPyConnection) -> Result:
     known = _CONSTANTS.get(text)
     if known is None:
         tree = translate.parse(text)
+        engine_errors.check(tree)
         translate.name_projections(tree)
         known = _fetched(cursor.execute(translate.to_duckdb(tree)))
         if len(_CONSTANTS) < _MOST_CONSTANTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import sqlglot
@@ -24,11 +24,13 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.sql import (
+    calls,
     copy_history,
     engine_errors,
     functions,
     get_ddl,
     information_schema,
+    numbers,
     show,
     staged_rows,
     timestamps,
@@ -41,8 +43,6 @@ from airflow_provider_snowpipe.local.tables import Column, Table
 # -- Names of result columns: an expression without alias is named by its text ---------------------------
 
 _WRITTEN = "written"
-_OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
-_CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
 _ENDS = frozenset(
     {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING,
      TokenType.QUALIFY, TokenType.LIMIT, TokenType.OFFSET, TokenType.FETCH, TokenType.INTO, TokenType.UNION,
@@ -76,9 +76,9 @@ def _projections(tokens: Sequence[Token], text: str) -> list[str]:
     """Return the texts between the first SELECT outside of parentheses and its FROM."""
     depth, start, parts = 0, -1, []
     for token in tokens:
-        if token.token_type in _OPENING:
+        if token.token_type in calls.OPENING:
             depth += 1
-        elif token.token_type in _CLOSING:
+        elif token.token_type in calls.CLOSING:
             depth -= 1
         if depth:
             continue
@@ -146,67 +146,6 @@ def find_anywhere(session: Session, node: exp.Table) -> Table | None:
     return None if database is None else find(database, node)
 
 
-# -- Types of ``/`` and AVG: of fixed-point numbers they are fixed-point numbers, where DuckDB makes DOUBLE --
-#
-# The scale of a quotient is that of the numerator and 6 more, up to 12, and never less than that of the
-# numerator (Snowflake documentation, "Arithmetic operators"); AVG does the same with its argument. Which
-# types the operands have, DuckDB knows when it binds the statement, so the type is written as an expression
-# that has it and that is never computed.
-
-_TYPED = "cast_to_type"
-_SCALED = "round((_0) * CAST(1 AS DECIMAL(38, 6)), 12)"
-_AT_LEAST = f"{_SCALED} + (_0) * CAST(1 AS DECIMAL(38, 0))"
-
-
-def typed(node: exp.Expr) -> exp.Expr:
-    """Return a division, an AVG or an AVG .. OVER with Snowflake's type; any other node as it is.
-
-    The operands are done already: calls come from the leaves up.
-    """
-    if isinstance(node, exp.Div):
-        if _is_text(node.this) or _is_text(node.expression):
-            return node
-        form, given = _scale(node.this), [_type(node.this), _type(node.expression)]
-        # A fixed-point literal changes nothing; a FLOAT makes the quotient a FLOAT.
-        is_fixed = isinstance(node.expression, exp.Literal) and "e" not in node.expression.name.lower()
-        return _cast(node, functions.fill(form if is_fixed else f"{form} + trunc(_1)", given))
-    call = node
-    while isinstance(call, (exp.Window, exp.Filter)):
-        call = call.this
-    if not isinstance(call, exp.Avg) or isinstance(node.parent, (exp.Window, exp.Filter)):
-        return node
-    value = call.this.expressions[0] if isinstance(call.this, exp.Distinct) else call.this
-    # An aggregate beside an aggregate; in a window the column itself.
-    one = _type(value) if isinstance(node, exp.Window) else exp.AnyValue(this=_type(value))
-    return _cast(node, functions.fill(_scale(value), [one]))
-
-
-def _is_text(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Literal) and bool(node.is_string)
-
-
-def _cast(node: exp.Expr, kind: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this=_TYPED, expressions=[node.copy(), kind])
-
-
-def _scale(node: exp.Expr) -> str:
-    # A second copy of a chain of divisions would double its length with every link; two links reach 12.
-    links = sum(_is_typed(part) for part in node.find_all(exp.Anonymous))
-    return "_0" if links > 1 else _SCALED if links else _AT_LEAST
-
-
-def _is_typed(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and node.this == _TYPED
-
-
-def _type(node: exp.Expr) -> exp.Expr:
-    """Return an expression of the same type that leaves out what only makes the value."""
-    kind: exp.Expr = node.copy().transform(
-        lambda part: part.expressions[1] if _is_typed(part) else part, copy=False
-    )
-    return kind
-
-
 # -- VARIANT values inside expressions: where Snowflake reads a text or a number, DuckDB needs to be told --
 #
 # DuckDB knows VARIANT as JSON and would compare, join and cast the JSON text with its quotes. Which columns
@@ -235,7 +174,6 @@ _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.A
 _OF_NUMBERS = (
     exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
 )  # fmt: skip
-_SEMI_STRUCTURED_TYPED = (exp.Div, exp.Avg, exp.Window, exp.Filter)
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
 _JSON_READERS = _PATHS | {"TO_JSON", "TRY", "IF"}
@@ -247,7 +185,9 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     _cast_aggregated_texts(session, tree)
     names = _json_names(session, tree)
 
-    kinds = _time_kinds(session, tree)
+    kinds = _kinds(session, tree)
+    number_names = frozenset(name for name, kind in kinds.items() if kind == "NUMBER")
+    kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
 
     def change(node: exp.Expr) -> exp.Expr:
         timed = timestamps.change(node, kinds, session.parameters)
@@ -261,12 +201,15 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
             return _call(call, node.this, _call("_variant_key", node.this))
         _read_operands(node, names)
-        return typed(node) if isinstance(node, _SEMI_STRUCTURED_TYPED) else node
+        _read_whole_numbers(node, kinds, number_names)
+        return numbers.computed(node, known)
 
     if names:
         _sort_keys(session, tree, names)
+    nodes = list(tree.walk(prune=lambda part: part.meta.get("engine") is True))
+    known = numbers.names(nodes, lambda: columns_of(session, tree))
     # From the leaves up: an inner cast decides what the outer one sees.
-    for node in reversed(list(tree.walk(prune=lambda part: part.meta.get("engine") is True))):
+    for node in reversed(nodes):
         changed = change(node)
         if changed is not node:
             if node is tree:
@@ -296,6 +239,21 @@ def _read_operands(node: exp.Expr, names: set[str]) -> None:
         _each(node, names, "DOUBLE")
     elif isinstance(node, exp.Ordered) and is_json(value := _ordered(node), names):
         node.set("this", _call("_variant_key", value))
+
+
+def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozenset[str]) -> None:
+    """Cast what the engine takes as a whole number only: arguments, days by which a DATE moves, an index."""
+    if type(node) not in numbers.OF_WHOLE:
+        return
+    numbers.as_whole_number(node)
+    if isinstance(node, (exp.Add, exp.Sub)):
+        left, right = node.this, node.expression
+        moved, days = (left, right) if timestamps.kind_of(left, kinds) == "DATE" else (right, left)
+        is_moved = moved is left or isinstance(node, exp.Add)
+        if is_moved and numbers.is_number(days, names) and timestamps.kind_of(moved, kinds) == "DATE":
+            days.replace(exp.cast(days.copy(), "INT"))
+    elif isinstance(node, exp.GetExtract) and numbers.is_number(node.expression, names):
+        node.set("expression", exp.cast(node.expression.copy(), "BIGINT"))
 
 
 def _sort_keys(session: Session, tree: exp.Expr, names: set[str]) -> None:
@@ -392,17 +350,19 @@ def _order(select: exp.Select, keys: Sequence[exp.Column | None]) -> None:
     select.set("order", order)
 
 
-def _time_kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
-    """Return the type words of columns and aliases that are a DATE, TIME or TIMESTAMP wherever they occur."""
+def _kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
+    """Return the type words of columns, and of aliases of times and numbers, that have but one."""
     found: dict[str, set[str]] = {}
     for column in columns_of(session, tree):
         found.setdefault(column.name, set()).add(column.type.kind)
     kinds = {name: next(iter(words)) for name, words in found.items() if len(words) == 1}
     for alias in reversed(list(tree.find_all(exp.Alias))):
         kind = timestamps.kind_of(alias.this, kinds)
+        if kind is None and numbers.is_number(alias.this, frozenset()):
+            kind = "NUMBER"
         if kind is not None and alias.alias not in found:
             kinds[alias.alias] = kind
-    return {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
+    return kinds
 
 
 def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
@@ -536,14 +496,17 @@ _MARK = "_SNOWPIPE_VALUE_"
 def parse(text: str) -> exp.Expr:
     """Parse one Snowflake statement.
 
-    :raises SqlError: for more than one statement.
+    :raises SqlError: for more than one statement, and for a call that no function of Snowflake's takes.
     """
     found = tokens(text)
     try:
         parsed = _SNOWFLAKE.parser().parse(found, text)
         # A comment behind the last semicolon is no statement.
         trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
-    except IndexError as error:
+    except (IndexError, sqlglot.errors.ParseError) as error:
+        calls.check(found, text, None)
+        if isinstance(error, sqlglot.errors.ParseError):
+            raise
         # sqlglot counts on the number of arguments that some functions must have.
         raise compilation_error("a function has the wrong number of arguments.") from error
     if len(trees) != 1:
@@ -552,6 +515,7 @@ def parse(text: str) -> exp.Expr:
             "0A000",
             f"Actual statement count {len(trees)} did not match the desired statement count 1.",
         )
+    calls.check(found, text, trees[0])
     note_written(trees[0], found, text)
     return trees[0]
 
@@ -600,8 +564,7 @@ def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> ex
     tree = tree.transform(partial(views.next_value, session), copy=False)
     _unqualify_targets(tree)
     qualify_tables(session, tree)
-    if quoted:
-        _check_case(session, tree, quoted)
+    _check_case(session, tree, quoted)
     tree = functions.rewrite_all(tree)
     return read_as_text_or_number(session, tree)
 
@@ -621,16 +584,25 @@ def normalize_identifiers(tree: exp.Expr) -> set[str]:
 
 
 def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
-    """Refuse ``"a"`` where only a column A exists: DuckDB would find it ("Identifier requirements")."""
+    """Refuse a name that differs from a column by case: DuckDB would find it ("Identifier requirements").
+
+    :param quoted: names of columns in the statement that are not in upper case.
+    """
     known = {column.name for column in columns_of(session, tree)}
-    known |= {alias.alias for alias in tree.find_all(exp.Alias)}
+    used = quoted
+    if any(name != name.upper() for name in known):
+        used = {column.name for column in tree.find_all(exp.Column)}
+    if not used:
+        return
+    known |= {alias.alias for alias in tree.find_all(exp.Alias)} | set(_FLATTEN)
     known |= {
         part.name for alias in tree.find_all(exp.TableAlias) for part in alias.args.get("columns") or ()
     }
     folded = {name.upper() for name in known}
-    for name in sorted(quoted - known):
+    for name in sorted(used - known):
         if name.upper() in folded:
-            raise compilation_error(f"invalid identifier '\"{name}\"'", "000904")
+            written = name if name == name.upper() else f'"{name}"'
+            raise compilation_error(f"invalid identifier '{written}'", "000904")
 
 
 def qualify_tables(session: Session, tree: exp.Expr) -> None:

@@ -122,10 +122,20 @@ def test_a_placeholder_whose_value_is_used_several_times_is_bound_once(session: 
     ]
 
 
-@pytest.mark.parametrize("form", ["JSON", "ARROW"])
-def test_a_large_result_comes_in_parts(service: ServiceInProcess, form: str) -> None:
-    asked = {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": form}
-    session = service.connect(**PYTHON, SESSION_PARAMETERS=asked)
+@pytest.mark.parametrize(
+    ("client", "form"),
+    [
+        ("PythonConnector", "JSON"),
+        ("PythonConnector", "ARROW"),
+        ("JDBC", "ARROW"),
+        ("JDBC", "JSON"),
+        ("JavaScript", "JSON"),
+        ("Go", "JSON"),
+    ],
+)
+def test_a_large_result_comes_in_parts(service: ServiceInProcess, client: str, form: str) -> None:
+    formats = ("PYTHON_CONNECTOR_QUERY_RESULT_FORMAT", "JDBC_QUERY_RESULT_FORMAT")
+    session = service.connect(CLIENT_APP_ID=client, SESSION_PARAMETERS=dict.fromkeys(formats, form))
     text = "SELECT seq4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 200000)) ORDER BY 1"
     data = session.query(text)["data"]
     assert data["total"] == 200_000
@@ -221,6 +231,11 @@ def test_the_answer_tells_the_threads_that_a_session_set(session: Connector) -> 
     answer = session.query("ALTER SESSION SET client_prefetch_threads = 5")
     told = {one["name"]: one["value"] for one in answer["data"]["parameters"]}
     assert told["CLIENT_PREFETCH_THREADS"] == 5
+
+
+def test_the_answer_tells_how_chunks_are_fetched(session: Connector) -> None:
+    told = {one["name"]: one["value"] for one in session.query("SELECT 1")["data"]["parameters"]}
+    assert (told["CLIENT_RESULT_CHUNK_SIZE"], told["CLIENT_MEMORY_LIMIT"]) == (160, 1536)
 
 
 def test_put_hands_on_its_threshold(session: Connector) -> None:

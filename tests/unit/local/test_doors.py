@@ -336,6 +336,19 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         service.close()
 
 
+@pytest.mark.parametrize("value", ["i", f"'{'x' * 500}'"])
+def test_a_result_has_bounded_memory(tmp_path: Path, value: str) -> None:
+    service = ServiceInProcess(tmp_path / "small", parse_limits("result-bytes=5000000"))
+    try:
+        session = service.connect()
+        assert session.query(f"SELECT {value} FROM {MANY.format(8_000)}")["data"]["total"] == 8_000
+        refused = session.query(f"SELECT {value} FROM {MANY.format(2_000_000)}")
+        assert (refused["code"], "result-bytes" in refused["message"]) == ("000603", True)
+        assert session.query("SELECT 1")["success"]
+    finally:
+        service.close()
+
+
 @pytest.mark.parametrize("value", ["-1", "nan", "x", "0"])
 def test_no_value_of_a_session_lifts_the_time_limit(service: ServiceInProcess, value: str) -> None:
     session = Session(service.catalog, "DEMO", parameters={"STATEMENT_TIMEOUT_IN_SECONDS": value})

@@ -199,7 +199,7 @@ def test_the_ddl_of_a_schema_has_what_is_in_it(local):
     [
         ("'STAGE', 's'", "000002"),
         ("'TABLE', 'none'", "002003"),
-        ("'TABLE'", "001003"),
+        ("'TABLE'", "000938"),
         ("'TABLE', 'a b'", "001003"),
     ],
 )

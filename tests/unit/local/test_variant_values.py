@@ -166,9 +166,9 @@ def test_flatten_with_outer_gives_a_row_for_an_empty_input(sql):
         ("SELECT n, f.value FROM lists, LATERAL FLATTEN(v:nope, OUTER => TRUE) f", [(1, None), (2, None)]),
         ("SELECT ARRAY_SIZE(OBJECT_KEYS(OBJECT_AGG(n || f.index, 1))) FROM lists, LATERAL FLATTEN(v) f",
          [(5,)]),
-        ("SELECT n, BITWISE_OR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f GROUP BY n ORDER BY n",
+        ("SELECT n, BITOR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f GROUP BY n ORDER BY n",
          [(1, 3), (2, 1)]),
-        ("SELECT BITWISE_OR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f", [(3,)]),
+        ("SELECT BITOR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f", [(3,)]),
         ("SELECT DISTINCT n FROM lists, LATERAL FLATTEN(v) f ORDER BY 1 DESC", [(2,), (1,)]),
     ],
 )  # fmt: skip
