@@ -97,9 +97,27 @@ class ResourceManager:
             needs is not installed
         """
         try:
-            extra = BaseHook.get_connection(conn_id).extra_dejson
+            return cls._of_extra(conn_id, BaseHook.get_connection(conn_id).extra_dejson, auth)
         except AirflowNotFoundException:
-            raise ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it") from None
+            raise _unknown(conn_id) from None
+
+    @classmethod
+    async def async_of_connection(cls, conn_id: str) -> Self:
+        """The same on an event loop, which does not wait for the connection.
+
+        :param conn_id: as :meth:`of_connection`
+        :raises ConfigurationError: as :meth:`of_connection`
+        """
+        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+
+        try:
+            connection: Any = await get_async_connection(conn_id)
+        except AirflowNotFoundException:
+            raise _unknown(conn_id) from None
+        return cls._of_extra(conn_id, await get_async_extra_dejson(connection), None)
+
+    @classmethod
+    def _of_extra(cls, conn_id: str, extra: Mapping[str, Any], auth: AuthBase | None) -> Self:
         address = str(extra.get(ADDRESS_EXTRA) or "").strip()
         if not address:
             raise ConfigurationError(
@@ -173,6 +191,10 @@ class ResourceManager:
             f"YARN's ResourceManager at {self.url} answered {answer.status_code} to {answer.request.method} "
             f"{answer.request.path_url}: {answer.text[:_SHOWN_BYTES]!r}"
         )
+
+
+def _unknown(conn_id: str) -> ConfigurationError:
+    return ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it")
 
 
 def _kerberos(conn_id: str) -> AuthBase:
