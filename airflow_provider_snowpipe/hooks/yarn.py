@@ -136,7 +136,7 @@ class ResourceManager:
         :param application_id: its id
         :raises RetriesExhaustedError: if the ResourceManager does not answer, or not with what it should
         """
-        answer = self._send("GET", f"apps/{application_id}")
+        answer = self._ask("GET", f"apps/{application_id}")
         if answer.status_code == requests.codes.not_found:
             return YarnApplication(application_id, "UNKNOWN")
         found: YarnApplication = self._read(answer, lambda body: YarnApplication.of(body["app"]))
@@ -148,6 +148,7 @@ class ResourceManager:
         :param tag: one of ``spark.yarn.tags``, in lower case
         :raises RetriesExhaustedError: as :meth:`application`
         """
+        self._require_ready()
         answer = self._send("GET", "apps", params={"applicationTags": tag})
 
         def read(body: Any) -> list[YarnApplication]:
@@ -163,9 +164,28 @@ class ResourceManager:
         :param application_id: its id
         :raises RetriesExhaustedError: if the ResourceManager does not take it
         """
-        answer = self._send("PUT", f"apps/{application_id}/state", json={"state": "KILLED"})
+        answer = self._ask("PUT", f"apps/{application_id}/state", json={"state": "KILLED"})
         if not answer.ok and answer.status_code != requests.codes.not_found:
             raise self._unusable(answer)
+
+    def _ask(self, method: str, path: str, **more: Any) -> requests.Response:
+        answer = self._send(method, path, **more)
+        if answer.status_code == requests.codes.not_found:
+            self._require_ready()
+            answer = self._send(method, path, **more)
+        return answer
+
+    def _require_ready(self) -> None:
+        """Refuse what is no answer: one that has started again answers before it has read what it knew.
+
+        Observed with Hadoop 3.5: its applications are not found for seconds, and then go on.
+        """
+        info = self._read(self._send("GET", "info"), lambda body: body["clusterInfo"])
+        if info.get("haState") == "INITIALIZING":
+            raise RetriesExhaustedError(
+                f"YARN's ResourceManager at {self.url} is INITIALIZING, and does not know its applications "
+                "yet: wait until it has started"
+            )
 
     def _send(self, method: str, path: str, **more: Any) -> requests.Response:
         url = f"{self.url}/ws/v1/cluster/{path}"

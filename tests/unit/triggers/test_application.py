@@ -120,6 +120,13 @@ class TestResourceManager:
         assert [one.id for one in manager.tagged("snowpipe-x")] == [newer.id, next(iter(yarn.applications))]
         assert manager.tagged("other") == []
 
+    def test_knows_nothing_for_certain_while_it_reads_what_it_knew(self, yarn):
+        manager = ResourceManager(yarn.url)
+        for ask in (manager.application, manager.tagged, manager.kill):
+            yarn.recovering = 9
+            with pytest.raises(RetriesExhaustedError, match="INITIALIZING"):
+                ask("application_1_1")
+
     @pytest.mark.parametrize("body", [{}, [], {"app": {"id": "x"}}, {"app": None}])
     def test_an_answer_that_is_none_is_no_end(self, yarn: ScriptedYarn, monkeypatch, body):
         monkeypatch.setattr(yarn, "answer", lambda *_: (200, body))
