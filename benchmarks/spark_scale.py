@@ -214,7 +214,7 @@ def run(service: LocalService, where: Machines, source: Path, folder: Path) -> d
     cost = watch.time(load)
     end, peak = finished
     assert end.code == 0, end.out[-2000:] + end.err[-3000:]
-    wanted, found = facts(sorted(source.iterdir())), facts_of_table(service)
+    wanted, found = facts(sorted(source.glob("*.parquet"))), facts_of_table(service)
     assert found == wanted, (found, wanted)
     report = end.report
     assert report is not None
@@ -314,7 +314,7 @@ def measure_status(channels: int, folder: Path) -> dict[str, Any]:
         receiver.delays(commit=_COMMIT_SECONDS)
         source = _write_source(folder / "source", channels, _STATUS_ROWS)
         job: Any = SparkJob(receiver, folder / "runs", "COUNTED", source)  # type: ignore[arg-type]
-        with job.start(master="local[8]") as running:
+        with job.start(master="local[32]") as running:
             end = running.wait(_MOST_SECONDS)
         assert end.code == 0, end.out[-2000:] + end.err[-3000:]
         seen = receiver.requests()

@@ -143,7 +143,15 @@ class Load:
         )
         last = self._written - 1
         assert [int(found[one]) for one in ("N", "D", "LOW", "HIGH")] == [last + 1, last + 1, 0, last]
-        self.check_leftovers()
+        self.check_leftovers(was_killed=was_killed)
+
+    def check_leftovers(self, *, was_killed: bool = False) -> None:
+        """Neither ``work_path`` nor Airflow's task state keeps anything, and no file has the key.
+
+        :param was_killed: as :meth:`check`
+        """
+        assert list(self.shared.iterdir()) == []
+        assert self.state.values() == {}
         holding = _holding((self.yarn.folder, self.events, self.staging), _secrets_of(self))
         if was_killed:
             assert holding
@@ -151,11 +159,6 @@ class Load:
                 one for one in holding if self.staging not in one.parents or _is_open(one, self.staging)
             ]
         assert holding == []
-
-    def check_leftovers(self) -> None:
-        """Neither ``work_path`` nor Airflow's task state keeps anything."""
-        assert list(self.shared.iterdir()) == []
-        assert self.state.values() == {}
 
 
 @pytest.fixture
