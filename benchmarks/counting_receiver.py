@@ -14,6 +14,7 @@ import hashlib
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
@@ -93,9 +94,12 @@ class ReceiverState:
         self._files: dict[str, bytes] = {}
         self._append_delay = 0.0
         self._commit_delay = 0.0
+        self._requests: Counter[str] = Counter()
 
     def answer(self, call: Request) -> tuple[bytes, str]:
         """Body and ETag of the answer; all answers are 200."""
+        with self._lock:
+            self._requests[call.segments[-1].rpartition(":")[2] if call.segments else ""] += 1
         match call.method, call.segments:
             case "GET", ("v2", "streaming", "hostname"):
                 return b"127.0.0.1", ""
@@ -185,10 +189,14 @@ class ReceiverState:
             "parameter_overrides": {},
         }
 
-    def _command(self, verb: str, values: Mapping[str, float]) -> dict[str, Any]:
+    def _command(self, verb: str, values: Mapping[str, float]) -> Mapping[str, Any]:
         if verb == "delays":
             self._append_delay, self._commit_delay = values["append"], values["commit"]
             return {}
+        if verb == "requests":
+            with self._lock:
+                seen, self._requests = self._requests, Counter()
+            return seen
         with self._lock:
             channels = list(self._channels.values())
             self._channels, self._files = {}, {}

@@ -160,6 +160,11 @@ class Receiver:
             raise SystemExit(f"{rows} rows were sent, {found} arrived: no result")
         return found
 
+    def requests(self) -> dict[str, int]:
+        """How many requests came since the last time, by the last part of their path or its verb."""
+        found: dict[str, int] = self._ask("requests", {})
+        return found
+
     def forget(self) -> None:
         """Throw away what arrived."""
         self._ask("forget", {})

@@ -3,9 +3,10 @@
 Each run is a task's process of its own, which loads the rows of one new file into the local service; what is
 timed is the operator's ``execute``, with the processor time of everything that it starts. ``before`` has
 neither the comparison ahead of Spark nor the settings with which a local master starts quickly, by overriding
-them as an author would; ``rows`` and ``nothing new`` are the operator as it is. The kinds take turns.
+them as an author would; ``rows`` and ``nothing new`` are the operator as it is; ``spark connect`` is the job
+itself over a server that runs already, whose own processor time does not count. The kinds take turns.
 
-    python benchmarks/small_load.py --rows 1000 --rounds 5
+    python benchmarks/small_load.py --rows 1000 --rounds 5 --only rows "nothing new"
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from benchmarks.measuring import Cost
 from tests.local_service import LocalService
-from tests.spark_job import new_table, write_rows
+from tests.spark_connect import ConnectServer
+from tests.spark_job import SparkJob, new_table, write_rows
 
 _JAVA_AS_IT_IS = {"spark.driver.defaultJavaOptions": "-Dsnowpipe=1", "spark.ui.enabled": "true"}
+_KINDS = ("before", "rows", "nothing new", "spark connect")
 _WARM_UP = 3
 """Runs until the class-data archive is used: one that sees the machine, one that makes it, one more."""
 
@@ -38,13 +44,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=_KINDS, default=_KINDS)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run is not None:
         print(json.dumps(_cost_here(json.loads(given.run))))
         return 0
     with tempfile.TemporaryDirectory(prefix="small-load-") as folder:
-        costs = _costs(Path(folder), given.rows, given.rounds)
+        costs = _costs(Path(folder), given.rows, given.rounds, given.only)
     for kind, found in costs.items():
         wall, cpu = (statistics.median(getattr(one, name) for one in found) for name in ("wall", "cpu"))
         each = " ".join(f"{one.wall:.1f}/{one.cpu:.1f}" for one in found)
@@ -52,31 +59,76 @@ def main() -> int:
     return 0
 
 
-def _costs(folder: Path, rows: int, rounds: int) -> dict[str, list[Cost]]:
+def _costs(folder: Path, rows: int, rounds: int, kinds: Sequence[str]) -> dict[str, list[Cost]]:
     service = LocalService.start(folder / "service")
     try:
-        new_table(service, "SMALL")
-        load = _Load(folder, service)
-        for _ in range(_WARM_UP):
-            load.add(rows)
-            load.run()
-        costs: dict[str, list[Cost]] = {"before": [], "rows": [], "nothing new": []}
-        for _ in range(rounds):
-            load.add(rows)
-            costs["before"].append(load.run(as_it_was=True, expected=rows))
-            load.add(rows)
-            costs["rows"].append(load.run(expected=rows))
-            costs["nothing new"].append(load.run(expected=0))
-        return costs
+        with ExitStack() as stack:
+            works = _works(folder, service, rows, kinds, stack)
+            costs: dict[str, list[Cost]] = {kind: [] for kind in works}
+            for _ in range(rounds):
+                for kind, work in works.items():
+                    costs[kind].append(work())
+            return costs
     finally:
         service.stop()
+
+
+def _works(
+    folder: Path, service: LocalService, rows: int, kinds: Sequence[str], stack: ExitStack
+) -> dict[str, Callable[[], Cost]]:
+    """What each kind measures, warm."""
+    works: dict[str, Callable[[], Cost]] = {}
+    if set(kinds) - {"spark connect"}:
+        new_table(service, "SMALL")
+        load = _Load(folder, service, rows)
+        for _ in range(_WARM_UP):
+            load.new_rows()
+        works = {
+            "before": lambda: load.new_rows(as_it_was=True),
+            "rows": load.new_rows,
+            "nothing new": lambda: load.run(expected=0),
+        }
+    if "spark connect" in kinds:
+        connected = _ConnectedLoad(folder / "connect", service, rows, stack)
+        for _ in range(_WARM_UP):
+            connected.new_rows()
+        works["spark connect"] = connected.new_rows
+    return {kind: work for kind, work in works.items() if kind in kinds}
+
+
+class _ConnectedLoad:
+    """A growing folder of files, and runs of the job over a Spark Connect server of this machine."""
+
+    def __init__(self, folder: Path, service: LocalService, rows: int, stack: ExitStack) -> None:
+        folder.mkdir()
+        self._source, self._rows, self._files = folder / "src", rows, 0
+        server = ConnectServer(folder, Path(sys.executable), {})
+        stack.callback(server.stop)
+        self._job = SparkJob(
+            service,
+            folder / "runs",
+            new_table(service, "CONNECTED"),
+            FileSourceSpec(path=str(self._source)),
+            launcher=(sys.executable,),
+            env={"SPARK_REMOTE": server.start().url},
+        )
+
+    def new_rows(self) -> Cost:
+        first, self._files = self._files * self._rows, self._files + 1
+        write_rows(self._source / "all" / f"{self._files:06}.ndjson", range(first, first + self._rows))
+        cpu, began = _cpu_seconds(), time.perf_counter()
+        finished = self._job.run()
+        cost = Cost(time.perf_counter() - began, _cpu_seconds() - cpu)
+        if finished.report is None or finished.report.rows != self._rows:
+            raise SystemExit(finished.out[-3000:] + finished.err[-3000:])
+        return cost
 
 
 class _Load:
     """A growing folder of files, and runs that load what is new."""
 
-    def __init__(self, folder: Path, service: LocalService) -> None:
-        self._source, self._rows, self._files = folder / "src", 0, 0
+    def __init__(self, folder: Path, service: LocalService, rows: int) -> None:
+        self._source, self._rows, self._files = folder / "src", rows, 0
         without = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_LAUNCHER_OPTS")
         self._environment = {
             **{name: value for name, value in os.environ.items() if name not in without},
@@ -87,12 +139,12 @@ class _Load:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
 
-    def add(self, rows: int) -> None:
-        self._files += 1
-        write_rows(self._source / "all" / f"{self._files:06}.ndjson", range(self._rows, self._rows + rows))
-        self._rows += rows
+    def new_rows(self, *, as_it_was: bool = False) -> Cost:
+        first, self._files = self._files * self._rows, self._files + 1
+        write_rows(self._source / "all" / f"{self._files:06}.ndjson", range(first, first + self._rows))
+        return self.run(as_it_was=as_it_was, expected=self._rows)
 
-    def run(self, *, as_it_was: bool = False, expected: int | None = None) -> Cost:
+    def run(self, *, as_it_was: bool = False, expected: int) -> Cost:
         options = {"source": str(self._source), "as_it_was": as_it_was}
         variables = {"SPARK_LAUNCHER_OPTS": "-Dsnowpipe=1"} if as_it_was else {}
         done = subprocess.run(
@@ -105,7 +157,7 @@ class _Load:
         if done.returncode:
             raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
         found = json.loads(done.stdout.splitlines()[-1])
-        if expected is not None and found["rows"] != expected:
+        if found["rows"] != expected:
             raise SystemExit(f"{found['rows']} rows instead of {expected}")
         return Cost(found["wall"], found["cpu"])
 

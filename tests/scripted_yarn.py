@@ -82,6 +82,8 @@ class ScriptedYarn:
     on_submit: Callable[[], Any] = lambda: None
     submit_code: int = 0
     takes: bool = True
+    recovering: int = 0
+    """So many looks find a ResourceManager that has started again and read nothing of what it knew yet."""
     says: str = "INFO YarnClientImpl: Submitted application {id}"
 
     def play(self, *steps: Step) -> Self:
@@ -119,7 +121,7 @@ class ScriptedYarn:
     def look(self, application_id: str) -> tuple[int, Any]:
         """Answer a question about one application."""
         self.looks += 1
-        one = self.applications.get(application_id)
+        one = None if self._recovers() else self.applications.get(application_id)
         if one is None:
             return 404, {}
         if one.state in ("FINISHED", "FAILED", "KILLED"):
@@ -136,19 +138,29 @@ class ScriptedYarn:
             one.state, one.final_status = (step, "UNDEFINED") if isinstance(step, str) else step
         return 200, {"app": one.to_json()}
 
+    def _recovers(self) -> bool:
+        self.recovering -= 1
+        return self.recovering >= 0
+
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
         """Answer a request."""
         name = path.rstrip("/").rpartition("/")[2]
         if name == "submit":
             return 200, self.submit(**body)
         if method == "PUT":
+            if self._recovers():
+                return 404, {}
             one = self.applications[path.split("/")[-2]]
             self.killed.append(one.id)
             one.state = one.final_status = "KILLED"
             return 202, {"state": "KILLED"}
+        if name == "info":
+            state = "INITIALIZING" if self.recovering > 0 else "ACTIVE"
+            return 200, {"clusterInfo": {"state": "STARTED", "haState": state}}
         if name != "apps":
             return self.look(name)
-        found = [one.to_json() for one in self.applications.values() if query["applicationTags"] in one.tags]
+        known = [] if self._recovers() else self.applications.values()
+        found = [one.to_json() for one in known if query["applicationTags"] in one.tags]
         return 200, {"apps": {"app": found} if found else None}
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pyspark
 
 from airflow_provider_snowpipe.spark.submit.local_spark import ensure_java_home
@@ -26,6 +27,9 @@ JARS = (
     "org.mockito:mockito-core:4.11.0",
     "junit:junit:4.13.2",
 )
+MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
+"""In a driver's command line in cluster mode."""
+EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 SPARK_HOME = Path(pyspark.__file__).parent
 _STOP_SECONDS = 60
 _MAIN = Path(__file__).parent / "clients" / "MiniYarn.java"
@@ -38,11 +42,52 @@ class YarnCluster:
     :param conf: the folder of its configuration, ``HADOOP_CONF_DIR``
     :param address: the ResourceManager's web address, ``host:port``
     :param folder: where it keeps its containers' files and logs
+    :param process: its JVM
     """
 
     conf: Path
     address: str
     folder: Path
+    process: subprocess.Popen[str]
+
+    def submission(self, staging: Path) -> tuple[dict[str, str], dict[str, str]]:
+        """The environment and the settings of a ``spark-submit`` to it.
+
+        :param staging: where Spark keeps what it brings to containers
+        """
+        environment = {"HADOOP_CONF_DIR": str(self.conf), "SPARK_HOME": str(SPARK_HOME)}
+        return environment, {
+            "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*",
+            "spark.yarn.stagingDir": staging.as_uri(),
+        }
+
+    def containers(self, *kinds: str) -> list[psutil.Process]:
+        """The JVMs of its containers.
+
+        :param kinds: :data:`MASTER`, :data:`EXECUTOR`; none for both
+        """
+        # A container's command line names its folder of logs, and so the cluster.
+        lines = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+        return [
+            one
+            for one, line in lines
+            if any(kind in line for kind in kinds or (MASTER, EXECUTOR))
+            and any(str(self.folder) in word for word in line)
+        ]
+
+    def stop_manager(self) -> None:
+        """Stop the ResourceManager; containers go on."""
+        self._tell("stop")
+
+    def start_manager(self) -> None:
+        """Start it again, at the same addresses and with the applications that it had."""
+        self._tell("start")
+
+    def _tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        assert _answer(self.process, "done") == command, (self.folder / "cluster.log").read_text()[-3000:]
 
     def logs(self) -> str:
         """The end of what every container has written."""
@@ -68,13 +113,19 @@ def yarn_cluster(folder: Path) -> Iterator[YarnCluster]:
             command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
-        assert process.stdout is not None
-        ready = next((line.split()[1] for line in process.stdout if line.startswith("ready ")), None)
+        ready = _answer(process, "ready")
         assert ready is not None, (folder / "cluster.log").read_text()[-3000:]
-        yield YarnCluster(conf, ready, folder)
+        yield YarnCluster(conf, ready, folder, process)
     finally:
         try:
             process.communicate(timeout=_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _answer(process: subprocess.Popen[str], word: str) -> str | None:
+    """What follows a word in the next line that begins with it, None if the process has ended."""
+    assert process.stdout is not None
+    lines = iter(process.stdout.readline, "")
+    return next((line.split()[1] for line in lines if line.startswith(f"{word} ")), None)

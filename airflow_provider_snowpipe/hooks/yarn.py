@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import requests
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from requests.auth import AuthBase
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
@@ -92,18 +91,14 @@ class ResourceManager:
         self._auth = auth
 
     @classmethod
-    def of_connection(cls, conn_id: str, auth: AuthBase | None = None) -> Self:
+    def of_extra(cls, conn_id: str, extra: Mapping[str, Any], auth: AuthBase | None = None) -> Self:
         """Find it as Airflow's Spark provider does.
 
-        :param conn_id: the Spark connection; its extra has ``yarn_resourcemanager_webapp_address``
+        :param conn_id: the Spark connection
+        :param extra: of that connection; it has ``yarn_resourcemanager_webapp_address``
         :param auth: None for Kerberos where the extra has ``keytab`` and ``principal``, else for none
-        :raises ConfigurationError: if there is no such connection or no address in it, or what Kerberos
-            needs is not installed
+        :raises ConfigurationError: if there is no address in it, or what Kerberos needs is not installed
         """
-        try:
-            extra = BaseHook.get_connection(conn_id).extra_dejson
-        except AirflowNotFoundException:
-            raise ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it") from None
         address = str(extra.get(ADDRESS_EXTRA) or "").strip()
         if not address:
             raise ConfigurationError(
@@ -122,7 +117,7 @@ class ResourceManager:
         :param application_id: its id
         :raises RetriesExhaustedError: if the ResourceManager does not answer, or not with what it should
         """
-        answer = self._send("GET", f"apps/{application_id}")
+        answer = self._ask("GET", f"apps/{application_id}")
         if answer.status_code == requests.codes.not_found:
             return YarnApplication(application_id, "UNKNOWN")
         found: YarnApplication = self._read(answer, lambda body: YarnApplication.of(body["app"]))
@@ -134,6 +129,7 @@ class ResourceManager:
         :param tag: one of ``spark.yarn.tags``, in lower case
         :raises RetriesExhaustedError: as :meth:`application`
         """
+        self._require_ready()
         answer = self._send("GET", "apps", params={"applicationTags": tag})
 
         def read(body: Any) -> list[YarnApplication]:
@@ -149,7 +145,7 @@ class ResourceManager:
         :param application_id: its id
         :raises RetriesExhaustedError: if the ResourceManager does not take it
         """
-        answer = self._send("PUT", f"apps/{application_id}/state", json={"state": "KILLED"})
+        answer = self._ask("PUT", f"apps/{application_id}/state", json={"state": "KILLED"})
         if not answer.ok and answer.status_code != requests.codes.not_found:
             raise self._unusable(answer)
 
@@ -173,6 +169,25 @@ class ResourceManager:
         :param application: an answer of :meth:`application`
         """
         return ""
+
+    def _ask(self, method: str, path: str, **more: Any) -> requests.Response:
+        answer = self._send(method, path, **more)
+        if answer.status_code == requests.codes.not_found:
+            self._require_ready()
+            answer = self._send(method, path, **more)
+        return answer
+
+    def _require_ready(self) -> None:
+        """Refuse what is no answer: one that has started again answers before it has read what it knew.
+
+        Observed with Hadoop 3.5: its applications are not found for seconds, and then go on.
+        """
+        info = self._read(self._send("GET", "info"), lambda body: body["clusterInfo"])
+        if info.get("haState") == "INITIALIZING":
+            raise RetriesExhaustedError(
+                f"YARN's ResourceManager at {self.url} is INITIALIZING, and does not know its applications "
+                "yet: wait until it has started"
+            )
 
     def _send(self, method: str, path: str, **more: Any) -> requests.Response:
         url = f"{self.url}/ws/v1/cluster/{path}"

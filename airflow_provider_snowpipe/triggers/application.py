@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
@@ -83,14 +83,7 @@ def spark_master(conn_id: str) -> str:
     :param conn_id: the connection
     :raises ConfigurationError: if there is no such connection
     """
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        raise ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it") from None
-    host = connection.host or ""
-    is_whole = connection.conn_type == "spark" and host and ("://" in host or not connection.port)
-    master = host if is_whole else f"{connection.conn_type}://{host}"
-    return f"{master}:{connection.port}" if connection.port else master
+    return _master(_connection(conn_id))
 
 
 def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") -> Cluster:
@@ -102,9 +95,49 @@ def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") 
     :raises ConfigurationError: if there is no such connection, it names neither YARN nor Kubernetes, or
         something to ask the cluster is missing
     """
-    master = spark_master(conn_id)
+    connection = _connection(conn_id)
+    return _cluster(conn_id, _master(connection), connection.extra_dejson, auth, namespace)
+
+
+async def async_cluster_of(conn_id: str) -> Cluster:
+    """The same on an event loop, which does not wait for the connection.
+
+    :param conn_id: the connection
+    :raises ConfigurationError: as :func:`cluster_of`
+    """
+    from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+
+    try:
+        connection: Any = await get_async_connection(conn_id)
+    except AirflowNotFoundException:
+        raise _unknown(conn_id) from None
+    extra = await get_async_extra_dejson(connection)
+    return await asyncio.to_thread(_cluster, conn_id, _master(connection), extra)
+
+
+def _connection(conn_id: str) -> Any:
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise _unknown(conn_id) from None
+
+
+def _unknown(conn_id: str) -> ConfigurationError:
+    return ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it")
+
+
+def _master(connection: Any) -> str:
+    host = connection.host or ""
+    is_whole = connection.conn_type == "spark" and host and ("://" in host or not connection.port)
+    master = host if is_whole else f"{connection.conn_type}://{host}"
+    return f"{master}:{connection.port}" if connection.port else master
+
+
+def _cluster(
+    conn_id: str, master: str, extra: Mapping[str, Any], auth: AuthBase | None = None, namespace: str = ""
+) -> Cluster:
     if "yarn" in master:
-        return ResourceManager.of_connection(conn_id, auth)
+        return ResourceManager.of_extra(conn_id, extra, auth)
     if "k8s" in master:
         return KubernetesPods(namespace)
     raise ConfigurationError(
@@ -155,7 +188,8 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         look = ApplicationLook(self.log, self.unreachable_seconds)
         while True:
             try:
-                application = await asyncio.to_thread(self._ask)
+                self._cluster = self._cluster or await async_cluster_of(self.spark_conn_id)
+                application = await asyncio.to_thread(self._cluster.application, self.application_id)
             except SnowpipeError as error:
                 if not error.retryable or look.has_failed(error):
                     yield _event(LOST, str(error))
@@ -170,16 +204,10 @@ class SnowpipeApplicationTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stop the application: somebody has marked or cleared the deferred task."""
         try:
-            await asyncio.to_thread(self._kill)
+            cluster = await async_cluster_of(self.spark_conn_id)
+            await asyncio.to_thread(cluster.kill, self.application_id)
         except SnowpipeError as error:
             self.log.warning("the application %s is not stopped: %s", self.application_id, error)
-
-    def _ask(self) -> Application:
-        self._cluster = self._cluster or cluster_of(self.spark_conn_id)
-        return self._cluster.application(self.application_id)
-
-    def _kill(self) -> None:
-        cluster_of(self.spark_conn_id).kill(self.application_id)
 
 
 class ApplicationLook:

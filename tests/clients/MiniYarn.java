@@ -1,9 +1,15 @@
+import java.io.BufferedReader;
 import java.io.FileOutputStream;
+import java.io.InputStreamReader;
 import java.io.OutputStream;
+import java.nio.file.Paths;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
 
-/** A ResourceManager and a NodeManager in one JVM, until its standard input ends: MiniYarn CONF_FOLDER. */
+/**
+ * A ResourceManager and a NodeManager in one JVM, until its standard input ends: MiniYarn CONF_FOLDER. The line
+ * "stop" there stops the ResourceManager alone, "start" starts one that goes on with what the last one knew.
+ */
 public class MiniYarn {
   private static final long STOP_MILLIS = 5_000;
 
@@ -24,27 +30,54 @@ public class MiniYarn {
     conf.set("yarn.scheduler.capacity.root.default.capacity", "100");
     conf.set("yarn.scheduler.capacity.maximum-am-resource-percent", "0.9");
     conf.set("yarn.scheduler.minimum-allocation-mb", "256");
-    conf.set("yarn.nodemanager.resource.memory-mb", "8192");
     conf.set("yarn.nodemanager.resource.cpu-vcores", "8");
     conf.set("yarn.nodemanager.vmem-check-enabled", "false");
     conf.set("yarn.nodemanager.pmem-check-enabled", "false");
     conf.set("yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage", "99.9");
-    conf.set("yarn.resourcemanager.hostname", "127.0.0.1");
     conf.set("yarn.nodemanager.hostname", "127.0.0.1");
-    conf.setBoolean("yarn.minicluster.fixed.ports", false);
-    MiniYARNCluster cluster = new MiniYARNCluster("snowpipe", 1, 1, 1);
-    cluster.init(conf);
-    cluster.start();
+    conf.set("yarn.resourcemanager.connect.retry-interval.ms", "500");
+    conf.set("yarn.resourcemanager.recovery.enabled", "true");
+    conf.set(
+        "yarn.resourcemanager.store.class",
+        "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore");
+    conf.set("yarn.resourcemanager.fs.state-store.uri", Paths.get(folder, "state").toUri().toString());
+    // Ports of the ResourceManager's choice, which stay in the configuration for the next one.
+    for (String name : new String[] {"", "admin.", "scheduler.", "resource-tracker.", "webapp."}) {
+      conf.set("yarn.resourcemanager." + name + "address", "127.0.0.1:0");
+    }
+    conf.setBoolean("yarn.minicluster.fixed.ports", true);
+    conf.setBoolean("yarn.minicluster.use-rpc", true);
+    MiniYARNCluster manager = new MiniYARNCluster("snowpipe-manager", 1, 0, 1, 1);
+    manager.init(conf);
+    manager.start();
+    MiniYARNCluster node = new MiniYARNCluster("snowpipe", 0, 1, 1, 1) {
+      @Override
+      public boolean waitForNodeManagersToConnect(long timeout) {
+        return true; // which it would ask a ResourceManager of its own
+      }
+    };
+    node.init(new YarnConfiguration(manager.getConfig()));
+    node.start();
     for (String name : new String[] {"core-site.xml", "yarn-site.xml"}) {
       try (OutputStream out = new FileOutputStream(folder + "/" + name)) {
-        cluster.getConfig().writeXml(out);
+        manager.getConfig().writeXml(out);
       }
     }
-    System.out.println("ready " + cluster.getConfig().get("yarn.resourcemanager.webapp.address"));
-    while (System.in.read() >= 0) {
+    System.out.println("ready " + manager.getConfig().get("yarn.resourcemanager.webapp.address"));
+    BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+    for (String line = input.readLine(); line != null; line = input.readLine()) {
+      if (line.equals("stop")) {
+        manager.stopResourceManager(0);
+      } else {
+        manager.restartResourceManager(0);
+      }
+      System.out.println("done " + line);
     }
     // The NodeManager ends first, and its containers with it; what else is stopped waits for nothing of ours.
-    Thread stop = new Thread(cluster::stop);
+    Thread stop = new Thread(() -> {
+      node.stop();
+      manager.stop();
+    });
     stop.start();
     stop.join(STOP_MILLIS);
   }

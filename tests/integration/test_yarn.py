@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.compute as pc
 import pytest
 import requests
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
@@ -20,6 +22,9 @@ from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 from airflow_provider_snowpipe.hooks.yarn import ResourceManager
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+from airflow_provider_snowpipe.triggers.application import ApplicationLook
 from tests.airflow_connections import SetConnection, set_connection
 from tests.fake_snowpipe import KilledError
 from tests.local_connection import connect
@@ -28,16 +33,15 @@ from tests.python_workers import kill_each
 from tests.spark_cluster import write_bare_python
 from tests.spark_job import wait_until
 from tests.stream_worker import FileState, TaskInstance
-from tests.yarn_cluster import SPARK_HOME, YarnCluster, yarn_cluster
+from tests.yarn_cluster import EXECUTOR, MASTER, YarnCluster, yarn_cluster
 
 __all__ = ["set_connection"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SECONDS = 600.0
-_MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
-_EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
+_DAGS = Path(__file__).parents[2] / "dags"
 _LARGE = 2_000_000
 _SLOWLY = {"rows": 500}
 """Forty batches of a channel, between which something can die."""
@@ -68,12 +72,13 @@ class Load:
         self.staging = folder / "staging"
         for one in (self.source, self.shared, self.events):
             one.mkdir()
-        service.sql(f"CREATE TABLE {table} (ID NUMBER)")
+        service.sql(f"CREATE OR REPLACE TABLE {table} (ID NUMBER)")
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": yarn.address}
         set_connection("on_yarn", conn_type="spark", host="yarn", extra=extra)
         self.manager = ResourceManager(f"http://{yarn.address}")
         self.state = FileState(folder / "state.json")
         self._written = 0
+        environment, settings = yarn.submission(self.staging)
         self.options: dict[str, Any] = {
             "task_id": "load",
             "source": {"path": str(self.source)},
@@ -88,14 +93,12 @@ class Load:
             "executor_memory": "512m",
             "num_executors": 1,
             "env_vars": {
-                "HADOOP_CONF_DIR": str(yarn.conf),
-                "SPARK_HOME": str(SPARK_HOME),
+                **environment,
                 # The containers' Python has none of our code: the archive brings it.
                 "PYSPARK_PYTHON": str(write_bare_python(folder / "bare-python")),
             },
             "conf": {
-                "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*",
-                "spark.yarn.stagingDir": self.staging.as_uri(),
+                **settings,
                 "spark.driver.extraJavaOptions": _QUICK,
                 "spark.executor.extraJavaOptions": _QUICK,
                 "spark.eventLog.enabled": "true",
@@ -130,15 +133,32 @@ class Load:
         (found,) = self.service.sql(f"SELECT COUNT(*) N FROM {self.table}")
         return int(found["N"])
 
-    def check(self) -> None:
-        """Every row is in the table once, and nothing is left behind."""
+    def check(self, *, was_killed: bool = False) -> None:
+        """Every row is in the table once, and nothing is left behind, least of all the key.
+
+        :param was_killed: an application was: Spark clears its own folder only when that ends by itself
+        """
         (found,) = self.service.sql(
             f"SELECT COUNT(*) N, COUNT(DISTINCT ID) D, MIN(ID) LOW, MAX(ID) HIGH FROM {self.table}"
         )
         last = self._written - 1
         assert [int(found[one]) for one in ("N", "D", "LOW", "HIGH")] == [last + 1, last + 1, 0, last]
+        self.check_leftovers(was_killed=was_killed)
+
+    def check_leftovers(self, *, was_killed: bool = False) -> None:
+        """Neither ``work_path`` nor Airflow's task state keeps anything, and no file has the key.
+
+        :param was_killed: as :meth:`check`
+        """
         assert list(self.shared.iterdir()) == []
         assert self.state.values() == {}
+        holding = _holding((self.yarn.folder, self.events, self.staging), _secrets_of(self))
+        if was_killed:
+            assert holding
+            holding = [
+                one for one in holding if self.staging not in one.parents or _is_open(one, self.staging)
+            ]
+        assert holding == []
 
 
 @pytest.fixture
@@ -195,12 +215,14 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
     assert _holding(places, secrets) == []
 
 
+@pytest.mark.nightly
 def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred(load: Load) -> None:
     load.write(20_000)
     with pytest.raises(TaskDeferred) as deferred:
         load.operator(deferrable=True, batch_limits=_SLOWLY).execute(load.context("one"))
     wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
-    kill_each([child for one in _masters(load.yarn) for child in (*one.children(recursive=True), one)])
+    masters = load.yarn.containers(MASTER)
+    kill_each([child for one in masters for child in (*one.children(recursive=True), one)])
     assert load.count() < 40_000
 
     event = asyncio.run(_first_event(deferred.value.trigger))
@@ -219,6 +241,7 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
     load.check()
 
 
+@pytest.mark.nightly
 def test_killed_task_stops_its_application_and_the_next_run_goes_on(load: Load) -> None:
     load.write(20_000)
     operator = load.operator(batch_limits=_SLOWLY)
@@ -227,34 +250,167 @@ def test_killed_task_stops_its_application_and_the_next_run_goes_on(load: Load) 
         wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
         operator.on_kill()
 
-    killer = threading.Thread(target=kill)
-    killer.start()
     with pytest.raises(AirflowException, match="killed"):
-        operator.execute(load.context("one"))
-    killer.join()
+        _beside(kill, lambda: operator.execute(load.context("one")))
     (application,) = load.applications()
     wait_until(
         lambda: load.manager.application(application).state == "KILLED", seconds=_SECONDS, what="its end"
     )
     assert load.count() < 40_000
-    for held in _holding((load.yarn.folder, load.staging), _secrets_of(load)):
-        # Spark clears its folder for an application only when that ends by itself.
-        assert load.staging in held.parents
-        assert not _is_open(held, load.staging)
 
     load.operator().execute(load.context("one"))
     assert len(load.applications()) == 2
+    load.check(was_killed=True)
+
+
+@pytest.mark.nightly
+def test_deferred_task_that_is_cleared_stops_its_application_and_the_next_try_goes_on(load: Load) -> None:
+    """Airflow 3.3 calls ``on_kill`` of the trigger of a deferred task that is cleared or marked."""
+    load.write(20_000)
+    with pytest.raises(TaskDeferred) as deferred:
+        load.operator(deferrable=True, batch_limits=_SLOWLY).execute(load.context("one"))
+    wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
+    asyncio.run(deferred.value.trigger.on_kill())
+    (application,) = load.applications()
+    wait_until(
+        lambda: load.manager.application(application).state == "KILLED", seconds=_SECONDS, what="its end"
+    )
+    wait_until(lambda: not load.yarn.containers(), seconds=_SECONDS, what="the end of its containers")
+    assert load.count() < 40_000
+
+    value = load.operator().execute(load.context("one"))
+    assert {one["to"] for one in value["channels"].values()} == {"00000000.ndjson:20000"}
+    assert len(load.applications()) == 2
+    load.check(was_killed=True)
+
+
+@pytest.mark.nightly
+def test_executor_that_dies_is_replaced(load: Load) -> None:
+    load.write(20_000)
+    died: list[int] = []
+
+    def kill() -> None:
+        wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
+        executors = load.yarn.containers(EXECUTOR)
+        died.extend(one.pid for one in executors)
+        kill_each([child for one in executors for child in (*one.children(recursive=True), one)])
+
+    value = _beside(kill, lambda: load.operator(batch_limits=_SLOWLY).execute(load.context("one")))
+
+    assert died
+    assert value["rows"] == 40_000
+    (application,) = load.applications()
+    assert _attempts(load, application) == 1
     load.check()
 
 
+@pytest.mark.nightly
+def test_resource_manager_that_is_started_again_is_waited_for(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load.write(20_000)
+    missed = threading.Event()
+    has_failed = ApplicationLook.has_failed
+
+    def count(look: ApplicationLook, error: SnowpipeError) -> bool:
+        missed.set()
+        return has_failed(look, error)
+
+    monkeypatch.setattr(ApplicationLook, "has_failed", count)
+
+    def restart() -> None:
+        wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
+        load.yarn.stop_manager()
+        try:
+            assert missed.wait(_SECONDS)
+        finally:
+            load.yarn.start_manager()
+
+    value = _beside(restart, lambda: load.operator(batch_limits=_SLOWLY).execute(load.context("one")))
+
+    assert missed.is_set()
+    assert value["rows"] == 40_000
+    (application,) = load.applications()
+    assert _attempts(load, application) == 1
+    load.check()
+
+
+@pytest.mark.nightly
+def test_two_tasks_in_a_queue_with_memory_for_one_are_both_exact(
+    load: Load, set_connection: SetConnection, tmp_path: Path
+) -> None:
+    folder = tmp_path / "second"
+    folder.mkdir()
+    other = Load(load.yarn, load.service, set_connection, folder, f"{load.table}_OTHER")
+    other.options["conf"]["spark.yarn.tags"] = other.table.lower()
+    values = []
+    for one in (load, other):
+        one.write(2_000)
+
+    def execute(one: Load) -> None:
+        # Of the node's 4 GB the drivers take one each, so that one executor waits for the end of the other.
+        values.append(one.operator(executor_memory="1100m").execute(one.context("one"))["rows"])
+
+    _beside(lambda: execute(other), lambda: execute(load))
+
+    assert values == [4_000, 4_000]
+    for one in (load, other):
+        assert len(one.applications()) == 1
+        one.check()
+
+
+@pytest.mark.nightly
+def test_flights_of_a_year_are_there_once(load: Load) -> None:
+    sys.path.insert(0, str(_DAGS))
+    try:
+        from flights_to_snowflake import _read_flights
+    finally:
+        sys.path.remove(str(_DAGS))
+    flights = _read_flights()
+    names = ["flight_id", "origin", "carrier", "distance", "air_time"]
+    flights = flights.select(names).rename_columns(["ID", *(one.upper() for one in names[1:])])
+    load.service.sql(
+        f"CREATE OR REPLACE TABLE {load.table} (ID NUMBER, ORIGIN VARCHAR, CARRIER VARCHAR, "
+        "DISTANCE NUMBER, AIR_TIME NUMBER)"
+    )
+    for origin in pc.unique(flights["ORIGIN"]).to_pylist():
+        folder = load.source / origin
+        folder.mkdir()
+        rows = flights.filter(pc.equal(flights["ORIGIN"], origin))
+        for number, start in enumerate(range(0, rows.num_rows, 20_000)):
+            (folder / f"{number:02}.ndjson").write_bytes(encode_ndjson(rows.slice(start, 20_000)))
+
+    value = load.operator().execute(load.context("one"))
+
+    assert value["rows"] == flights.num_rows == 336_776
+    (found,) = load.service.sql(
+        f"SELECT COUNT(*) N, COUNT(DISTINCT ID) D, SUM(DISTANCE) S, SUM(AIR_TIME) T FROM {load.table}"
+    )
+    sums = [pc.sum(flights[name]).as_py() for name in ("DISTANCE", "AIR_TIME")]
+    assert [int(found[one]) for one in "NDST"] == [336_776, 336_776, *sums]
+    load.check_leftovers()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ["driver_memory", "executor_memory"])
+def test_more_memory_than_the_cluster_has_is_told(load: Load, what: str) -> None:
+    load.write(10)
+
+    with pytest.raises(AirflowException, match="memory"):
+        load.operator(**{what: "64g"}).execute(load.context("one"))
+    load.check_leftovers()
+
+
+@pytest.mark.nightly
 def test_queue_that_does_not_exist_is_told(load: Load) -> None:
     load.write(10)
 
     with pytest.raises(AirflowException, match="nowhere"):
         load.operator(yarn_queue="nowhere").execute(load.context("one"))
-    assert list(load.shared.iterdir()) == []
+    load.check_leftovers()
 
 
+@pytest.mark.nightly
 def test_report_is_written_and_read_wherever_hadoop_reaches(tmp_path: Path) -> None:
     """In a process of its own: a JVM stays for as long as its Python."""
     program = """
@@ -300,15 +456,13 @@ def _secrets_of(load: Load) -> list[str]:
     return [*lines, *(text[start : start + 64] for start in range(0, len(text) - 64, 64))]
 
 
-def _masters(cluster: YarnCluster) -> list[psutil.Process]:
-    """The drivers' JVMs."""
-    lines = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
-    return [one for one, line in lines if _MASTER in line and _is_of(cluster.folder, line)]
-
-
-def _is_of(folder: Path, line: list[str]) -> bool:
-    """True for a container of the cluster, whose command line names its folder of logs."""
-    return any(str(folder) in word for word in line)
+def _beside(work: Callable[[], object], task: Callable[[], Any]) -> Any:
+    """What a task returns, while something happens in a thread that ends with it."""
+    with ThreadPoolExecutor(1) as pool:
+        happening = pool.submit(work)
+        value = task()
+        happening.result()
+    return value
 
 
 def _attempts(load: Load, application: str) -> int:
@@ -373,9 +527,10 @@ class _Watch:
     def _look(self, process: psutil.Process) -> None:
         line = process.cmdline()
         text = "\0".join(line)
-        if _MASTER in line and _is_of(self._places[0], line):
+        is_of_cluster = any(str(self._places[0]) in word for word in line)
+        if MASTER in line and is_of_cluster:
             self.seen.add("driver")
-        if _EXECUTOR in line and _is_of(self._places[0], line):
+        if EXECUTOR in line and is_of_cluster:
             text += repr(process.environ())
             if "executor" not in self.seen:
                 self.held = _holding(self._places, self._secrets)

@@ -18,6 +18,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from requests.auth import HTTPBasicAuth
 
+from airflow_provider_snowpipe.links.spark_ui import SPARK_UI_KEY
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
@@ -31,6 +32,7 @@ from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTr
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PAT
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn
+from tests.stream_worker import TaskInstance
 from tests.unit.operators.cluster_lab import CHANNEL, LASTING, PASSING, REPORT, TARGET, ClusterLab
 
 keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
@@ -338,6 +340,25 @@ class TestAnotherTry:
         assert befores == [{}, {CHANNEL: 7}]
         assert lab.leftovers() == []
 
+    @keeps_state
+    def test_when_its_task_lost_airflow_while_it_ran(self, lab):
+        """When a task's supervisor is killed, whatever the task says to it next is an error."""
+
+        class Orphan(TaskInstance):
+            def xcom_push(self, key: str, value: Any) -> None:
+                if key == SPARK_UI_KEY:
+                    raise BrokenPipeError("the supervisor is gone")
+
+        lab.yarn.play("RUNNING")
+        with pytest.raises(BrokenPipeError):
+            lab.operator().execute({**lab.context(), "ti": Orphan()})
+        assert len(lab.folders()) == 1
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+        assert lab.leftovers() == []
+
     def test_where_airflow_keeps_no_state_the_running_one_is_found(self, lab, monkeypatch):
         lab.state = None
         lab.dies(monkeypatch, "follow")
@@ -448,6 +469,27 @@ class TestResourceManagerIsAway:
         lab.yarn.play("RUNNING", 503, 500, 503, lab.leave, SUCCEEDED)
 
         assert lab.execute()["rows"] == 2
+
+    @pytest.mark.parametrize("looks", [1, 2, 5])
+    def test_while_it_reads_after_a_restart_what_it_knew(self, lab, looks):
+        """Its web page is there before its applications are."""
+        lab.yarn.play("RUNNING", lambda: setattr(lab.yarn, "recovering", looks), 503, lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
+        assert lab.leftovers() == []
+
+    @keeps_state
+    def test_while_it_does_nothing_is_submitted_anew(self, lab, monkeypatch):
+        lab.dies(monkeypatch, "_keep")
+        lab.yarn.recovering = 2
+        with pytest.raises(RetriesExhaustedError, match="INITIALIZING"):
+            lab.execute()
+        lab.yarn.recovering = 0
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 1
 
     def test_for_long_ends_the_try_and_not_the_application(self, lab, monkeypatch):
         with monkeypatch.context() as impatient:

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.hooks.yarn import ResourceManager
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
-from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
+from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger, cluster_of
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn
 
 
@@ -84,6 +85,18 @@ def test_a_connection_without_the_address_ends_at_once(follow, set_connection):
     assert "yarn_resourcemanager_webapp_address" in found["message"]
 
 
+@pytest.mark.skipif(not hasattr(BaseHook, "aget_connection"), reason="Airflow 2 reads its database")
+def test_the_connection_is_asked_for_on_the_event_loop(yarn, follow, monkeypatch):
+    """As Airflow asks of triggers, whose supervisor answers their event loop."""
+    monkeypatch.setattr(BaseHook, "get_connection", None)
+    yarn.play(("FINISHED", "SUCCEEDED"))
+    trigger = follow()
+
+    assert event(trigger)["status"] == "ended"
+    asyncio.run(trigger.on_kill())
+    assert yarn.killed == list(yarn.applications)
+
+
 def test_a_task_that_is_cleared_or_marked_stops_the_application(yarn, follow):
     asyncio.run(follow().on_kill())
 
@@ -107,6 +120,13 @@ class TestResourceManager:
         assert [one.id for one in manager.tagged("snowpipe-x")] == [newer.id, next(iter(yarn.applications))]
         assert manager.tagged("other") == []
 
+    def test_knows_nothing_for_certain_while_it_reads_what_it_knew(self, yarn):
+        manager = ResourceManager(yarn.url)
+        for ask in (manager.application, manager.tagged, manager.kill):
+            yarn.recovering = 9
+            with pytest.raises(RetriesExhaustedError, match="INITIALIZING"):
+                ask("application_1_1")
+
     @pytest.mark.parametrize("body", [{}, [], {"app": {"id": "x"}}, {"app": None}])
     def test_an_answer_that_is_none_is_no_end(self, yarn: ScriptedYarn, monkeypatch, body):
         monkeypatch.setattr(yarn, "answer", lambda *_: (200, body))
@@ -125,4 +145,4 @@ class TestResourceManager:
         set_connection("secured", conn_type="spark", host="yarn", extra=extra)
 
         with pytest.raises(ConfigurationError, match="requests-kerberos"):
-            ResourceManager.of_connection("secured")
+            cluster_of("secured")

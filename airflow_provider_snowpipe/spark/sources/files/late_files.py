@@ -17,6 +17,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _VERSION = 1
 _MOST_NAMED = 10
+_KEPT_AT_ONCE = 32
+"""Each waits for the disk, which takes many at once in the time of one."""
 _REMEDY = (
     "Files are read in the order of their names, so that their rows would never be read. Nothing was sent. "
     "Move the rows that are missing to a file that sorts after the others, or bring the files back as they "
@@ -112,8 +115,9 @@ class Listings:
                     raise SourcePositionError(f"{message}. {_REMEDY}")
                 log.warning("%s. They are left out, as on_late_files says, and not named again", message)
         try:
-            for one, before in known:
-                self._keep(one, before)
+            with ThreadPoolExecutor(_KEPT_AT_ONCE) as pool:
+                for _ in pool.map(lambda one: self._keep(*one), known):
+                    pass
         except OSError as error:
             reason = (
                 f"the listing of source path {self._spec.path!r} cannot be kept in {str(self._folder)!r} "

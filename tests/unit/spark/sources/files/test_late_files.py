@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import threading
 import time
 from dataclasses import replace
 
@@ -281,6 +282,16 @@ class TestListing:
         folder.run()
 
         assert folder.listing().stat().st_mode & 0o777 == 0o400
+
+    def test_listings_reach_the_disk_beside_each_other(self, folder, monkeypatch):
+        """Where a disk takes milliseconds for each, ten thousand partitions would wait a minute."""
+        both = threading.Barrier(2, timeout=30)
+        monkeypatch.setattr(late_files.os, "fsync", lambda _: both.wait())
+        folder.write("1.ndjson", partition="a")
+        folder.write("1.ndjson", partition="b")
+
+        assert folder.run() == [1, 2]
+        assert len(list((folder.path / LISTING_FOLDER).iterdir())) == 2
 
     def test_times_are_told_in_utc_wherever_the_driver_is(self, folder, tokyo):
         file = folder.write("1.ndjson")
