@@ -100,7 +100,7 @@ def test_put_get_and_list_take_the_path_as_it_is(path: str) -> None:
     hook = SnowpipeBulkHook("c", table=None, pipe="ANY", database="DB", schema="S")
     with pytest.MonkeyPatch.context() as patch:
         run: list[tuple[str, Any]] = []
-        patch.setattr(SnowpipeBulkHook, "place", lambda _: ("DB", "S"))
+        patch.setattr(SnowpipeBulkHook, "database_and_schema", lambda _: ("DB", "S"))
         patch.setattr(SnowpipeBulkHook, "run_sql", lambda _, text, values=None: run.append((text, values)))
         hook.put_file("/files/it's", location_of(path))
         hook.get_file(f"@ST/{path}", "/files/f")
@@ -127,7 +127,7 @@ def test_remove_takes_the_path_as_it_is_and_leaves_the_outcome(path: str) -> Non
     listed = [{"name": f"st/{below}/{name}"} for name in ("a1/part-1", "a1/attempt.json", "loaded.json")]
     removed: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SnowpipeBulkHook, "place", lambda _: ("DB", "S"))
+        patch.setattr(SnowpipeBulkHook, "database_and_schema", lambda _: ("DB", "S"))
         patch.setattr(SnowpipeBulkHook, "stage_url", lambda *_: None)
         patch.setattr(SnowpipeBulkHook, "list_files", lambda *_: listed)
         patch.setattr(

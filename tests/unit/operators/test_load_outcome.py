@@ -41,7 +41,7 @@ class Hook:
     def __init__(self, **answers: list[dict[str, Any]]) -> None:
         self.answers, self.asked = answers, 0
 
-    def place(self) -> tuple[str, str]:
+    def database_and_schema(self) -> tuple[str, str]:
         return "D", "S"
 
     def run_sql(self, statement: str, values: Sequence[str]) -> list[dict[str, Any]]:
