@@ -139,11 +139,12 @@ def _index_with(wheel: Path) -> dict[str, str]:
 
 
 def _busy_machine(folder: Path) -> dict[str, str]:
-    """Others may have an Airflow here; and a scheduler ends when SQLite has waited 5 s for a lock."""
+    """Others may have an Airflow here; and after 5 s a scheduler gives up a lock of SQLite, a task its server."""
     port = reserved_port()
     return {
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(reserved_port()),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(reserved_port()),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/quickstart/airflow/airflow.db?timeout=60",

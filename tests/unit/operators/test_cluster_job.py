@@ -643,6 +643,7 @@ class TestDeferral:
         assert len(lab.yarn.submissions) == 1
 
 
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow has fsspec's memory:// since 3.2")
 def test_an_object_store_is_a_work_path(lab):
     import fsspec
 

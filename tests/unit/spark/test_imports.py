@@ -13,7 +13,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 import airflow_provider_snowpipe.spark as package
-doors = ["data_source.source", "sources.kafka.stream"]  # subclass PySpark's classes
+doors = ["data_source.source"]  # subclass PySpark's classes
 names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
 for door in doors:
     names.remove(f"{package.__name__}.{door}")
