@@ -97,27 +97,9 @@ class ResourceManager:
             needs is not installed
         """
         try:
-            return cls._of_extra(conn_id, BaseHook.get_connection(conn_id).extra_dejson, auth)
+            extra = BaseHook.get_connection(conn_id).extra_dejson
         except AirflowNotFoundException:
-            raise _unknown(conn_id) from None
-
-    @classmethod
-    async def async_of_connection(cls, conn_id: str) -> Self:
-        """The same on an event loop, which does not wait for the connection.
-
-        :param conn_id: as :meth:`of_connection`
-        :raises ConfigurationError: as :meth:`of_connection`
-        """
-        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
-
-        try:
-            connection: Any = await get_async_connection(conn_id)
-        except AirflowNotFoundException:
-            raise _unknown(conn_id) from None
-        return cls._of_extra(conn_id, await get_async_extra_dejson(connection), None)
-
-    @classmethod
-    def _of_extra(cls, conn_id: str, extra: Mapping[str, Any], auth: AuthBase | None) -> Self:
+            raise ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it") from None
         address = str(extra.get(ADDRESS_EXTRA) or "").strip()
         if not address:
             raise ConfigurationError(
@@ -168,6 +150,17 @@ class ResourceManager:
         if not answer.ok and answer.status_code != requests.codes.not_found:
             raise self._unusable(answer)
 
+    def _send(self, method: str, path: str, **more: Any) -> requests.Response:
+        url = f"{self.url}/ws/v1/cluster/{path}"
+        headers = {"Accept": "application/json"}
+        try:
+            return requests.request(method, url, auth=self._auth, headers=headers, timeout=_TIMEOUTS, **more)
+        except requests.RequestException as error:
+            raise RetriesExhaustedError(
+                f"YARN's ResourceManager at {self.url} does not answer ({type(error).__name__}): see that it "
+                f"runs and that {ADDRESS_EXTRA!r} of the Spark connection is its web address"
+            ) from error
+
     def _ask(self, method: str, path: str, **more: Any) -> requests.Response:
         answer = self._send(method, path, **more)
         if answer.status_code == requests.codes.not_found:
@@ -187,17 +180,6 @@ class ResourceManager:
                 "yet: wait until it has started"
             )
 
-    def _send(self, method: str, path: str, **more: Any) -> requests.Response:
-        url = f"{self.url}/ws/v1/cluster/{path}"
-        headers = {"Accept": "application/json"}
-        try:
-            return requests.request(method, url, auth=self._auth, headers=headers, timeout=_TIMEOUTS, **more)
-        except requests.RequestException as error:
-            raise RetriesExhaustedError(
-                f"YARN's ResourceManager at {self.url} does not answer ({type(error).__name__}): see that it "
-                f"runs and that {ADDRESS_EXTRA!r} of the Spark connection is its web address"
-            ) from error
-
     def _read(self, answer: requests.Response, read: Any) -> Any:
         if answer.status_code != requests.codes.ok:
             raise self._unusable(answer)
@@ -211,10 +193,6 @@ class ResourceManager:
             f"YARN's ResourceManager at {self.url} answered {answer.status_code} to {answer.request.method} "
             f"{answer.request.path_url}: {answer.text[:_SHOWN_BYTES]!r}"
         )
-
-
-def _unknown(conn_id: str) -> ConfigurationError:
-    return ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it")
 
 
 def _kerberos(conn_id: str) -> AuthBase:

@@ -58,8 +58,7 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         look = ApplicationLook(self.log, self.unreachable_seconds)
         while True:
             try:
-                manager = await ResourceManager.async_of_connection(self.spark_conn_id)
-                application = await asyncio.to_thread(manager.application, self.application_id)
+                application = await asyncio.to_thread(self._ask)
             except SnowpipeError as error:
                 if not error.retryable or look.has_failed(error):
                     yield _event(LOST, str(error))
@@ -74,10 +73,15 @@ class SnowpipeApplicationTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stop the application: somebody has marked or cleared the deferred task."""
         try:
-            manager = await ResourceManager.async_of_connection(self.spark_conn_id)
-            await asyncio.to_thread(manager.kill, self.application_id)
+            await asyncio.to_thread(self._kill)
         except SnowpipeError as error:
             self.log.warning("YARN application %s is not stopped: %s", self.application_id, error)
+
+    def _ask(self) -> YarnApplication:
+        return ResourceManager.of_connection(self.spark_conn_id).application(self.application_id)
+
+    def _kill(self) -> None:
+        ResourceManager.of_connection(self.spark_conn_id).kill(self.application_id)
 
 
 class ApplicationLook:

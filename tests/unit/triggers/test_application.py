@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.hooks.yarn import ResourceManager
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
@@ -83,18 +82,6 @@ def test_a_connection_without_the_address_ends_at_once(follow, set_connection):
 
     assert found["status"] == "lost"
     assert "yarn_resourcemanager_webapp_address" in found["message"]
-
-
-@pytest.mark.skipif(not hasattr(BaseHook, "aget_connection"), reason="Airflow 2 reads its database")
-def test_the_connection_is_asked_for_on_the_event_loop(yarn, follow, monkeypatch):
-    """As Airflow asks of triggers, whose supervisor answers their event loop."""
-    monkeypatch.setattr(BaseHook, "get_connection", None)
-    yarn.play(("FINISHED", "SUCCEEDED"))
-    trigger = follow()
-
-    assert event(trigger)["status"] == "ended"
-    asyncio.run(trigger.on_kill())
-    assert yarn.killed == list(yarn.applications)
 
 
 def test_a_task_that_is_cleared_or_marked_stops_the_application(yarn, follow):
