@@ -139,7 +139,7 @@ def _index_with(wheel: Path) -> dict[str, str]:
 
 
 def _busy_machine(folder: Path) -> dict[str, str]:
-    """Others may have an Airflow here; and after 5 s a scheduler gives up a lock of SQLite, a task its server."""
+    """Others may have an Airflow here; after 5 s a scheduler gives up a lock of SQLite, a task its server."""
     port = reserved_port()
     return {
         "AIRFLOW__API__PORT": str(port),
