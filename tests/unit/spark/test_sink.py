@@ -705,7 +705,7 @@ class TestUndecoded:
         result = load(self.LOST)
 
         assert (result.error_type, snowpipe.did("append")) == ("EncodingError", [])
-        assert "record 2 is broken" in result.error
+        assert result.error.startswith("channel 'c': record 2 is broken")
         assert "on_error" in result.error
 
     def test_they_are_skipped_and_counted_where_the_run_continues(self, snowpipe, load):
