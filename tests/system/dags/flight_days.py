@@ -35,9 +35,11 @@ class MortalCopyOperator(SnowpipeCopyOperator):
 
     template_fields = (*SnowpipeCopyOperator.template_fields, "killed")
 
-    def _made(self, hook: Any, copy: Any, client: Any, identity: Any, url: Any) -> Any:
-        dies = self.prefix == f"{self.killed}/" and identity.try_number == 1
-        return super()._made(hook, copy, _Dying(client) if dies else client, identity, url)
+    def execute(self, context: Any) -> Any:
+        if self.prefix == f"{self.killed}/" and context["ti"].try_number == 1:
+            client = self.hook.get_statement_client()
+            self.hook.get_statement_client = lambda: _Dying(client)
+        return super().execute(context)
 
 
 with DAG(
