@@ -57,10 +57,10 @@ def remembered_loads(files: StagedPaths, history: Iterable[FileLoad], now: dt.da
     :param history: loads into the table, from the oldest
     :param now: the time
     """
-    expected = ExpectedFiles(files.paths) if files.paths else None
+    expected = ExpectedFiles(files.paths)
     found = []
     for load in history:
-        path = expected.name_of(load) if expected is not None else None
+        path = expected.name_of(load)
         if path is None or load.status not in (LOADED, PARTIALLY_LOADED):
             continue
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
