@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 from airflow_provider_snowpipe.spark.driver import job, run
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.streaming.http import Timeouts
+from airflow_provider_snowpipe.streaming.http import Timeouts, Transports
 from tests.spark_deeds import deeds_of, doing, read_deeds
 from tests.spark_job import SparkJob
 
@@ -161,12 +161,12 @@ def main() -> int:
     """Run the job past the points of its faults."""
     deeds = read_deeds(Path(os.environ["DEEDS"]))
     deeds.note_driver(os.getpid())
-    timeouts = partial(Timeouts, read=float(os.environ.get("READ_SECONDS", "30")))
+    timeouts = Timeouts(read=float(os.environ.get("READ_SECONDS", "30")))
     # A process is forked from one thread only: the one that prints progress would be another.
     quiet = partial(run.ProgressLines, interval=_NEVER)
     with (
         patch.object(job, "JobSession", ForkedSession),
-        patch.object(sink, "Timeouts", timeouts),
+        patch.object(sink, "Transports", partial(Transports, timeouts=timeouts)),
         patch.object(run, "ProgressLines", quiet),
         doing(deeds),
     ):

@@ -92,7 +92,10 @@ class KafkaBroker:
     def __enter__(self) -> Self:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         done = subprocess.run(
-            [*self._java("kafka.tools.StorageTool"), "format", f"--cluster-id={cluster}", "-c", str(self._settings)],
+            [
+                *self._java("kafka.tools.StorageTool"),
+                *("format", f"--cluster-id={cluster}", "-c", str(self._settings)),
+            ],
             capture_output=True,
             text=True,
             timeout=_START_SECONDS,
