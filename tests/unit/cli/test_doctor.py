@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -413,16 +414,34 @@ class TestPackages:
 
 class TestBounds:
     def test_a_check_that_hangs_hides_no_other(self, diagnose, monkeypatch):
-        released = threading.Event()
+        released, checks = threading.Event(), Doctor._checks
         monkeypatch.setattr(Doctor, "_key", lambda _: str(released.wait(60)))
+        monkeypatch.setattr(
+            Doctor,
+            "_checks",
+            lambda doctor: [
+                replace(one, seconds=0.5) if one.name == "key" else one for one in checks(doctor)
+            ],
+        )
         try:
-            found = diagnose(seconds=0.5)
+            found = diagnose()
         finally:
             released.set()
 
         assert found["key"].state == "failed"
         assert "0.5 s" in found["key"].result
         assert found["spark connection"].state == "ok"
+
+    def test_the_caller_may_bound_every_check(self, diagnose, monkeypatch):
+        released, checks = threading.Event(), Doctor._checks
+        monkeypatch.setattr(Doctor, "_packages", lambda _: str(released.wait(60)))
+        monkeypatch.setattr(Doctor, "_checks", lambda doctor: checks(doctor)[:1])
+        try:
+            found = diagnose(seconds=0.4)
+        finally:
+            released.set()
+
+        assert (found["packages"].state, found["packages"].result) == ("failed", "no answer within 0.4 s")
 
     def test_an_unexpected_error_shows_no_text(self, diagnose, monkeypatch):
         monkeypatch.setattr(Doctor, "_key", lambda _: {}["hunter2"])
