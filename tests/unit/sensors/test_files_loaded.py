@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSensorTimeout
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    TaskDeferred,
+)
 
+from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.local_connection import TaskInstance
@@ -72,3 +79,12 @@ def test_only_what_may_pass_is_retried(reason, kind):
         make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
 
     assert raised.type is kind
+
+
+def test_the_triggers_limit_is_before_airflows(monkeypatch):
+    monkeypatch.setattr(SnowpipeFilesLoadedSensor, "_ask", lambda *_: PolledLoads())
+
+    with pytest.raises(TaskDeferred) as deferred:
+        make(deferrable=True, timeout=300).execute({"ti": TaskInstance()})
+
+    assert deferred.value.timeout == timedelta(seconds=420)

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_snowpipe.hooks.yarn import ResourceManager
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger, cluster_of
+from tests.airflow_version import AIRFLOW
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn
 
 
@@ -85,7 +86,7 @@ def test_a_connection_without_the_address_ends_at_once(follow, set_connection):
     assert "yarn_resourcemanager_webapp_address" in found["message"]
 
 
-@pytest.mark.skipif(not hasattr(BaseHook, "aget_connection"), reason="Airflow 2 reads its database")
+@pytest.mark.skipif(AIRFLOW < (3, 3), reason="before Airflow 3.3 a thread asks for it")
 def test_the_connection_is_asked_for_on_the_event_loop(yarn, follow, monkeypatch):
     """As Airflow asks of triggers, whose supervisor answers their event loop."""
     monkeypatch.setattr(BaseHook, "get_connection", None)
