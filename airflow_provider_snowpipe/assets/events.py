@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,6 +21,10 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PARTITION_KEY = 250
 """Most characters of a partition key (Airflow 3.3.2)."""
+_TURN_SECONDS = 1.0
+"""How much later each mapped task makes an asset that is not there yet."""
+_MOST_TURNS = 30
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ def describe_outlets(
         log.warning("the asset events say nothing of tokens and rows: %s", error)
         return
     if adds_event:
-        _add_table_event(task, events, table, event_extra(pipe, channels))
+        _add_table_event(task, context, table, event_extra(pipe, channels))
     for outlet, address in _outlets_of(table, outlets):
         meant = [one for one in channels if address.channel in (None, one.channel)]
         event = events[outlet]
@@ -103,7 +108,7 @@ def describe_file_load(
         return
     extra = {"committed": True, "rows": rows, "loader": loader}
     if adds_event:
-        _add_table_event(task, events, address, extra)
+        _add_table_event(task, context, address, extra)
     for outlet, found in _outlets_of(address, outlets):
         if found.channel is None:
             events[outlet].extra.update(extra)
@@ -153,7 +158,9 @@ def _all_committed(channels: list[LoadedChannel]) -> bool:
     )
 
 
-def _add_table_event(task: Any, events: Any, table: TableAddress, extra: dict[str, Any]) -> None:
+def _add_table_event(
+    task: Any, context: Mapping[str, Any], table: TableAddress, extra: dict[str, Any]
+) -> None:
     """Give the task an event on the asset of its table, which no outlet names.
 
     The account is known when the task runs, not when the DAG is read. So the outlet is an asset alias, which
@@ -163,12 +170,35 @@ def _add_table_event(task: Any, events: Any, table: TableAddress, extra: dict[st
     from airflow.providers.common.compat.sdk import Asset, AssetAlias
 
     try:
-        alias = AssetAlias(name=f"snowpipe:{task.dag_id}.{task.task_id}")
-        events[alias].add(Asset(uri=str(table)), extra=extra)
+        alias, asset = AssetAlias(name=f"snowpipe:{task.dag_id}.{task.task_id}"), Asset(uri=str(table))
+        _wait_for_turn(asset, getattr(context.get("ti"), "map_index", None) or 0)
+        context["outlet_events"][alias].add(asset, extra=extra)
         # Airflow reads the outlets when the task has ended; the list itself belongs to the DAG, too.
         task.outlets = [*task.outlets, alias]
     except (AttributeError, TypeError, ValueError) as error:
         log.warning("no asset event of table %s: %s: %s", table, type(error).__name__, error)
+
+
+def _wait_for_turn(asset: Any, map_index: int) -> None:
+    """Let the mapped tasks before this one make the asset, unless it has an event already.
+
+    Airflow sets a task to failed, without a retry, when another makes the same asset in the same moment
+    ("Error updating Task Instance state", observed with Airflow 3.3.2), and mapped tasks end together.
+    """
+    end = time.monotonic() + _TURN_SECONDS * min(map_index, _MOST_TURNS)
+    while time.monotonic() < end and not _has_event(asset):
+        time.sleep(_POLL_SECONDS)
+
+
+def _has_event(asset: Any) -> bool:
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.context import InletEventsAccessors
+
+    try:
+        return len(InletEventsAccessors([asset])[asset].limit(1)) > 0
+    except (AirflowRuntimeError, AttributeError) as error:  # Airflow 3.0 has no limit
+        log.warning("whether %s has events is not known: %s: %s", asset.uri, type(error).__name__, error)
+        return True
 
 
 def _outlets_of(table: TableAddress, outlets: list[Any]) -> Iterator[tuple[Any, TableAddress]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,17 +109,23 @@ class Pages:
         self._ready(By.XPATH, f"{DIALOG}//input[@role='combobox']").send_keys(option)
         self._click(f"//*[@role='option'][normalize-space()='{option}']")
 
-    def fill(self, name: str, text: str) -> None:
-        """Paste a text into a field, in the place of what it holds."""
+    def fill(self, texts: Mapping[str, str]) -> None:
+        """Paste texts into the fields of these names, in the place of what they hold.
 
-        def emptied(_: Chrome) -> bool:
-            field = self._ready(By.NAME, name)
-            field.clear()
-            field.click()
-            return True
+        A form that is still being built may empty a field again, or take the focus away: as a person
+        does, this looks at all of them when it is through, and fills in again what does not hold its text.
+        """
 
-        self._wait.until(emptied, f"no {name} to fill in")
-        self._chrome.execute_cdp_cmd("Input.insertText", {"text": text})
+        def filled(_: Chrome) -> bool:
+            wrong = {name: text for name, text in texts.items() if not self._holds(name, text)}
+            for name, text in wrong.items():
+                field = self._ready(By.NAME, name)
+                field.clear()
+                field.click()
+                self._chrome.execute_cdp_cmd("Input.insertText", {"text": text})
+            return not wrong
+
+        self._wait.until(filled, f"no {', '.join(texts)} to fill in")
 
     def field(self, name: str) -> WebElement:
         return self._ready(By.NAME, name)
@@ -150,6 +156,11 @@ class Pages:
             return True
 
         self._wait.until(clicked, f"no {xpath} to click")
+
+    def _holds(self, name: str, text: str) -> bool:
+        # A field of one line takes the line ends out of what is pasted.
+        value = self._ready(By.NAME, name).get_attribute("value") or ""
+        return value.split() == text.split() or value == text.replace("\n", "")
 
     def _ready(self, by: str, what: str) -> WebElement:
         found = self._wait.until(expected_conditions.element_to_be_clickable((by, what)), f"no {what}")

@@ -36,11 +36,10 @@ def add_connection(pages: Pages, stack: Stack, name: str, table: str) -> None:
     service = stack.service
     pages.visit("connections")
     pages.press("Add Connection")
-    pages.fill("connection_id", name)
+    pages.fill({"connection_id": name})
     pages.choose("Snowpipe Streaming")
     host, port = service.url.rsplit(":", 1)
-    for field, text in {"host": host, "port": port, "login": service.user, "schema": "PUBLIC"}.items():
-        pages.fill(field, text)
+    pages.fill({"host": host, "port": port, "login": service.user, "schema": "PUBLIC"})
     pages.press("Extra Fields", DIALOG)
     extra = {
         "account": service.account,
@@ -49,8 +48,7 @@ def add_connection(pages: Pages, stack: Stack, name: str, table: str) -> None:
         "table": table,
         "ca_bundle": str(service.ca_file),
     }
-    for field, text in extra.items():
-        pages.fill(f"element_{field}", text)
+    pages.fill({f"element_{field}": text for field, text in extra.items()})
     pages.press("Save", DIALOG)
     pages.wait_until_gone(DIALOG)
 
@@ -86,9 +84,9 @@ def test_the_trigger_form_starts_a_run_with_what_was_filled_in(pages: Pages, sta
     table, run_id = f"BY_HAND_{uuid.uuid4().hex[:6].upper()}", f"by_hand_{uuid.uuid4().hex[:6]}"
     pages.visit("dags/many_channels")
     pages.press("Trigger Dag")
-    pages.fill("element_table", table)
+    pages.fill({"element_table": table})
     pages.press("Advanced Options", DIALOG)
-    pages.fill("dagRunId", run_id)
+    pages.fill({"dagRunId": run_id})
     pages.press("Trigger", DIALOG)
     pages.wait_until_at(f"dags/many_channels/runs/{run_id}")
     assert stack.airflow.api.wait_for_run("many_channels", run_id, RUN_SECONDS) == "success"
@@ -119,7 +117,7 @@ def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stac
     pages.follow("Ask Snowflake now")
     pages.wait_until_at("snowpipe/connections/snowflake_default/channels?")
     pages.wait_until_shown("//main[contains(., '3 channel(s), page 1 of 1')]")
-    pages.fill("prefix", channel)
+    pages.fill({"prefix": channel})
     pages.press("Show")
     pages.wait_until_shown("//main[contains(., '1 channel(s)')]")
     pages.follow(channel)

@@ -203,6 +203,77 @@ class TestWithoutAnOutlet:
 
         assert (self.told(events), task.outlets) == ([], ["report"])
 
+    def of_mapped(self, task, events, map_index, answers, monkeypatch):
+        """Describe the load of a mapped task; what Airflow was asked, and for how long the task waited."""
+        from airflow.sdk.execution_time import comms, task_runner
+
+        asked, clock = [], [100.0]
+        there = comms.AssetEventsResult(
+            asset_events=[
+                {
+                    "id": 1,
+                    "timestamp": "2026-01-01T00:00:00Z",
+                    "asset": {"name": "a", "uri": "a", "group": "asset"},
+                    "created_dagruns": [],
+                }
+            ]
+        )
+        said = {True: there, False: comms.AssetEventsResult(asset_events=[])}
+
+        def send(message):
+            asked.append(message)
+            answer = answers[min(len(asked), len(answers)) - 1]
+            if isinstance(answer, Exception):
+                raise answer
+            return said[answer]
+
+        def sleep(seconds):
+            clock[0] += seconds
+
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+        monkeypatch.setattr(
+            "airflow_provider_snowpipe.assets.events.time",
+            SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep),
+        )
+        context = {"outlet_events": events, "ti": SimpleNamespace(map_index=map_index)}
+        describe_outlets(task, context, cast(SnowpipeHook, Hook()), [A])
+        assert len(self.told(events)) == 1
+        return asked, round(clock[0] - 100.0, 3)
+
+    @pytest.mark.parametrize("map_index", [-1, 0])
+    def test_a_single_task_and_the_first_mapped_one_ask_nothing(self, task, events, map_index, monkeypatch):
+        assert self.of_mapped(task, events, map_index, [False], monkeypatch) == ([], 0)
+
+    def test_a_mapped_task_waits_until_the_asset_of_a_new_table_is_made(self, task, events, monkeypatch):
+        asked, waited = self.of_mapped(task, events, 3, [False, False, True], monkeypatch)
+
+        assert {(one.name, one.uri, one.limit) for one in asked} == {
+            ("snowpipe://org-acct/DB/S/T", "snowpipe://org-acct/DB/S/T", 1)
+        }
+        assert (len(asked), waited) == (3, 0.4)
+
+    @pytest.mark.parametrize(("map_index", "seconds"), [(1, 1.0), (4, 4.0), (1000, 30.0)])
+    def test_mapped_tasks_that_end_together_make_the_asset_one_after_the_other(
+        self, task, events, map_index, seconds, monkeypatch
+    ):
+        assert self.of_mapped(task, events, map_index, [False], monkeypatch)[1] == pytest.approx(
+            seconds, abs=0.21
+        )
+
+    def test_a_mapped_task_does_not_wait_for_an_airflow_that_does_not_say(
+        self, task, events, monkeypatch, caplog
+    ):
+        from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+        from airflow.sdk.execution_time.comms import ErrorResponse
+
+        refusal = AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR, detail={"said": "no"}))
+        asked, waited = self.of_mapped(task, events, 3, [refusal], monkeypatch)
+
+        assert (len(asked), waited) == (1, 0)
+        assert (
+            "whether snowpipe://org-acct/DB/S/T has events is not known: AirflowRuntimeError" in caplog.text
+        )
+
     @pytest.mark.parametrize(("rows", "number"), [(7, 1), (0, 0)])
     def test_a_load_of_files_has_one_for_its_rows(self, task, events, rows, number):
         hook = SimpleNamespace(account=lambda: "org-acct", database_and_schema=lambda: ("DB", "S"))
