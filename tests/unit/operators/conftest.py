@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe
 
@@ -19,6 +21,16 @@ __all__ = ["snowpipe"]
 def no_columns_for_keys(monkeypatch):
     """No SQL, which nobody answers here."""
     monkeypatch.setattr(SnowpipeHook, "columns_for_keys", lambda _: ())
+
+
+# Java is asked once, not by each submission of these tests.
+asked_java_version = functools.cache(local_spark.java_version)
+
+
+@pytest.fixture(autouse=True)
+def java_says_its_version_once(monkeypatch):
+    """A Java that is asked for its version costs as much as all else of a submission."""
+    monkeypatch.setattr(local_spark, "java_version", asked_java_version)
 
 
 @pytest.fixture(autouse=True)
