@@ -3,8 +3,8 @@
 Each run is a task's process of its own, which loads the rows of one new file into the local service; what is
 timed is the operator's ``execute``, with the processor time of everything that it starts. ``before`` has
 neither the comparison ahead of Spark nor the settings with which a local master starts quickly, by overriding
-them as an author would; ``rows`` and ``nothing new`` are the operator as it is; ``spark connect`` is the job
-itself over a server that runs already, whose own processor time does not count. The kinds take turns.
+them as an author would; ``rows`` and ``nothing new`` are the operator as it is; ``spark connect`` is the same
+over a server that runs already, whose own processor time does not count. The kinds take turns.
 
     python benchmarks/small_load.py --rows 1000 --rounds 5 --only rows "nothing new"
 """
@@ -27,11 +27,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from benchmarks.measuring import Cost
 from tests.local_service import LocalService
 from tests.spark_connect import ConnectServer
-from tests.spark_job import SparkJob, new_table, write_rows
+from tests.spark_job import new_table, write_rows
 
 _JAVA_AS_IT_IS = {"spark.driver.defaultJavaOptions": "-Dsnowpipe=1", "spark.ui.enabled": "true"}
 _KINDS = ("before", "rows", "nothing new", "spark connect")
@@ -79,8 +78,7 @@ def _works(
     """What each kind measures, warm."""
     works: dict[str, Callable[[], Cost]] = {}
     if set(kinds) - {"spark connect"}:
-        new_table(service, "SMALL")
-        load = _Load(folder, service, rows)
+        load = _Load(folder / "local", service, rows, {"conn_type": "spark", "host": "local[2]"})
         for _ in range(_WARM_UP):
             load.new_rows()
         works = {
@@ -89,51 +87,28 @@ def _works(
             "nothing new": lambda: load.run(expected=0),
         }
     if "spark connect" in kinds:
-        connected = _ConnectedLoad(folder / "connect", service, rows, stack)
+        (folder / "server").mkdir()
+        server = ConnectServer(folder / "server", Path(sys.executable), {})
+        stack.callback(server.stop)
+        connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.start().port}
+        connected = _Load(folder / "connect", service, rows, connection)
         for _ in range(_WARM_UP):
             connected.new_rows()
         works["spark connect"] = connected.new_rows
     return {kind: work for kind, work in works.items() if kind in kinds}
 
 
-class _ConnectedLoad:
-    """A growing folder of files, and runs of the job over a Spark Connect server of this machine."""
-
-    def __init__(self, folder: Path, service: LocalService, rows: int, stack: ExitStack) -> None:
-        folder.mkdir()
-        self._source, self._rows, self._files = folder / "src", rows, 0
-        server = ConnectServer(folder, Path(sys.executable), {})
-        stack.callback(server.stop)
-        self._job = SparkJob(
-            service,
-            folder / "runs",
-            new_table(service, "CONNECTED"),
-            FileSourceSpec(path=str(self._source)),
-            launcher=(sys.executable,),
-            env={"SPARK_REMOTE": server.start().url},
-        )
-
-    def new_rows(self) -> Cost:
-        first, self._files = self._files * self._rows, self._files + 1
-        write_rows(self._source / "all" / f"{self._files:06}.ndjson", range(first, first + self._rows))
-        cpu, began = _cpu_seconds(), time.perf_counter()
-        finished = self._job.run()
-        cost = Cost(time.perf_counter() - began, _cpu_seconds() - cpu)
-        if finished.report is None or finished.report.rows != self._rows:
-            raise SystemExit(finished.out[-3000:] + finished.err[-3000:])
-        return cost
-
-
 class _Load:
     """A growing folder of files, and runs that load what is new."""
 
-    def __init__(self, folder: Path, service: LocalService, rows: int) -> None:
+    def __init__(self, folder: Path, service: LocalService, rows: int, connection: dict[str, Any]) -> None:
         self._source, self._rows, self._files = folder / "src", rows, 0
+        self._table = new_table(service, f"SMALL_{folder.name.upper()}")
         without = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_LAUNCHER_OPTS")
         self._environment = {
             **{name: value for name, value in os.environ.items() if name not in without},
             **service.env,
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection),
             "AIRFLOW_HOME": str(folder / "airflow"),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -145,7 +120,7 @@ class _Load:
         return self.run(as_it_was=as_it_was, expected=self._rows)
 
     def run(self, *, as_it_was: bool = False, expected: int) -> Cost:
-        options = {"source": str(self._source), "as_it_was": as_it_was}
+        options = {"source": str(self._source), "table": self._table, "as_it_was": as_it_was}
         variables = {"SPARK_LAUNCHER_OPTS": "-Dsnowpipe=1"} if as_it_was else {}
         done = subprocess.run(
             [sys.executable, __file__, "--run", json.dumps(options)],
@@ -172,7 +147,7 @@ def _cost_here(options: dict[str, Any]) -> dict[str, float]:
     operator = SnowpipeStreamOperator(
         task_id="load",
         source={"path": options["source"]},
-        table="SMALL",
+        table=options["table"],
         channel_prefix="p",
         conf=_JAVA_AS_IT_IS if options["as_it_was"] else None,
     )

@@ -29,7 +29,7 @@ class ConnectServer:
 
     def __init__(self, folder: Path, executor_python: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
-        self._port = reserved_port()
+        self.port = reserved_port()
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHON"))},
             **launch_environment(folder / "java", executor_python=str(executor_python)),
@@ -37,14 +37,14 @@ class ConnectServer:
             **env,
         }
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"sc://127.0.0.1:{self._port}"
+        self.url = f"sc://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
         """Start it and wait until it listens."""
         conf = {
             "spark.ui.enabled": "false",
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.connect.grpc.binding.port": str(self.port),
         }
         options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         with (self._folder / "connect.log").open("ab") as log:
@@ -75,4 +75,4 @@ class ConnectServer:
         assert self._process is not None
         assert self._process.poll() is None, (self._folder / "connect.log").read_text()[-2000:]
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0

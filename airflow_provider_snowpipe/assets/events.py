@@ -182,7 +182,7 @@ def _add_table_event(
 def _wait_for_turn(asset: Any, map_index: int) -> None:
     """Let the mapped tasks before this one make the asset, unless it has an event already.
 
-    Airflow sets a task to failed, without a retry, when another makes the same asset in the same moment
+    Airflow sets a task to failed, without a retry, when another makes the same asset at the same time
     ("Error updating Task Instance state", observed with Airflow 3.3.2), and mapped tasks end together.
     """
     end = time.monotonic() + _TURN_SECONDS * min(map_index, _MOST_TURNS)

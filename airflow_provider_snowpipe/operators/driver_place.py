@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.operators.submission import launch_environment
+from airflow_provider_snowpipe.operators.submission import launch_environment, search_path
 from airflow_provider_snowpipe.spark.report import UiAddresses
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
@@ -385,6 +385,7 @@ class ClientRun:
     :param memory: what the next try will know
     :param say: writes a line to the task's log
     :param show: gets the address of the application's page once it is known
+    :param remote: address of a Spark Connect server, where the driver is a client of one
     """
 
     def __init__(
@@ -393,8 +394,10 @@ class ClientRun:
         memory: DriverMemory,
         say: Callable[..., None],
         show: Callable[[str | None], None],
+        remote: str | None = None,
     ) -> None:
         self.place = place
+        self._remote = remote
         self._memory = memory
         self._say = say
         self._show = show
@@ -407,6 +410,7 @@ class ClientRun:
         memory: DriverMemory,
         say: Callable[..., None],
         show: Callable[[str | None], None],
+        remote: str | None = None,
     ) -> Self:
         """Make a place for a new driver.
 
@@ -416,10 +420,11 @@ class ClientRun:
         :param memory: what the next try will know
         :param say: writes a line to the task's log
         :param show: gets the address of the application's page
+        :param remote: address of a Spark Connect server, where the driver is a client of one
         """
         place = DriverPlace.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
         memory.keep_place(place)
-        return cls(place, memory, say, show)
+        return cls(place, memory, say, show, remote)
 
     @classmethod
     def find(
@@ -492,9 +497,13 @@ class ClientRun:
         :param hook: the settings of the submission
         :param env_vars: the author's variables, which win
         """
-        elsewhere = hook._is_yarn or hook._is_kubernetes
-        python = "python3" if elsewhere else sys.executable
-        environment = launch_environment(self.directory / "java", executor_python=python)
+        if self._remote is not None:
+            # The token is in the address, which nobody else reads in the environment of a process.
+            environment = {"PATH": search_path(), "SPARK_REMOTE": self._remote}
+        else:
+            elsewhere = hook._is_yarn or hook._is_kubernetes
+            python = "python3" if elsewhere else sys.executable
+            environment = launch_environment(self.directory / "java", executor_python=python)
         return {**environment, **{name: str(value) for name, value in env_vars.items()}}
 
     def text(self, name: str) -> str | None:
@@ -524,7 +533,10 @@ class ClientRun:
         :raises AirflowException: if ``spark-submit`` fails
         """
         self._hook = hook
-        command = hook._build_spark_submit_command(application)
+        if self._remote is not None:
+            command = [sys.executable, application, *map(str, hook._application_args or ())]
+        else:
+            command = hook._build_spark_submit_command(application)
         if self._stopped.is_set():
             raise AirflowException("the task was killed before it submitted its application")
         process = start_logged(hook, command, environment, self.place.log_path)

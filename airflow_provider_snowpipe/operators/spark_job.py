@@ -23,7 +23,9 @@ from airflow_provider_snowpipe.operators.cluster_job import (
 )
 from airflow_provider_snowpipe.operators.driver_place import ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.submission import (
+    SPARK_CONNECT,
     application_name,
+    connect_url,
     require_spark_submit,
     search_path,
     spark_connection,
@@ -50,6 +52,15 @@ if TYPE_CHECKING:
 OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 """Arguments of ``SparkSubmitOperator`` that the operators here set by themselves."""
 _LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
+_ONLY_SUBMITTED = frozenset(
+    (
+        *("conf", "files", "py_files", "archives", "jars", "packages", "exclude_packages", "repositories"),
+        *("driver_class_path", "driver_memory", "executor_cores", "executor_memory", "num_executors"),
+        *("total_executor_cores", "keytab", "principal", "proxy_user", "properties_file", "yarn_queue"),
+        "spark_binary",
+    )
+)
+"""Arguments of ``SparkSubmitOperator`` for which a Spark Connect server has settings of its own."""
 _KILLED = "the task was killed; no new application is submitted"
 
 
@@ -117,6 +128,9 @@ class SparkDriverOperator(SparkSubmitOperator):
     :raises ConfigurationError: if there is no such level
     """
 
+    _runs_over_connect = False
+    """Whether the job runs over a Spark Connect server, too."""
+
     def __init__(
         self,
         *,
@@ -132,6 +146,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         self.work_path = work_path
         self.driver_secret = driver_secret
         check_one_of("spark_log_level", spark_log_level, _LOG_LEVELS)
+        self._submit_options = sorted(name for name in _ONLY_SUBMITTED if kwargs.get(name) is not None)
         self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
         self._killed = False
@@ -180,8 +195,34 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :raises ConfigurationError: if they contradict each other or there is no such connection
         """
-        mode = self._deploy_mode or spark_connection(str(self._conn_id)).extra_dejson.get("deploy-mode")
-        return is_cluster_mode(mode, self.conf)
+        connection = spark_connection(str(self._conn_id))
+        mode = self._deploy_mode or connection.extra_dejson.get("deploy-mode")
+        on_cluster = is_cluster_mode(mode, self.conf)
+        if on_cluster and connection.conn_type == SPARK_CONNECT:
+            raise ConfigurationError(
+                f"the deploy mode is 'cluster' and {self._conn_id!r} is a Spark Connect server, whose "
+                "clients run where the task does: drop the one or name another connection"
+            )
+        return on_cluster
+
+    def _connect_url(self) -> str | None:
+        """The address of a Spark Connect server, None where the job is submitted by ``spark-submit``.
+
+        :raises ConfigurationError: if this job does not run over Spark Connect, or the server cannot be used
+        """
+        url = connect_url(str(self._conn_id))
+        if url is not None and not self._runs_over_connect:
+            raise ConfigurationError(
+                f"{self._conn_id!r} is a Spark Connect server, over which {type(self).__name__} does not "
+                "run, since it shows neither sizes nor plans: name a connection of the type 'spark'"
+            )
+        if url is not None and self._submit_options:
+            self.log.warning(
+                "not used, since the Spark Connect server of %r has its own settings: %s",
+                self._conn_id,
+                ", ".join(self._submit_options),
+            )
+        return url
 
     def _cluster_settings(self, context: Context) -> ClusterSettings:
         ti = context["ti"]
@@ -213,10 +254,10 @@ class SparkDriverOperator(SparkSubmitOperator):
             )
         return ClusterRun.find(settings, memory, self.log, show)
 
-    def _new_run(self, context: Context, memory: DriverMemory) -> DriverRun:
+    def _new_run(self, context: Context, memory: DriverMemory, remote: str | None) -> DriverRun:
         show = self._show_page(context)
         if not self._is_on_cluster:
-            return ClientRun.new(memory, self.log.info, show)
+            return ClientRun.new(memory, self.log.info, show, remote)
         return ClusterRun.new(self._cluster_settings(context), memory, self.log, show)
 
     def _wait(self, run: DriverRun) -> None:
@@ -381,7 +422,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         if run is None:
             return hook
         hook._conf = {"spark.log.level": self.spark_log_level, **hook._conf}
-        if not hook._connection["master"].startswith("local"):
+        # Over Spark Connect the job itself gives the server our code.
+        if not hook._connection["master"].startswith(("local", f"{SPARK_CONNECT}://")):
             archive = run.put(write_package_archive(run.directory))
             hook._py_files = ",".join(filter(None, [hook._py_files, archive]))
         environment = run.prepare(hook, self.env_vars or {})
@@ -424,13 +466,15 @@ class SparkDriverOperator(SparkSubmitOperator):
         """Submit a new driver and wait for it, unless there is nothing for it to do."""
         if self._killed:
             raise AirflowException(_KILLED)
-        binary = spark_connection(str(self._conn_id)).extra_dejson.get("spark-binary")
-        path = (self.env_vars or {}).get("PATH") or search_path()
-        require_spark_submit(self._spark_binary or binary or "spark-submit", path)
+        remote = self._connect_url()
+        if remote is None:
+            binary = spark_connection(str(self._conn_id)).extra_dejson.get("spark-binary")
+            path = (self.env_vars or {}).get("PATH") or search_path()
+            require_spark_submit(self._spark_binary or binary or "spark-submit", path)
         found = self._without_driver(memory)
         if found is not None:
             return found
-        self._run = run = self._new_run(context, memory)
+        self._run = run = self._new_run(context, memory, remote)
         try:
             self._prepare(run, memory)
         except SnowpipeError:

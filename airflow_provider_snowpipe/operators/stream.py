@@ -140,6 +140,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     ``yarn_resourcemanager_webapp_address`` in the connection's extra, for Kubernetes ``namespace`` in it, an
     image, a service account and ``driver_secret``.
 
+    With a connection of the type ``spark_connect`` no Spark is started at all: the job is a client of that
+    server, beside the task, and needs no Java. The server's own settings hold.
+
     ``row_policy`` and the single arguments of :class:`RowPolicyOperator` say what becomes of rows that do not
     fit the table, and of the table.
 
@@ -155,7 +158,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     :param database: the pipe's database, None for the connection's (templated)
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
-    :param spark_conn_id: the Spark connection
+    :param spark_conn_id: the Spark connection; one of the type ``spark_connect`` has the job run over that
+        server, for files and topics
     :param kafka_conn_id: deprecated, the source says ``conn_id`` (templated)
     :param iceberg_conn_id: deprecated, likewise (templated)
     :param channel_prefix: first part of the channels' names, stable over runs; None for the
@@ -201,6 +205,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         *ChannelDriverOperator.template_fields,
     )
     operator_extra_links = (SnowsightLink(), SparkUiLink(), *CHANNEL_PAGE_LINKS)
+    _runs_over_connect = True
     ui_color = "#29b5e8"
 
     def __init__(

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 
 _JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
+SPARK_CONNECT = "spark_connect"
+"""Type of a connection to a Spark Connect server (``SparkConnectHook`` of Airflow's Spark provider)."""
 _UNUSABLE_IN_NAME = re.compile(r"[^A-Za-z0-9_.:+-]+")
 
 
@@ -120,6 +123,33 @@ def spark_connection(conn_id: str) -> Any:
             f"host, or set AIRFLOW_CONN_{conn_id.upper()}='{value}' to run Spark on the worker itself. "
             "Nothing was started"
         ) from None
+
+
+def connect_url(conn_id: str) -> str | None:
+    """The address of a Spark Connect server, with the token that it asks for; None for another connection.
+
+    :param conn_id: id of the Spark connection
+    :raises ConfigurationError: if there is no such connection, it names no server, or its client is missing
+    """
+    connection = spark_connection(conn_id)
+    if connection.conn_type != SPARK_CONNECT:
+        return None
+    missing = [name for name in ("pyspark", "grpc") if find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{' and '.join(missing)} cannot be imported on this worker, without which there is no client of "
+            f"the Spark Connect server of {conn_id!r}: install airflow-provider-snowpipe[connect]. Nothing "
+            "was started"
+        )
+    from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+    host = connection.host or ""
+    if not host or "/" in host.removeprefix("sc://"):
+        raise ConfigurationError(
+            f"the host of the Spark Connect connection {conn_id!r} is {host!r}: give the server's name, and "
+            "its port in the field of the port (15002 is Spark's own)"
+        )
+    return SparkConnectHook(conn_id).get_connection_url()
 
 
 def job_error(report: RunReport | None, output: str) -> tuple[str, bool] | None:

@@ -7,14 +7,20 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from tests.airflow_connections import SetConnection, set_connection
+from tests.local_connection import connect, context
 from tests.local_service import LocalService
 from tests.spark_cluster import write_bare_python
 from tests.spark_connect import ConnectServer
 from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job
-from tests.spark_job import SparkJob, numbered_name
+from tests.spark_job import SparkJob, ids_in, numbered_name
+
+__all__ = ["set_connection"]
 
 pytestmark = [
     pytest.mark.spark,
@@ -60,6 +66,42 @@ def test_groups_load_once_and_what_a_task_refuses_is_said_in_one_line(job: Spark
     assert "150 line(s)" in line
     assert "Traceback" not in second.out + second.err
     assert_exact(job)
+
+
+def test_the_operator_loads_files_and_topics_over_a_connection(
+    job: SparkJob, local_service: LocalService, server: ConnectServer, set_connection: SetConnection
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+    from tests.kafka_topics import MockCluster, numbered, produce
+
+    cluster, topic = MockCluster(), numbered_name("CONNECT_TOPIC")
+    cluster.make_topic(topic)
+    local_service.sql(f"CREATE TABLE {topic} (ID NUMBER, NOTE VARCHAR)")
+    produce(cluster.address, topic, numbered(range(500)))
+    conn_id = connect(local_service, set_connection)
+    set_connection(
+        "server", conn_type="spark_connect", host="127.0.0.1", port=int(server.url.rsplit(":")[-1])
+    )
+    sources: dict[str, Any] = {
+        job.table: {"path": job.source.path},
+        topic: {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": [topic]},
+    }
+
+    for rows in (len(GROUPS) * ROWS, 500), (0, 0):
+        for (table, source), expected in zip(sources.items(), rows, strict=True):
+            operator = SnowpipeStreamOperator(
+                task_id="load",
+                source=source,
+                table=table,
+                snowflake_conn_id=conn_id,
+                spark_conn_id="server",
+                channel_prefix="test",
+                source_name=table,
+            )
+            assert operator.execute(context())["rows"] == expected
+
+    assert_exact(job)
+    assert ids_in(local_service, topic) == list(range(500))
 
 
 def test_each_item_has_a_task_of_its_own_however_many_there_are(server: ConnectServer) -> None:

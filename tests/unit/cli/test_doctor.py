@@ -338,6 +338,23 @@ class TestSpark:
         assert "refused" in found["spark master"].result.lower()
         assert found["source path"].state == "skipped"
 
+    def test_a_spark_connect_server_needs_no_program_and_no_java(self, set_connection):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            set_connection(
+                "spark_other", conn_type="spark_connect", host="127.0.0.1", port=port, password="t0ken"
+            )
+            found = {one.check: one for one in Doctor("nowhere", "spark_other", source="/").findings()}
+
+        assert {name: found[name].state for name in ("spark connection", "spark master", "pyspark")} == {
+            "spark connection": "ok",
+            "spark master": "ok",
+            "pyspark": "ok",
+        }
+        assert {found[name].state for name in ("spark-submit", "java", "source path")} == {"skipped"}
+        assert found["spark master"].result == f"sc://127.0.0.1:{port} takes connections"
+        assert "t0ken" not in str(found)
+
     def test_one_master_of_two_is_enough(self, set_connection, monkeypatch):
         monkeypatch.setattr(Doctor, "_source_path", lambda _: "")
         with socket.create_server(("127.0.0.1", 0)) as master:

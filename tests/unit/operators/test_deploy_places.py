@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -12,11 +13,15 @@ from typing import Any
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
+from airflow_provider_snowpipe.operators import submission
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.driver_place import ClientRun, DriverMemory, DriverPlace
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.stream_worker import TaskInstance
 
 CONTAINER = "registry/spark:4"
 
@@ -122,6 +127,81 @@ def test_kubernetes_gets_our_code_its_image_and_its_own_python(submit, tmp_path,
     assert submission.settings["spark.kubernetes.container.image"] == CONTAINER
     assert submission.settings["spark.driver.host"] == "10.0.0.9"
     assert submission.environment["PYSPARK_PYTHON"] == "/opt/python/bin/python"
+
+
+class TestSparkConnect:
+    """A server that runs already: the job is its client, beside the task."""
+
+    @pytest.fixture
+    def conn_id(self, set_connection):
+        return set_connection(
+            "remote", conn_type="spark_connect", host="sc.example", port=15002, login="u", password="t0k;en"
+        )
+
+    @pytest.fixture
+    def operator(self, conn_id):
+        return lambda **options: SnowpipeStreamOperator(
+            task_id="load", source={"path": "/d"}, table="T", spark_conn_id=conn_id, name="app", **options
+        )
+
+    @pytest.fixture
+    def context(self):
+        return {"ti": TaskInstance()}
+
+    def test_the_job_is_a_process_with_its_address_and_no_java(self, operator, tmp_path, monkeypatch):
+        monkeypatch.setattr(local_spark, "find_java", lambda: None)
+        script, noted = tmp_path / "job.py", tmp_path / "noted.json"
+        script.write_text(
+            "import json, os, sys\n"
+            "told = [sys.argv[1:], os.environ['SPARK_REMOTE'], sys.executable]\n"
+            f"json.dump(told, open({str(noted)!r}, 'w'))\n"
+        )
+        made = operator()
+        place = DriverPlace.here(tmp_path)
+        made._run = ClientRun(
+            place, DriverMemory({}, durable=False), print, lambda _: None, made._connect_url()
+        )
+        made.application_args = ["plan.json"]
+
+        made._get_hook().submit(str(script))
+
+        assert json.loads(noted.read_text()) == [
+            ["plan.json"],
+            "sc://sc.example:15002/;user_id=u;token=t0k%3Ben",
+            sys.executable,
+        ]
+        assert not (tmp_path / "airflow_provider_snowpipe.zip").exists()
+
+    def test_what_only_a_submission_has_is_told_and_not_used(self, operator, capsys):
+        operator(conf={"spark.executor.memory": "2g"}, num_executors=3)._connect_url()
+
+        assert "server of 'remote' has its own settings: conf, num_executors" in capsys.readouterr().out
+
+    def test_its_driver_cannot_be_on_the_cluster(self, operator, context):
+        with pytest.raises(ConfigurationError, match="'remote' is a Spark Connect server"):
+            operator(deploy_mode="cluster")._found_run(context, DriverMemory({}, durable=False))
+
+    @pytest.mark.parametrize("module", ["pyspark", "grpc"])
+    def test_without_a_client_the_extra_is_named(self, operator, module, monkeypatch):
+        monkeypatch.setattr(submission, "find_spec", lambda name: None if name == module else True)
+
+        with pytest.raises(ConfigurationError, match=rf"{module} cannot .*snowpipe\[connect\]"):
+            operator()._connect_url()
+
+    @pytest.mark.parametrize("host", [None, "sc://host/path"])
+    def test_a_host_that_is_none_is_refused(self, operator, set_connection, host):
+        set_connection("remote", conn_type="spark_connect", host=host)
+
+        with pytest.raises(ConfigurationError, match="the host of the Spark Connect connection 'remote'"):
+            operator()._connect_url()
+
+    def test_other_jobs_are_refused_before_anything_starts(self, conn_id, tmp_path):
+        load = SnowpipeBulkLoadOperator(
+            task_id="load", source={"path": str(tmp_path)}, table="T", spark_conn_id=conn_id, stage="S"
+        )
+
+        with pytest.raises(ConfigurationError, match="SnowpipeBulkLoadOperator does not run"):
+            load._connect_url()
 
 
 def test_the_users_own_code_comes_first(submit, tmp_path):
