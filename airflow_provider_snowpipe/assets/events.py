@@ -191,12 +191,16 @@ def _wait_for_turn(asset: Any, map_index: int) -> None:
 
 
 def _has_event(asset: Any) -> bool:
+    """True as well where Airflow does not say, or, before 3.2, would tell all of them."""
     from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.context import InletEventsAccessors
+    from airflow.sdk.execution_time import context
 
+    accessor = getattr(context, "InletEventsAccessor", None)
+    if accessor is None:
+        return True
     try:
-        return len(InletEventsAccessors([asset])[asset].limit(1)) > 0
-    except (AirflowRuntimeError, AttributeError) as error:  # Airflow 3.0 has no limit
+        return len(accessor(asset_name=asset.name, asset_uri=asset.uri).limit(1)) > 0
+    except AirflowRuntimeError as error:
         log.warning("whether %s has events is not known: %s: %s", asset.uri, type(error).__name__, error)
         return True
 

@@ -217,18 +217,23 @@ class TestThroughSharedStreams:
         commits = Commits(service, 6)
         state, events = AssetState(), list[dict[str, Any]]()
 
-        async def live(*, until_events: int, confirm: bool) -> None:
+        async def live(*, until_token: str, confirm: bool) -> None:
             triggerer = Triggerer(events)
             async with triggerer.running((make(service_connection), state)):
-                await until(lambda: len(events) >= until_events)
-                if confirm:  # also what is sent after the first confirmation
-                    await until(lambda: triggerer.confirm() or not kept(state)["sent"])
+                if not confirm:
+                    await until(lambda: events and events[-1]["channels"]["c1"]["token"] == until_token)
+                    return
+                # Each event has to be confirmed before there is a next one.
+                await until(
+                    lambda: triggerer.confirm() or events[-1]["channels"]["c1"]["token"] == until_token
+                )
+                await until(lambda: triggerer.confirm() or not kept(state)["sent"])
 
-        asyncio.run(live(until_events=1, confirm=False))
+        asyncio.run(live(until_token="6", confirm=False))
         commits.last = 12
-        asyncio.run(live(until_events=3, confirm=True))
+        asyncio.run(live(until_token="12", confirm=True))
         commits.last = 15
-        asyncio.run(live(until_events=len(events) + 1, confirm=True))
+        asyncio.run(live(until_token="15", confirm=True))
 
         first, again, *others = events
         assert (first["redelivered"], again["redelivered"]) == (False, True)
