@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
 from airflow_provider_snowpipe.bulk.stage import SourceFile, StageReference, Staging, staged_at
+from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
-from airflow_provider_snowpipe.operators.driver_place import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.operators.submission import application_name, job_error_of
@@ -117,7 +117,7 @@ class BulkDriverOperator(SparkDriverOperator):
         if isinstance(self._run, ClientRun) and self.work_path and self._folder is None:
             from airflow_provider_snowpipe.spark.submit.write_plan import WritePlan
 
-            plan = self._run.place.plan_path
+            plan = self._run.location.plan_path
             if plan.is_file():
                 folder = WritePlan.read(plan).folder
                 for one in (local_path(folder), brought_folder(folder)):

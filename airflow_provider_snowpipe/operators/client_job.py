@@ -1,4 +1,4 @@
-"""A Spark driver on this machine that outlives the worker that started it: place, processes, memory."""
+"""A Spark driver on this machine that outlives the worker that started it: location, processes, memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CLOCKS = dt.timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class DriverPlace:
+class DriverLocation:
     """Where a try put its driver. Its plan's path is in the driver's command line and in no other's.
 
     :param host: the machine's name
@@ -59,7 +59,7 @@ class DriverPlace:
 
     @classmethod
     def here(cls, directory: Path) -> Self:
-        """Name a place on this machine.
+        """Name a location on this machine.
 
         :param directory: the directory of this try
         """
@@ -92,10 +92,10 @@ class DriverPlace:
 
     @classmethod
     def of(cls, kept: Any) -> Self | None:
-        """Read a place that an earlier try kept.
+        """Read a location that an earlier try kept.
 
         :param kept: what the task state holds
-        :returns: None if it is no place
+        :returns: None if it is no location
         """
         if not isinstance(kept, Mapping) or not all(isinstance(kept.get(f.name), str) for f in fields(cls)):
             return None
@@ -117,7 +117,7 @@ class DriverPlace:
         )
 
     def processes(self) -> list[Process]:
-        """List the living processes that run this place's plan, ``spark-submit`` and the driver."""
+        """List the living processes that run this location's plan, ``spark-submit`` and the driver."""
         return processes_with(str(self.plan_path))
 
 
@@ -161,9 +161,9 @@ class DriverMemory:
         self._try_number = max(1, getattr(values.get("ti"), "try_number", 1))
         self._run_began = getattr(values.get("dag_run"), "start_date", None)
 
-    def place(self) -> DriverPlace | None:
+    def location(self) -> DriverLocation | None:
         """Where the try before put its driver, None if there was none or it ended in order."""
-        return DriverPlace.of(self._get(_DRIVER_KEY))
+        return DriverLocation.of(self._get(_DRIVER_KEY))
 
     def rejected_before(self) -> Mapping[str, int]:
         """Rows that were skipped before the first of the tries that have not reported yet, by channel."""
@@ -183,13 +183,13 @@ class DriverMemory:
             return 0
         return int((self._run_began - _CLOCKS).timestamp() * 1_000)
 
-    def keep_place(self, place: DriverPlace) -> None:
+    def keep_location(self, location: DriverLocation) -> None:
         """Remember where the driver is about to run.
 
-        :param place: the place
+        :param location: the location
         """
         if self._store is not None:
-            self._store.set(_DRIVER_KEY, asdict(place))
+            self._store.set(_DRIVER_KEY, asdict(location))
 
     def application(self) -> Any:
         """What the try before kept of its application on a cluster, None if there was none."""
@@ -381,7 +381,7 @@ _UI_KNOWN = "snowpipe ui "
 class ClientRun:
     """A driver in client mode on this machine: one that this try starts, or one that still runs.
 
-    :param place: where it runs
+    :param location: where it runs
     :param memory: what the next try will know
     :param say: writes a line to the task's log
     :param show: gets the address of the application's page once it is known
@@ -390,13 +390,13 @@ class ClientRun:
 
     def __init__(
         self,
-        place: DriverPlace,
+        location: DriverLocation,
         memory: DriverMemory,
         say: Callable[..., None],
         show: Callable[[str | None], None],
         remote: str | None = None,
     ) -> None:
-        self.place = place
+        self.location = location
         self._remote = remote
         self._memory = memory
         self._say = say
@@ -412,19 +412,19 @@ class ClientRun:
         show: Callable[[str | None], None],
         remote: str | None = None,
     ) -> Self:
-        """Make a place for a new driver.
+        """Make a location for a new driver.
 
-        It is remembered before anything is in it: a worker that dies on the way leaves a place where nothing
-        runs, never a driver that nobody knows of.
+        It is remembered before anything is in it: a worker that dies on the way leaves a location where
+        nothing runs, never a driver that nobody knows of.
 
         :param memory: what the next try will know
         :param say: writes a line to the task's log
         :param show: gets the address of the application's page
         :param remote: address of a Spark Connect server, where the driver is a client of one
         """
-        place = DriverPlace.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
-        memory.keep_place(place)
-        return cls(place, memory, say, show, remote)
+        location = DriverLocation.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
+        memory.keep_location(location)
+        return cls(location, memory, say, show, remote)
 
     @classmethod
     def find(
@@ -441,28 +441,28 @@ class ClientRun:
         :param show: gets the address of the application's page
         :param if_it_runs: what becomes of a driver on another machine
         """
-        place = memory.place()
-        if place is None:
+        location = memory.location()
+        if location is None:
             return None
-        if not place.is_here():
+        if not location.is_here():
             log.warning(
                 "an earlier try ran its driver on %s, of which nothing is to be seen here; a new driver is "
                 "submitted, and %s",
-                place.host,
+                location.host,
                 if_it_runs,
             )
             return None
-        return cls(place, memory, log.info, show) if place.is_ours() else None
+        return cls(location, memory, log.info, show) if location.is_ours() else None
 
     @property
     def directory(self) -> Path:
         """What this task writes for ``spark-submit`` and the driver."""
-        return Path(self.place.directory)
+        return Path(self.location.directory)
 
     def plan_keys(self) -> dict[str, str]:
         """Where the plan says that report and credentials are."""
         return {
-            "report_path": str(self.place.report_path),
+            "report_path": str(self.location.report_path),
             "credentials_path": str(self.directory / "credentials.json"),
         }
 
@@ -478,8 +478,8 @@ class ClientRun:
 
         :param text: the plan
         """
-        self.place.plan_path.write_text(text, encoding="utf-8")
-        return str(self.place.plan_path)
+        self.location.plan_path.write_text(text, encoding="utf-8")
+        return str(self.location.plan_path)
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
         """Write the file from which the driver takes its credentials.
@@ -516,7 +516,7 @@ class ClientRun:
 
     def is_over(self) -> bool:
         """True where nothing runs, or nobody will look for what does."""
-        return not self.place.processes() or self._memory.place() is None
+        return not self.location.processes() or self._memory.location() is None
 
     def remove(self) -> None:
         """Remove the driver's directory."""
@@ -525,7 +525,7 @@ class ClientRun:
     def submit(
         self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
-        """Start the driver and wait for its end, in the place of the hook's own ``submit``.
+        """Start the driver and wait for its end, instead of the hook's own ``submit``.
 
         :param hook: builds the command and reads the output
         :param environment: what the driver needs on this machine; the hook's own settings win
@@ -539,10 +539,10 @@ class ClientRun:
             command = hook._build_spark_submit_command(application)
         if self._stopped.is_set():
             raise AirflowException("the task was killed before it submitted its application")
-        process = start_logged(hook, command, environment, self.place.log_path)
+        process = start_logged(hook, command, environment, self.location.log_path)
         if self._stopped.is_set():  # by a signal, between the question and the start
             stop_process_tree(process)
-        lines = follow(self.place.log_path, lambda: process.poll() is None)
+        lines = follow(self.location.log_path, lambda: process.poll() is None)
         hook._process_spark_submit_log(self._noticed(lines))
         code = process.wait()
         if code:
@@ -556,7 +556,7 @@ class ClientRun:
         if self._hook is not None:
             return
         self._keep_start()
-        running = self.place.processes()
+        running = self.location.processes()
         if not running:
             return
         self._say(
@@ -564,13 +564,13 @@ class ClientRun:
             ", ".join(str(process.pid) for process in running),
         )
         self._show_ui()
-        lines = follow(self.place.log_path, partial(self._still_runs, running), from_start=False)
+        lines = follow(self.location.log_path, partial(self._still_runs, running), from_start=False)
         for line in self._noticed(lines):
             self._say("%s", line.rstrip())
 
     def hide_ui(self) -> None:
         """Take back the address of the application's page, which ended with it, for the history server's."""
-        addresses = UiAddresses.read(self.place.ui_path)
+        addresses = UiAddresses.read(self.location.ui_path)
         if addresses is not None and addresses.running is not None:
             self._show(addresses.ended)
 
@@ -579,11 +579,11 @@ class ClientRun:
         self._stopped.set()
         if self._hook is not None:
             stop_process_tree(self._hook._submit_sp)
-        stop_processes(self.place.processes())
+        stop_processes(self.location.processes())
 
     def _still_runs(self, known: list[Process]) -> bool:
-        """Look at the known processes; only when they have ended, look for others of this place."""
-        known[:] = [process for process in known if runs(process)] or self.place.processes()
+        """Look at the known processes; only when they have ended, look for others of this location."""
+        known[:] = [process for process in known if runs(process)] or self.location.processes()
         return bool(known)
 
     def _noticed(self, lines: Iterable[str]) -> Iterator[str]:
@@ -595,10 +595,10 @@ class ClientRun:
             yield line
 
     def _show_ui(self) -> None:
-        addresses = UiAddresses.read(self.place.ui_path)
+        addresses = UiAddresses.read(self.location.ui_path)
         if addresses is not None and addresses.running is not None:
             self._show(addresses.running)
 
     def _keep_start(self) -> None:
-        if self.place.start_path.is_file():
-            self._memory.keep_rejected_before(json.loads(self.place.start_path.read_text("utf-8")))
+        if self.location.start_path.is_file():
+            self._memory.keep_rejected_before(json.loads(self.location.start_path.read_text("utf-8")))

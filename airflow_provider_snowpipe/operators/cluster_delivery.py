@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.triggers.application import spark_master
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    from airflow_provider_snowpipe.operators.cluster_job import ClusterPlace, ClusterSettings
+    from airflow_provider_snowpipe.operators.cluster_job import ClusterSettings, Submission
     from airflow_provider_snowpipe.triggers.application import Application
 
 SECRET_VARIABLE = "SNOWPIPE_SECRET"  # noqa: S105  a variable's name
@@ -73,14 +73,14 @@ class Delivery(Protocol):
         """
 
 
-def delivery_of(settings: ClusterSettings, place: ClusterPlace) -> Delivery:
+def delivery_of(settings: ClusterSettings, submission: Submission) -> Delivery:
     """The delivery of a submission to the cluster of its Spark connection.
 
     :param settings: the task's
-    :param place: the submission
+    :param submission: the submission
     """
     kubernetes = "k8s" in spark_master(settings.conn_id)
-    return (KubernetesDelivery if kubernetes else YarnDelivery)(settings, place)
+    return (KubernetesDelivery if kubernetes else YarnDelivery)(settings, submission)
 
 
 # -- YARN ------------------------------------------------------------------------------------------------
@@ -108,12 +108,12 @@ class YarnDelivery:
     """YARN brings files of the submitting machine to the containers.
 
     :param settings: the task's
-    :param place: the submission
+    :param submission: the submission
     """
 
-    def __init__(self, settings: ClusterSettings, place: ClusterPlace) -> None:
-        self._tags = (settings.task_tag, place.tag)
-        self._directory = Path(place.directory)
+    def __init__(self, settings: ClusterSettings, submission: Submission) -> None:
+        self._tags = (settings.task_tag, submission.tag)
+        self._directory = Path(submission.directory)
 
     def check(self, conf: Mapping[str, str], properties: str) -> None:
         """Refuse what would fail on the cluster.
@@ -235,14 +235,14 @@ class KubernetesDelivery:
     """The driver's pod reads one file with job, code and plan at ``work_path``, and a secret.
 
     :param settings: the task's
-    :param place: the submission
+    :param submission: the submission
     """
 
-    def __init__(self, settings: ClusterSettings, place: ClusterPlace) -> None:
+    def __init__(self, settings: ClusterSettings, submission: Submission) -> None:
         self._settings = settings
-        self._tags = (settings.task_tag, place.tag)
-        self._name = place.tag
-        self._folder = settings.folder(place.tag)
+        self._tags = (settings.task_tag, submission.tag)
+        self._name = submission.tag
+        self._folder = settings.folder(submission.tag)
         root = storage_path(self._folder, None)
         self._shared: str | None = os.path.abspath(root.path) if is_of_this_machine(root) else None
         self._secret: str | None = None

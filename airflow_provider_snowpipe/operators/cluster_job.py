@@ -19,22 +19,22 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.hooks.kubernetes import POD_ID
 from airflow_provider_snowpipe.hooks.yarn import APPLICATION_ID
-from airflow_provider_snowpipe.operators.cluster_delivery import (
-    SECRET_VARIABLE,
-    delivery_of,
-    hadoop_address,
-    is_of_this_machine,
-)
-from airflow_provider_snowpipe.operators.driver_place import (
+from airflow_provider_snowpipe.operators.client_job import (
     DIRECTORY_PREFIX,
     REPORT_FILE,
+    DriverLocation,
     DriverMemory,
-    DriverPlace,
     follow,
     processes_with,
     start_logged,
     stop_process_tree,
     stop_processes,
+)
+from airflow_provider_snowpipe.operators.cluster_delivery import (
+    SECRET_VARIABLE,
+    delivery_of,
+    hadoop_address,
+    is_of_this_machine,
 )
 from airflow_provider_snowpipe.operators.storage import file_system, read_text, storage_path
 from airflow_provider_snowpipe.operators.submission import launch_environment
@@ -42,8 +42,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Snowp
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
     Application,
-    ApplicationLook,
     Cluster,
+    FollowedApplication,
     SnowpipeApplicationTrigger,
     cluster_of,
 )
@@ -118,7 +118,7 @@ class ClusterSettings:
         settings = {name: str(value) for name, value in (conf or {}).items()}
         properties = Path(properties_file) if properties_file else None
         more = properties.read_text("utf-8") if properties is not None and properties.is_file() else ""
-        delivery_of(self, ClusterPlace("", "", "")).check(settings, more)
+        delivery_of(self, Submission("", "", "")).check(settings, more)
 
     def cluster(self) -> Cluster:
         """Where the application is followed.
@@ -141,7 +141,7 @@ class ClusterSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterPlace:
+class Submission:
     """One submission: what finds its application on the cluster, and what it left on the submitting machine.
 
     :param tag: the application's tag, and the name of its folder below ``work_path``
@@ -179,7 +179,7 @@ class ClusterRun:
     """One run of the job's driver on a cluster: submitted by this try, or found there.
 
     :param settings: checked ones
-    :param place: the submission
+    :param submission: the submission
     :param memory: what the next try will know
     :param log: the task's log
     :param show: gets the address of the application's page
@@ -188,19 +188,19 @@ class ClusterRun:
     def __init__(
         self,
         settings: ClusterSettings,
-        place: ClusterPlace,
+        submission: Submission,
         memory: DriverMemory,
         log: Any,
         show: Callable[[str | None], None],
     ) -> None:
-        self.place = place
+        self.submission = submission
         self.application: Application | None = None
         self._settings = settings
         self._memory = memory
         self._log = log
         self._show = show
         self._cluster = settings.cluster()
-        self._delivery = delivery_of(settings, place)
+        self._delivery = delivery_of(settings, submission)
         self._hook: SparkSubmitHook | None = None
         self._stopped = Event()
 
@@ -223,9 +223,9 @@ class ClusterRun:
         :raises ConfigurationError: if the folder cannot be made
         """
         tag = f"{settings.task_tag}-{uuid4().hex[:8]}"
-        place = ClusterPlace(tag, socket.gethostname(), tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
-        memory.keep_application(asdict(place))
-        run = cls(settings, place, memory, log, show)
+        submission = Submission(tag, socket.gethostname(), tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
+        memory.keep_application(asdict(submission))
+        run = cls(settings, submission, memory, log, show)
         try:
             run._sweep()
             run._make_folder()
@@ -258,35 +258,35 @@ class ClusterRun:
         """
         if not memory.may_follow:
             return None
-        place = ClusterPlace.of(memory.application())
-        if place is None:
+        submission = Submission.of(memory.application())
+        if submission is None:
             running = [one for one in settings.cluster().tagged(settings.task_tag) if one.is_active]
             tags = [tag for one in running[:1] for tag in one.tags if _TAG.fullmatch(tag)]
             if not tags:
                 return None
-            place = ClusterPlace(tags[0], "", "", running[0].id)
-        run = cls(settings, place, memory, log, show)
+            submission = Submission(tags[0], "", "", running[0].id)
+        run = cls(settings, submission, memory, log, show)
         run._end_submission()
-        if place.application_id is None and not run._found_by_tag():
+        if submission.application_id is None and not run._found_by_tag():
             log.info("an earlier try submitted no application; a new one is submitted")
             run.remove()
             memory.forget_driver()
             return None
         log.info(
             "following the application %s, which an earlier try submitted; nothing is submitted",
-            run.place.application_id,
+            run.submission.application_id,
         )
         return run
 
     @property
     def directory(self) -> Path:
         """What this task writes for ``spark-submit``; it is gone when that has ended."""
-        return Path(self.place.directory)
+        return Path(self.submission.directory)
 
     @property
     def folder(self) -> str:
         """The address of this submission's folder, where the driver leaves its report."""
-        return self._settings.folder(self.place.tag)
+        return self._settings.folder(self.submission.tag)
 
     def plan_keys(self) -> dict[str, str]:
         """Where the plan says that report and credentials are."""
@@ -344,7 +344,7 @@ class ClusterRun:
     def submit(
         self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
-        """Submit, in the place of the hook's own ``submit``; ``spark-submit`` ends when it is taken.
+        """Submit, instead of the hook's own ``submit``; ``spark-submit`` ends when it is taken.
 
         :param hook: builds the command and reads the output
         :param environment: what ``spark-submit`` needs on this machine
@@ -368,19 +368,19 @@ class ClusterRun:
             shutil.rmtree(self.directory, ignore_errors=True)
         if self._stopped.is_set():
             raise AirflowException(_KILLED)
-        if self.place.application_id is None and not self._found_by_tag():
+        if self.submission.application_id is None and not self._found_by_tag():
             raise AirflowException(
                 f"Cannot execute: {hook._mask_cmd(command)}. Error code is: {code}.{hook._submit_log_tail}"
                 if code
                 else "spark-submit ended well, and the cluster has no application with the tag "
-                f"{self.place.tag!r}: {self._cluster.elsewhere}"
+                f"{self.submission.tag!r}: {self._cluster.elsewhere}"
             )
-        self._log.info("submitted the application %s", self.place.application_id)
+        self._log.info("submitted the application %s", self.submission.application_id)
 
     def trigger(self) -> SnowpipeApplicationTrigger:
         """What follows the application while no worker does."""
         return SnowpipeApplicationTrigger(
-            application_id=str(self.place.application_id),
+            application_id=str(self.submission.application_id),
             spark_conn_id=self._settings.conn_id,
             poll_interval=self._settings.poll_seconds,
         )
@@ -391,15 +391,15 @@ class ClusterRun:
         :raises AirflowException: if the task is killed meanwhile
         :raises RetriesExhaustedError: if the cluster does not answer for long; the next try goes on
         """
-        look = ApplicationLook(self._log, UNREACHABLE_SECONDS)
+        followed = FollowedApplication(self._log, UNREACHABLE_SECONDS)
         while not self._stopped.is_set():
             try:
-                application = self._cluster.application(str(self.place.application_id))
+                application = self._cluster.application(str(self.submission.application_id))
             except SnowpipeError as error:
-                if not error.retryable or look.has_failed(error):
+                if not error.retryable or followed.has_failed(error):
                     raise
             else:
-                look.has_seen(application)
+                followed.has_seen(application)
                 if self.application is None or application.tracking_url != self.application.tracking_url:
                     self._show(application.tracking_url)
                 self.application = application
@@ -416,15 +416,17 @@ class ClusterRun:
             stop_process_tree(self._hook._submit_sp)
         self._end_submission()
         try:
-            if self.place.application_id is not None or self._found_by_tag():
-                self._cluster.kill(str(self.place.application_id))
-                self._log.info("the cluster was asked to stop the application %s", self.place.application_id)
+            if self.submission.application_id is not None or self._found_by_tag():
+                self._cluster.kill(str(self.submission.application_id))
+                self._log.info(
+                    "the cluster was asked to stop the application %s", self.submission.application_id
+                )
         except SnowpipeError as error:
             self._log.error(
                 "the application %s is not stopped: %s. Stop it by: %s",
-                self.place.application_id,
+                self.submission.application_id,
                 error,
-                self._cluster.kill_command(str(self.place.application_id)),
+                self._cluster.kill_command(str(self.submission.application_id)),
             )
 
     def last_lines(self) -> str:
@@ -433,44 +435,44 @@ class ClusterRun:
 
     def log_command(self) -> str:
         """What shows the driver's log by hand."""
-        return self._cluster.log_command(str(self.place.application_id))
+        return self._cluster.log_command(str(self.submission.application_id))
 
     def is_over(self) -> bool:
         """True where the application has ended and nobody will read its report again."""
         if self.application is None:
-            ended = self.place.application_id is None
+            ended = self.submission.application_id is None
         else:
             ended = not self.application.is_active
         return ended and self._memory.application() is None
 
     def remove(self) -> None:
         """Remove the submission's folder and secret, and what ``spark-submit`` read."""
-        place = DriverPlace(self.place.host, self.place.directory)
-        if place.is_here() and place.is_ours():
-            shutil.rmtree(place.directory, ignore_errors=True)
-        self._remove(self.place, self.application)
+        location = DriverLocation(self.submission.host, self.submission.directory)
+        if location.is_here() and location.is_ours():
+            shutil.rmtree(location.directory, ignore_errors=True)
+        self._remove(self.submission, self.application)
 
     def hide_ui(self) -> None:
         """Nothing: YARN's address leads to the history server's page, or its own, when it has ended."""
 
     def _end_submission(self) -> None:
         """Stop a ``spark-submit`` here whose worker is gone, before the cluster is asked what it did."""
-        if self.place.host == socket.gethostname():
+        if self.submission.host == socket.gethostname():
             stop_processes(processes_with(self._delivery.job))
 
     def _found_by_tag(self) -> bool:
-        found = self._cluster.tagged(self.place.tag)
+        found = self._cluster.tagged(self.submission.tag)
         if found:
             self._keep(found[0].id)
         return bool(found)
 
     def _keep(self, application_id: str) -> None:
-        self.place = replace(self.place, application_id=application_id)
-        self._memory.keep_application(asdict(self.place))
+        self.submission = replace(self.submission, application_id=application_id)
+        self._memory.keep_application(asdict(self.submission))
 
     def _noticed(self, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
-            found = None if self.place.application_id else self._delivery.submitted(line)
+            found = None if self.submission.application_id else self._delivery.submitted(line)
             if found:
                 self._keep(found)
             yield line
@@ -496,14 +498,14 @@ class ClusterRun:
         for found in files.ls(root.path, detail=False) if files.exists(root.path) else []:
             name = str(found).rstrip("/").rpartition("/")[2]
             if name.startswith(f"{self._settings.task_tag}-") and _TAG.fullmatch(name):
-                self._remove(ClusterPlace(name, "", ""))
+                self._remove(Submission(name, "", ""))
 
-    def _remove(self, place: ClusterPlace, application: Application | None = None) -> None:
+    def _remove(self, submission: Submission, application: Application | None = None) -> None:
         try:
-            delivery_of(self._settings, place).remove(application)
+            delivery_of(self._settings, submission).remove(application)
         except SnowpipeError as error:
-            self._log.error("pod or secret of the submission %s are left behind: %s", place.tag, error)
-        address = self._settings.folder(place.tag)
+            self._log.error("pod or secret of the submission %s are left behind: %s", submission.tag, error)
+        address = self._settings.folder(submission.tag)
         path = storage_path(address, None)
         try:
             files = file_system(path)

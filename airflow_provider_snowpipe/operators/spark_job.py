@@ -15,13 +15,13 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.links.spark_ui import leave_address
+from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import (
-    ClusterPlace,
     ClusterRun,
     ClusterSettings,
+    Submission,
     is_cluster_mode,
 )
-from airflow_provider_snowpipe.operators.driver_place import ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.submission import (
     SPARK_CONNECT,
     application_name,
@@ -114,7 +114,7 @@ class SparkDriverOperator(SparkSubmitOperator):
     """What every operator has that runs a job of ours: one driver, found again after a worker's death.
 
     Where the driver runs is the matter of a :class:`DriverRun`: beside the task
-    (:class:`~airflow_provider_snowpipe.operators.driver_place.ClientRun`) or on the cluster
+    (:class:`~airflow_provider_snowpipe.operators.client_job.ClientRun`) or on the cluster
     (:class:`~airflow_provider_snowpipe.operators.cluster_job.ClusterRun`).
 
     :param application: the job's file
@@ -263,7 +263,7 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _wait(self, run: DriverRun) -> None:
         """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on."""
         if isinstance(run, ClusterRun) and self._follows_in_triggerer:
-            kept = asdict(run.place)
+            kept = asdict(run.submission)
             self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs={"place": kept})
         run.follow()
 
@@ -285,7 +285,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         """
         if event["status"] != ENDED:
             raise RetriesExhaustedError(f"{event['message']}. The application was not stopped; run again")
-        kept = ClusterPlace.of(place)
+        kept = Submission.of(place)
         if kept is None:
             raise AirflowException(
                 f"the task was deferred with {place!r}, which is no submission of this release of "
@@ -315,8 +315,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         run.remove()
         memory.forget_driver()
         raise AirflowException(
-            f"the task's execution_timeout ended while the application {run.place.application_id} ran, which "
-            "was stopped; a retry resumes from the committed tokens"
+            f"the task's execution_timeout ended while the application {run.submission.application_id} ran, "
+            "which was stopped; a retry resumes from the committed tokens"
         ) from error
 
     def _taken(self, run: DriverRun) -> Any:
@@ -399,7 +399,7 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Make the Spark hook, whose driver and executors may run where none of our code is."""
-        # Private members of SparkSubmitHook that this file, driver_place.py, cluster_job.py and
+        # Private members of SparkSubmitHook that this file, client_job.py, cluster_job.py and
         # cluster_delivery.py use, as the Spark provider 6.3.4 has them. Read, since the hook alone resolves
         # the Spark connection: _connection, _conf, _py_files, _files, _properties_file, _driver_class_path,
         # _env, _is_yarn, _is_kubernetes. Written, since it is the operator that makes the hook: _conf,

@@ -17,9 +17,9 @@ from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, lea
 from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
 from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
 from airflow_provider_snowpipe.metrics import count_run
+from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
-from airflow_provider_snowpipe.operators.driver_place import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.shape_source import warn_of_conn_ids
 from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS, SparkDriverOperator
@@ -365,10 +365,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         sent = memory.sent() if self._defers else None
         if sent is not None:
             self.log.info("an earlier try has sent all rows; nothing is submitted, the commit is awaited")
-            place = memory.place()
-            if place is not None and place.is_here() and place.is_ours():
+            location = memory.location()
+            if location is not None and location.is_here() and location.is_ours():
                 # of a worker that died before it removed this
-                self._run = ClientRun(place, memory, self.log.info, lambda _: None)
+                self._run = ClientRun(location, memory, self.log.info, lambda _: None)
         return sent
 
     def _pipe_hook(self) -> SnowpipeHook:

@@ -283,17 +283,17 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def report_place(report_path: str) -> LocalPlace | HadoopPlace:
+def report_folder(report_path: str) -> LocalFolder | HadoopFolder:
     """The folder of a report.
 
     :param report_path: an absolute path or a URL
     """
     if is_url(report_path):
-        return HadoopPlace(report_path.rpartition("/")[0])
-    return LocalPlace(Path(report_path).parent)
+        return HadoopFolder(report_path.rpartition("/")[0])
+    return LocalFolder(Path(report_path).parent)
 
 
-class LocalPlace:
+class LocalFolder:
     """A folder of the driver's machine, or one that is mounted there.
 
     :param folder: the folder, which exists
@@ -337,7 +337,7 @@ class LocalPlace:
             )
 
 
-class HadoopPlace:
+class HadoopFolder:
     """A folder at a URL, made when something is written; the JVM beside the driver reads and writes it.
 
     :param folder: its URL

@@ -184,18 +184,18 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         return stored_form(self)
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
-        """Look until the application has ended; one event."""
-        look = ApplicationLook(self.log, self.unreachable_seconds)
+        """Poll until the application has ended; one event."""
+        followed = FollowedApplication(self.log, self.unreachable_seconds)
         while True:
             try:
                 self._cluster = self._cluster or await async_cluster_of(self.spark_conn_id)
                 application = await asyncio.to_thread(self._cluster.application, self.application_id)
             except SnowpipeError as error:
-                if not error.retryable or look.has_failed(error):
+                if not error.retryable or followed.has_failed(error):
                     yield _event(LOST, str(error))
                     return
             else:
-                look.has_seen(application)
+                followed.has_seen(application)
                 if not application.is_active:
                     yield _event(ENDED, str(application))
                     return
@@ -210,8 +210,8 @@ class SnowpipeApplicationTrigger(BaseTrigger):
             self.log.warning("the application %s is not stopped: %s", self.application_id, error)
 
 
-class ApplicationLook:
-    """What the looks at one application have found: states go to the log once, and errors are counted.
+class FollowedApplication:
+    """What the polls of one application have found: states go to the log once, and errors are counted.
 
     :param log: the log
     :param unreachable_seconds: how long there may be errors only

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_snowpipe.operators.driver_place import DriverPlace
+from airflow_provider_snowpipe.operators.client_job import DriverLocation
 from tests.airflow_connections import SetConnection, set_connection
 from tests.bulk_worker import execute, start_worker
 from tests.local_connection import connect, ids
@@ -91,8 +91,8 @@ class Load:
     def retry(self, try_number: int = 2, **changes: Any) -> dict[str, Any]:
         return execute({**self.options, **changes}, FileState(self.state_file), try_number)
 
-    def place(self) -> DriverPlace:
-        return DriverPlace(**FileState(self.state_file).values()["snowpipe_driver"])
+    def place(self) -> DriverLocation:
+        return DriverLocation(**FileState(self.state_file).values()["snowpipe_driver"])
 
     def stop_driver(self) -> list[psutil.Process]:
         """Let the driver stand still, so that it outlives its worker; its processes."""

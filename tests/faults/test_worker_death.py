@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.operators.driver_place import DriverPlace
+from airflow_provider_snowpipe.operators.client_job import DriverLocation
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import connect
 from tests.local_service import LocalService
@@ -60,7 +60,7 @@ class Load:
             },
         }
 
-    def kill_worker_under_way(self) -> DriverPlace:
+    def kill_worker_under_way(self) -> DriverLocation:
         """Start a try, kill its worker when some rows are committed; where its driver runs on, held up."""
         self.service.admin("faults", set=HELD)
         worker = start_worker(self.options, self.state_file, self.log)
@@ -74,7 +74,7 @@ class Load:
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        return DriverPlace(**self.state.values()["snowpipe_driver"])
+        return DriverLocation(**self.state.values()["snowpipe_driver"])
 
     def committed(self) -> str | None:
         with self.service.client(self.table) as client:

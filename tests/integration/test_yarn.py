@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
-from airflow_provider_snowpipe.triggers.application import ApplicationLook
+from airflow_provider_snowpipe.triggers.application import FollowedApplication
 from tests.airflow_connections import SetConnection, set_connection
 from tests.fake_snowpipe import KilledError
 from tests.local_connection import connect
@@ -310,13 +310,13 @@ def test_resource_manager_that_is_started_again_is_waited_for(
 ) -> None:
     load.write(20_000)
     missed = threading.Event()
-    has_failed = ApplicationLook.has_failed
+    has_failed = FollowedApplication.has_failed
 
-    def count(look: ApplicationLook, error: SnowpipeError) -> bool:
+    def count(look: FollowedApplication, error: SnowpipeError) -> bool:
         missed.set()
         return has_failed(look, error)
 
-    monkeypatch.setattr(ApplicationLook, "has_failed", count)
+    monkeypatch.setattr(FollowedApplication, "has_failed", count)
 
     def restart() -> None:
         wait_until(lambda: load.count() > 0, seconds=_SECONDS, what="the first rows")
@@ -415,10 +415,10 @@ def test_report_is_written_and_read_wherever_hadoop_reaches(tmp_path: Path) -> N
     """In a process of its own: a JVM stays for as long as its Python."""
     program = """
 import sys
-from airflow_provider_snowpipe.spark.report import report_place
+from airflow_provider_snowpipe.spark.report import report_folder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-place = report_place(sys.argv[1])
+place = report_folder(sys.argv[1])
 place.check()
 assert place.read("report.json") is None
 for text in ("first", "zweites \u00e4"):
@@ -428,7 +428,7 @@ place.remove("report.json")
 place.remove("report.json")
 assert place.read("report.json") is None
 try:
-    report_place("nosuch://bucket/report.json").check()
+    report_folder("nosuch://bucket/report.json").check()
 except ConfigurationError as error:
     assert "No FileSystem for scheme" in str(error), error
 else:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from airflow_provider_snowpipe.operators.cluster_delivery import KubernetesDelivery
-from airflow_provider_snowpipe.operators.cluster_job import ClusterPlace, ClusterSettings
+from airflow_provider_snowpipe.operators.cluster_job import ClusterSettings, Submission
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
@@ -86,7 +86,7 @@ def test_the_task_has_what_is_checked_before_submission_and_names_what_the_manif
     namespace = connection["extra"]["namespace"]
     secret = operator.driver_secret
     settings = ClusterSettings(conn_id, "/w", "x", 1.0, namespace=namespace, driver_secret=secret)
-    KubernetesDelivery(settings, ClusterPlace("", "", "")).check(operator.conf or {}, "")
+    KubernetesDelivery(settings, Submission("", "", "")).check(operator.conf or {}, "")
     name, _, key = str(secret).partition(":")
     assert key in _named("Secret", name)["stringData"]
     account = (operator.conf or {})["spark.kubernetes.authenticate.driver.serviceAccountName"]

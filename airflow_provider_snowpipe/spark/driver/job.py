@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.spark.driver.session import (
     report_error,
     write_beside_report,
 )
-from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport, report_place
+from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport, report_folder
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan, checked_counts, read_plan
@@ -81,7 +81,7 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
     write_beside_report(plan, Path(plan.report_path).name, report.to_json())
     if plan.report_path and (plan.wait_for_commit or plan.on_error == "continue"):
         # Rejected rows are reported by this run, or accepted: the next one counts from here.
-        report_place(plan.report_path).remove(START_FILE)
+        report_folder(plan.report_path).remove(START_FILE)
     for channel in report.channels:
         print(_summary(channel), flush=True)
     print(
@@ -101,7 +101,7 @@ def _unreported(plan: JobPlan) -> Mapping[str, int]:
 
     :raises ConfigurationError: if the file holds something else
     """
-    text = report_place(plan.report_path).read(START_FILE) if plan.report_path else None
+    text = report_folder(plan.report_path).read(START_FILE) if plan.report_path else None
     if text is None:
         return {}
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.spark.driver.failures import error_type_of
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_place
+from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_folder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def write_beside_report(plan: Submitted, name: str, text: str) -> None:
     :param text: what it holds
     """
     if plan.report_path:
-        report_place(plan.report_path).write(name, text)
+        report_folder(plan.report_path).write(name, text)
 
 
 def clear_report(plan: Submitted) -> None:
@@ -93,9 +93,9 @@ def clear_report(plan: Submitted) -> None:
     """
     if not plan.report_path:
         return
-    place = report_place(plan.report_path)
-    place.check()
-    place.remove(Path(plan.report_path).name)
+    folder = report_folder(plan.report_path)
+    folder.check()
+    folder.remove(Path(plan.report_path).name)
 
 
 def report_error(error: SnowpipeError) -> int:

@@ -36,7 +36,7 @@ def java_says_its_version_once(monkeypatch):
 @pytest.fixture(autouse=True)
 def drivers_are_followed_closely(monkeypatch):
     """A script stands in for Spark, and has often ended before the first look at its log."""
-    monkeypatch.setattr("airflow_provider_snowpipe.operators.driver_place._FOLLOW_SECONDS", 0.01)
+    monkeypatch.setattr("airflow_provider_snowpipe.operators.client_job._FOLLOW_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.links.spark_ui import SPARK_UI_KEY
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
-from airflow_provider_snowpipe.operators.cluster_job import ClusterPlace, ClusterRun, is_cluster_mode
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission, is_cluster_mode
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
 from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite, WritePlan, WriteReport
@@ -432,7 +432,7 @@ class TestAnotherTry:
         ],
     )
     def test_a_state_that_is_no_submission_is_not_followed(self, kept):
-        assert ClusterPlace.of(kept) is None
+        assert Submission.of(kept) is None
 
 
 class TestSubmission:

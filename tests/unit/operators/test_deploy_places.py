@@ -15,7 +15,7 @@ from airflow.providers.apache.spark.hooks import spark_submit
 
 from airflow_provider_snowpipe.operators import submission
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.driver_place import ClientRun, DriverMemory, DriverPlace
+from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
@@ -31,7 +31,7 @@ class Submission:
 
     def __init__(self, operator: SnowpipeStreamOperator, directory: Path) -> None:
         memory = DriverMemory({}, durable=False)
-        operator._run = ClientRun(DriverPlace.here(directory), memory, print, lambda _: None)
+        operator._run = ClientRun(DriverLocation.here(directory), memory, print, lambda _: None)
         operator.application_args = [str(directory / "plan.json")]
         hook = operator._get_hook()
         self.command = hook._build_spark_submit_command(operator.application)
@@ -157,7 +157,7 @@ class TestSparkConnect:
             f"json.dump(told, open({str(noted)!r}, 'w'))\n"
         )
         made = operator()
-        place = DriverPlace.here(tmp_path)
+        place = DriverLocation.here(tmp_path)
         made._run = ClientRun(
             place, DriverMemory({}, durable=False), print, lambda _: None, made._connect_url()
         )

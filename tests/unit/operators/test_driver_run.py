@@ -18,11 +18,11 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators.driver_place import (
+from airflow_provider_snowpipe.operators.client_job import (
     DIRECTORY_PREFIX,
     ClientRun,
+    DriverLocation,
     DriverMemory,
-    DriverPlace,
     follow,
     runs,
 )
@@ -104,7 +104,7 @@ class Lab:
     def start_driver(self) -> psutil.Process:
         """Start a driver as a try does whose worker is gone by now."""
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
-        place = DriverPlace.here(directory)
+        place = DriverLocation.here(directory)
         operator = SnowpipeStreamOperator(task_id="load", name="app", **self.options)
         memory = DriverMemory({}, durable=False)
         operator._prepare(ClientRun(place, memory, print, lambda _: None), memory)
@@ -114,8 +114,8 @@ class Lab:
         until(lambda: "snowpipe ui" in place.log_path.read_text())
         return driver
 
-    def place(self) -> DriverPlace:
-        return DriverPlace(**self.state.values()["snowpipe_driver"])
+    def place(self) -> DriverLocation:
+        return DriverLocation(**self.state.values()["snowpipe_driver"])
 
     def end_driver(self, report: RunReport) -> None:
         (self.notes / "report.json").write_text(report.to_json())
@@ -304,7 +304,7 @@ def test_a_driver_on_another_machine_is_not_waited_for(lab, capsys):
 
 @pytest.mark.parametrize("kept", ["x", {"host": 5}, {"host": "h", "directory": None}, [1]])
 def test_a_state_that_is_no_place_is_not_followed(kept):
-    assert DriverPlace.of(kept) is None
+    assert DriverLocation.of(kept) is None
 
 
 def test_no_directory_is_removed_that_no_try_has_made(lab, tmp_path):
@@ -335,10 +335,10 @@ def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_wants_none(
 @pytest.mark.parametrize(
     "step",
     [
-        "driver_place.DriverPlace.processes",
-        "driver_place.ClientRun.follow",
-        "driver_place.follow",
-        "driver_place.UiAddresses.read",
+        "client_job.DriverLocation.processes",
+        "client_job.ClientRun.follow",
+        "client_job.follow",
+        "client_job.UiAddresses.read",
     ],
 )
 def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, leftovers, step):

@@ -22,7 +22,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.cluster_job import ClusterPlace, ClusterRun
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
 from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
@@ -427,8 +427,8 @@ class TestAnotherTry:
     def test_an_id_of_kubernetes_is_kept(self):
         kept = {"tag": "snowpipe-0123456789abcdef-01234567", "host": "h", "directory": "/"}
 
-        assert ClusterPlace.of({**kept, "application_id": "loads:snowpipe-x-driver"}) is not None
-        assert ClusterPlace.of({**kept, "application_id": "loads:../x"}) is None
+        assert Submission.of({**kept, "application_id": "loads:snowpipe-x-driver"}) is not None
+        assert Submission.of({**kept, "application_id": "loads:../x"}) is None
 
     def test_an_api_that_is_away_ends_the_try_and_not_the_driver(self, lab, monkeypatch):
         lab.kubernetes.play(503, "Running", 500)

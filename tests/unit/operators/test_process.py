@@ -7,7 +7,7 @@ import subprocess
 import psutil
 import pytest
 
-from airflow_provider_snowpipe.operators.driver_place import runs, stop_process_tree
+from airflow_provider_snowpipe.operators.client_job import runs, stop_process_tree
 from tests.spark_job import wait_until
 
 
@@ -27,7 +27,7 @@ def _start(script: str) -> subprocess.Popen[str]:
 )
 def test_descendants_end_with_the_process(script, monkeypatch):
     for name in ("_GRACE_SECONDS", "_REAP_SECONDS"):
-        monkeypatch.setattr(f"airflow_provider_snowpipe.operators.driver_place.{name}", 0.3)
+        monkeypatch.setattr(f"airflow_provider_snowpipe.operators.client_job.{name}", 0.3)
     process = _start(script)
     family = psutil.Process(process.pid).children(recursive=True)
     assert family
@@ -39,7 +39,7 @@ def test_descendants_end_with_the_process(script, monkeypatch):
 
 
 def test_a_process_that_ignores_the_request_is_killed(monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.operators.driver_place._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("airflow_provider_snowpipe.operators.client_job._GRACE_SECONDS", 0.2)
     process = _start("trap '' TERM; echo ready; while true; do read -t 1 _ <> <(:); done")
 
     stop_process_tree(process)

@@ -19,7 +19,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.operators.driver_place import ClientRun, DriverMemory, DriverPlace, runs
+from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory, runs
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.schema_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
@@ -136,7 +136,7 @@ class TestSubmission:
         context: Any = {"ti": instance, "dag_run": run, "task_state_store": store}
         operator = make(name="app")
         memory = DriverMemory(context, durable=True)
-        operator._prepare(ClientRun(DriverPlace.here(tmp_path), memory, print, lambda _: None), memory)
+        operator._prepare(ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None), memory)
 
         plan = read_plan(tmp_path / "plan.json")
         assert (plan.rejected_since_ms, plan.rejected_before) == (since, {})
@@ -147,7 +147,7 @@ class TestSubmission:
         operator = make(conf={"spark.ui.enabled": "false"}, verbose=True)
         operator.name = "app"
         memory = DriverMemory({}, durable=False)
-        operator._run = ClientRun(DriverPlace.here(tmp_path), memory, print, lambda _: None)
+        operator._run = ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None)
         operator._plan_for(operator._run, {})
         hook = operator._get_hook()
 

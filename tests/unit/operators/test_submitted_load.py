@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators.driver_place import DriverMemory
+from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.submission import settle_load
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
@@ -143,4 +143,4 @@ class TestMemory:
         memory.keep_rejected_before({"c": 3})
         memory.keep_sent(kept())
 
-        assert (memory.rejected_before(), memory.sent(), memory.place()) == ({}, None, None)
+        assert (memory.rejected_before(), memory.sent(), memory.location()) == ({}, None, None)
