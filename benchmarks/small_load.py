@@ -88,7 +88,9 @@ def _works(
         }
     if "spark connect" in kinds:
         (folder / "server").mkdir()
-        server = ConnectServer(folder / "server", Path(sys.executable), {})
+        server = ConnectServer(
+            folder / "server", Path(sys.executable), {"REQUESTS_CA_BUNDLE": str(service.ca_file)}
+        )
         stack.callback(server.stop)
         connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.start().port}
         connected = _Load(folder / "connect", service, rows, connection)

@@ -24,6 +24,8 @@ _RUNNING = 202
 _FAILED = (408, 422)
 _ENDED_ALREADY = "000709"
 _SHOWN = 60
+_WAIT_SECONDS = 60
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +81,41 @@ class StatementClient:
         """Give the connections back."""
         self._transports.close()
 
-    def submit(self, statement: str, request_id: str, *, query_tag: str | None = None) -> StatementState:
+    def rows(self, statement: str) -> list[dict[str, Any]]:
+        """Run a short statement that changes nothing; its rows, the columns' names in lower case.
+
+        :param statement: a DESCRIBE or SHOW statement
+        :raises SqlError: if the statement fails or takes too long
+        """
+        deadline = time.monotonic() + _WAIT_SECONDS
+        state = self.submit(statement, str(uuid.uuid4()), waits=True)
+        while state.rows is None:
+            if time.monotonic() > deadline:
+                raise SqlError(
+                    f"{statement!r} has no result after {_WAIT_SECONDS:g} s: look at the account's query "
+                    "history, then run again"
+                )
+            time.sleep(_POLL_SECONDS)
+            state = self.state(state.handle, statement)
+        return state.rows
+
+    def submit(
+        self, statement: str, request_id: str, *, query_tag: str | None = None, waits: bool = False
+    ) -> StatementState:
         """Submit one statement, or find the one that was submitted under this id before.
 
         :param statement: the statement
         :param request_id: a UUID; the same for the same piece of work, whoever repeats it
         :param query_tag: shown in the account's query history
+        :param waits: whether the answer may take until the statement has ended, 45 s at most ("Submitting a
+            request to execute SQL statements")
         :raises SqlError: if the statement has failed already
         """
-        body: dict[str, Any] = {"statement": statement, "timeout": 0}
+        body: dict[str, Any] = {"statement": statement, "timeout": _WAIT_SECONDS if waits else 0}
         body |= {name: value for name, value in self._context.items() if value}
         if query_tag:
             body["parameters"] = {"QUERY_TAG": query_tag}
-        query = {"requestId": request_id, "retry": "true", "async": "true"}
+        query = {"requestId": request_id, "retry": "true", "async": "false" if waits else "true"}
         return self._state(self._send("POST", self._url, statement, query, body), statement)
 
     def state(self, handle: str, statement: str) -> StatementState:
@@ -166,9 +190,6 @@ def _head(statement: str) -> str:
 # credentials that it streams with. ``DESCRIBE TABLE`` takes no warehouse, and any right on the table will
 # do.
 
-_WAIT_SECONDS = 60.0
-_POLL_SECONDS = 0.2
-
 
 def describe_table(
     account_url: str,
@@ -214,15 +235,5 @@ def statement_rows(
     """
     role = credentials.role if isinstance(credentials, KeyPair) else None
     client = StatementClient(account_url, credentials, role=role, ca_bundle=ca_bundle, retry=retry)
-    deadline = time.monotonic() + _WAIT_SECONDS
     with closing(client):
-        state = client.submit(statement, str(uuid.uuid4()))
-        while state.rows is None:
-            if time.monotonic() > deadline:
-                raise SqlError(
-                    f"{statement!r} has no result after {_WAIT_SECONDS:g} s: look at the account's query "
-                    "history, then run again"
-                )
-            time.sleep(_POLL_SECONDS)
-            state = client.state(state.handle, statement)
-    return state.rows
+        return client.rows(statement)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -80,9 +80,14 @@ class AccountSql:
     def columns_for_keys(self, pipe: PipeName) -> tuple[TableColumn, ...]:
         """Describe the table of a default pipe, unless it widens itself; nothing of a pipe of its own.
 
+        Each load asks, so this is the SQL API with what the load streams with: importing the connector alone
+        takes half a second.
+
         :param pipe: the pipe
         :raises SqlError: if a statement fails, as it does where there is no such table
+        :raises SnowpipeError: if the account does not answer, or refuses the credentials
         """
+        from airflow_provider_snowpipe.bulk.statement_client import StatementClient
         from airflow_provider_snowpipe.streaming.table_schema import (
             columns_of_describe,
             show_table,
@@ -92,9 +97,16 @@ class AccountSql:
 
         if pipe.default_table is None:
             return ()
-        with self.session("describe the table") as run:
-            columns = columns_of_describe(run(f"DESCRIBE TABLE {table_of(pipe)}"))
-            return () if widens_itself(run(show_table(pipe)), pipe.default_table) else columns
+        settings = self.settings
+        client = StatementClient(
+            settings.account_url(),
+            settings.credentials(),
+            role=settings.extra.get("role") or None,
+            ca_bundle=settings.ca_bundle(),
+        )
+        with closing(client):
+            columns = columns_of_describe(client.rows(f"DESCRIBE TABLE {table_of(pipe)}"))
+            return () if widens_itself(client.rows(show_table(pipe)), pipe.default_table) else columns
 
     @contextmanager
     def offset_tokens(self, pipe: PipeName) -> Iterator[Callable[[str, str], None]]:

@@ -212,7 +212,8 @@ class SnowpipeHook(BaseHook):
 
         :return: none where the table widens itself (``ENABLE_SCHEMA_EVOLUTION``), or the pipe is not a
             table's default pipe, so that the keys are what its own query makes of them
-        :raises SqlError: if there is no such table, or signing in fails
+        :raises SqlError: if there is no such table
+        :raises SnowpipeError: if the account does not answer, or refuses the credentials
         """
         return self._account().columns_for_keys(self.pipe_name())
 

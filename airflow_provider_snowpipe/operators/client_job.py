@@ -250,7 +250,7 @@ _GRACE_SECONDS = 3.0
 """Airflow kills a task five seconds after it asked it to end; the driver has to be gone by then."""
 _REAP_SECONDS = 1.5
 _POLL_SECONDS = 0.05
-_FOLLOW_SECONDS = 0.2
+_FOLLOW_SECONDS = 0.05
 
 
 def start_logged(

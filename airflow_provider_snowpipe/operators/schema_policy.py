@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_snowpipe.spark.submit.row_rules import RowPolicy
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SourceMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -143,13 +143,13 @@ class SchemaPolicy:
 
         :param hook: for the pipe and its account
         :param say: writes a line to the task's log
-        :raises SqlError: if the table cannot be described, and unknown keys are to fail the task
+        :raises SnowpipeError: if the table cannot be described, and unknown keys are to fail the task
         """
         if self.policy.unknown_columns == "ignore":
             return ()
         try:
             return hook.columns_for_keys()
-        except SqlError as error:
+        except SnowpipeError as error:
             if self.policy.unknown_columns == "fail":
                 raise
             say("keys of rows are not held against the table's columns: %s", error)

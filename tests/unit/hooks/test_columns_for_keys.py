@@ -1,0 +1,87 @@
+"""The columns that each load asks for, over the SQL API of an account that answers as a test prescribes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk import statement_client
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators.schema_policy import SchemaPolicy
+from airflow_provider_snowpipe.sources import RowPolicy
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
+from tests.scripted_service import Received, Reply, ScriptedService
+
+DESCRIBED = [["ID", "NUMBER(38,0)", "COLUMN", "Y", None], ["NAME", "VARCHAR(5)", "COLUMN", "N", "'x'"]]
+SHOWN = [["T", "N"]]
+
+
+def rows(names: list[str], data: list[list[Any]], handle: str = "h") -> Reply:
+    metadata = {"rowType": [{"name": name} for name in names], "partitionInfo": [{}]}
+    return Reply(body=json.dumps({"statementHandle": handle, "resultSetMetaData": metadata, "data": data}))
+
+
+def answer(request: Received) -> Reply:
+    statement = json.loads(request.body)["statement"]
+    if statement.startswith("DESCRIBE TABLE "):
+        return rows(["name", "type", "kind", "null?", "default"], DESCRIBED)
+    assert statement.startswith("SHOW ")
+    return rows(["name", "enable_schema_evolution"], SHOWN)
+
+
+@pytest.fixture
+def hook(service_connection: str) -> SnowpipeHook:
+    return SnowpipeHook(service_connection, table="T")
+
+
+def test_two_requests_are_enough_and_no_connector(
+    service: ScriptedService, hook: SnowpipeHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.on("statements", answer)
+    monkeypatch.setitem(sys.modules, "snowflake.connector", None)
+
+    columns = hook.columns_for_keys()
+
+    assert [(one.name, one.nullable) for one in columns] == [("ID", True), ("NAME", False)]
+    sent = service.requests("statements")
+    assert [(one.method, one.query["async"]) for one in sent] == [("POST", "false")] * 2
+    assert [json.loads(one.body)["timeout"] for one in sent] == [60, 60]
+
+
+def test_a_statement_that_still_runs_is_asked_for_again(
+    service: ScriptedService, hook: SnowpipeHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statement_client, "_POLL_SECONDS", 0.01)
+    running = Reply(202, json.dumps({"statementHandle": "slow"}))
+    service.on("statements", running, answer)
+    service.on("slow", running, rows(["name", "type", "kind", "null?", "default"], DESCRIBED, "slow"))
+
+    assert len(hook.columns_for_keys()) == 2
+    assert len(service.requests("slow")) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (Reply(422, json.dumps({"code": "002003", "message": "Object does not exist"})), SqlError),
+        (Reply(403, json.dumps({"code": "390318", "message": "no"})), SnowpipeError),
+    ],
+    ids=["no-table", "refused"],
+)
+def test_a_load_goes_on_without_them_unless_unknown_keys_are_to_fail_it(
+    service: ScriptedService, hook: SnowpipeHook, reply: Reply, error: type[Exception]
+) -> None:
+    service.on("statements", reply)
+    lines: list[str] = []
+
+    def say(text: str, *values: object) -> None:
+        lines.append(text % values)
+
+    assert SchemaPolicy(RowPolicy(unknown_columns="warn")).known_columns(hook, say) == ()
+    (line,) = lines
+    assert line.startswith("keys of rows are not held against")
+    with pytest.raises(error):
+        SchemaPolicy(RowPolicy(unknown_columns="fail")).known_columns(hook, say)
