@@ -25,6 +25,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyspark
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.measuring import Cost
@@ -123,7 +125,8 @@ class _Load:
 
     def run(self, *, as_it_was: bool = False, expected: int) -> Cost:
         options = {"source": str(self._source), "table": self._table, "as_it_was": as_it_was}
-        variables = {"SPARK_LAUNCHER_OPTS": "-Dsnowpipe=1"} if as_it_was else {}
+        as_it_is = {"SPARK_LAUNCHER_OPTS": "-Dsnowpipe=1", "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+        variables = as_it_is if as_it_was else {}
         done = subprocess.run(
             [sys.executable, __file__, "--run", json.dumps(options)],
             env={**self._environment, **variables},

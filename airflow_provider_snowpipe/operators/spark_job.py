@@ -31,7 +31,12 @@ from airflow_provider_snowpipe.operators.submission import (
     spark_connection,
 )
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.spark.submit.local_spark import ClassDataArchive, QuickStart, is_local
+from airflow_provider_snowpipe.spark.submit.local_spark import (
+    ClassDataArchive,
+    QuickStart,
+    is_local,
+    quick_python,
+)
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -434,9 +439,10 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _start_quickly(self, hook: SparkSubmitHook, environment: dict[str, str]) -> None:
         """Add the settings with which a local master starts quickly to those of the author."""
+        known = {**os.environ, **environment}
         quick = QuickStart.of(
             hook._conf,
-            {**os.environ, **environment},
+            known,
             binary=hook._connection["spark_binary"],
             properties_file=hook._properties_file,
             driver_class_path=hook._driver_class_path,
@@ -444,6 +450,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         )
         hook._conf = {**hook._conf, **quick.settings()}
         environment.update(quick.variables())
+        if isinstance(self._run, ClientRun):
+            binary = hook._connection["spark_binary"]
+            environment.update(quick_python(self._run.directory, known, binary=binary))
         self._archive = quick.archive
 
     def _rejoin(self, context: Context, memory: DriverMemory) -> Any:

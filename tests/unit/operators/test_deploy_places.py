@@ -62,12 +62,20 @@ def submit(tmp_path, set_connection):
     return make
 
 
-def test_this_machine_needs_no_archive(submit):
+def test_this_machine_needs_no_archive(submit, tmp_path):
     submission = submit("local[4]")
 
     assert submission.option("--master") == "local[4]"
     assert "--py-files" not in submission.command
-    assert submission.environment["PYSPARK_PYTHON"] == sys.executable
+    # The program beside the plan starts this Python, with PySpark as it is installed.
+    assert submission.environment["PYSPARK_PYTHON"] == str(tmp_path / "python")
+    assert f'exec "{sys.executable}"' in (tmp_path / "python").read_text()
+
+
+def test_a_spark_of_the_environment_keeps_its_own_pyspark(submit, monkeypatch):
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+
+    assert submit("local[4]").environment["PYSPARK_PYTHON"] == sys.executable
 
 
 def test_a_standalone_cluster_gets_our_code_and_this_python(submit, tmp_path):

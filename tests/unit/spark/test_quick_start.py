@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from airflow_provider_snowpipe.spark.submit.local_spark import (
     QuickStart,
     cache_folder,
     is_local,
+    quick_python,
 )
 
 JAVA = "spark.driver.defaultJavaOptions"
@@ -227,3 +232,74 @@ class TestArchive:
         (tmp_path / "file").touch()
 
         assert ClassDataArchive.of(str(java), (), tmp_path / name) is None
+
+
+class TestPythonWithoutZipFiles:
+    """PySpark as it is installed, in place of Spark's zip file."""
+
+    @pytest.fixture
+    def environment(self):
+        python = sys.executable
+        return {
+            "PATH": str(Path(python).parent),
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_DRIVER_PYTHON": python,
+        }
+
+    def test_it_takes_the_zip_files_off_the_path_and_nothing_else(self, tmp_path, environment):
+        found = quick_python(tmp_path, environment, binary="spark-submit")
+
+        assert found == dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(tmp_path / "python"))
+        library = "/home of/pyspark/python/lib"
+        path = [
+            "/a b",
+            f"{library}/pyspark.zip",
+            f"{library}/py4j-0.10.9.9-src.zip",
+            "/c/*",
+            "/d/pyspark.zip",
+        ]
+        program = (
+            "import json, os, sys; print(json.dumps([os.environ['PYTHONPATH'], sys.executable, sys.argv]))"
+        )
+        done = subprocess.run(
+            [found["PYSPARK_PYTHON"], "-c", program, "x y", "*"],
+            env={**environment, "PYTHONPATH": ":".join(path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(done.stdout) == ["/a b:/c/*:/d/pyspark.zip", sys.executable, ["-c", "x y", "*"]]
+
+    def test_spark_then_imports_what_is_installed(self, tmp_path, environment):
+        (wheel,) = find_spec("pyspark").submodule_search_locations
+        found = quick_python(tmp_path, environment, binary="spark-submit")
+        done = subprocess.run(
+            [found["PYSPARK_PYTHON"], "-c", "import pyspark, py4j; print(pyspark.__file__)"],
+            env={**environment, "PYTHONPATH": f"{wheel}/python/lib/pyspark.zip"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == f"{wheel}/__init__.py"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"PYSPARK_PYTHON": "/usr/bin/python3"},
+            {"PYSPARK_DRIVER_PYTHON": "/usr/bin/python3"},
+            {"SPARK_HOME": "/opt/spark"},
+            {"PATH": "/nowhere"},
+        ],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_another_python_or_another_spark_stays(self, tmp_path, environment, change):
+        assert quick_python(tmp_path, {**environment, **change}, binary="spark-submit") == {}
+        assert list(tmp_path.iterdir()) == []
+
+    def test_another_py4j_stays_with_sparks_own(self, tmp_path, environment, monkeypatch):
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.submit.local_spark._version", lambda _: "0.1")
+        assert quick_python(tmp_path, environment, binary="spark-submit") == {}
+
+    def test_a_folder_that_nothing_is_started_from_is_passed_over(self, tmp_path, environment, monkeypatch):
+        monkeypatch.setattr("os.access", lambda *_: False)
+        assert quick_python(tmp_path, environment, binary="spark-submit") == {}
