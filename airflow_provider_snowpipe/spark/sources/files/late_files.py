@@ -2,8 +2,8 @@
 
 A token says the last row that is in the table. That everything before it is in, too, is true of the files as
 they were listed when those rows were sent, and of no other. So each run keeps its listing, with sizes and
-times, and the next one compares. A listing is kept for each channel, before anything is sent: whatever the
-token has come to later was sent under a listing that was kept, however the run ended.
+times, and the next one compares. A channel's listing is kept before anything is sent: whatever the token has
+come to later was sent under a listing that was kept, however the run ended.
 
 File times alone, held against the time of the last commit, would need no listing, but say less and say it
 wrongly: the service does not tell when it committed, a file that is moved keeps its time, and files of one
@@ -16,12 +16,13 @@ import datetime as dt
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.sources.files.groups import LISTING_FOLDER, FileGroup, SourceFile
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
@@ -30,8 +31,9 @@ from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1
+_FIRST_VERSION, _VERSION = 1, 2
 _MOST_NAMED = 10
+_LOOKS = 10
 _KEPT_AT_ONCE = 32
 """Each waits for the disk, which takes many at once in the time of one."""
 _REMEDY = (
@@ -86,8 +88,27 @@ class PassedFiles:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _ListingFile:
+    """A kept file.
+
+    :param path: where it is
+    :param number: above those of the files that its run found
+    :param channels: its listings
+    """
+
+    path: Path
+    number: int
+    channels: Mapping[str, ListedBefore]
+
+
 class Listings:
-    """Where the listings of a source's channels are kept: a file for each channel.
+    """Where the listings of a source's channels are kept: in files of up to 256 groups of channels.
+
+    A file of its own for each channel would cost ten thousand partitions as many files at each run. A run
+    writes one for each group of which it changes a channel, under a number above those that are there, and
+    removes the earlier ones whose channels are all in later ones: so two runs never write one file, and there
+    are never more files than channels.
 
     :param spec: the source
     :param target: the account's address and the pipe, in which the channels' names are unique
@@ -97,6 +118,7 @@ class Listings:
         self._spec = spec
         self._target = target
         self._folder = Path(spec.listing_path or Path(spec.path) / LISTING_FOLDER)
+        self._prefix = blake2b(target.encode(), digest_size=8).hexdigest()
 
     def check(self, passed: Iterable[PassedFiles]) -> None:
         """Refuse late files, or warn of them; then keep the present listing as the known one.
@@ -106,17 +128,27 @@ class Listings:
         :raises ConfigurationError: if a listing cannot be read or kept
         """
         fails = self._spec.on_late_files == "fail"
-        known = [(one, self._read(one.channel)) for one in passed]
-        for one, before in known:
-            late = [] if before is None else one.late(before)
-            if before is not None and late:
-                message = _message(one, before, late)
-                if fails:
-                    raise SourcePositionError(f"{message}. {_REMEDY}")
-                log.warning("%s. They are left out, as on_late_files says, and not named again", message)
+        groups: dict[str, list[PassedFiles]] = {}
+        for one in passed:
+            groups.setdefault(_group_of(one.channel), []).append(one)
+        kept = self._kept(groups)
+        changed: dict[str, list[PassedFiles]] = {}
+        for group, channels in groups.items():
+            known = {channel: one for file in kept.get(group, ()) for channel, one in file.channels.items()}
+            for one in channels:
+                before = known.get(one.channel) or self._of_first_version(one.channel)
+                late = [] if before is None else one.late(before)
+                if before is not None and late:
+                    message = _message(one, before, late)
+                    if fails:
+                        raise SourcePositionError(f"{message}. {_REMEDY}")
+                    log.warning("%s. They are left out, as on_late_files says, and not named again", message)
+                if before is None or before.files != _sizes_and_times(one.group):
+                    changed.setdefault(group, []).append(one)
         try:
             with ThreadPoolExecutor(_KEPT_AT_ONCE) as pool:
-                for _ in pool.map(lambda one: self._keep(*one), known):
+                before_it = [kept.get(group, []) for group in changed]
+                for _ in pool.map(self._keep, changed, changed.values(), before_it):
                     pass
         except OSError as error:
             reason = (
@@ -129,46 +161,103 @@ class Listings:
                 raise ConfigurationError(f"{reason}, or do without by on_late_files='warn'") from None
             log.warning("%s", reason)
 
-    def _path(self, channel: str) -> Path:
+    def _kept(self, groups: Iterable[str]) -> dict[str, list[_ListingFile]]:
+        """The files of some groups of channels, the latest last."""
+        wanted = frozenset(groups)
+        for _ in range(_LOOKS):
+            found: dict[str, list[_ListingFile]] = {}
+            for name in self._names():
+                group, number, _ = name.removeprefix(f"{self._prefix}-").split("-", 2)
+                if group not in wanted:
+                    continue
+                content = self._read(self._folder / name)
+                # Another run has removed it, since a file that was not there yet holds its channels.
+                if content is None:
+                    break
+                found.setdefault(group, []).append(_ListingFile(self._folder / name, int(number), content))
+            else:
+                return found
+        raise ConfigurationError(
+            f"source path {self._spec.path!r}: the listings of earlier runs in {str(self._folder)!r} change "
+            "while they are read: other runs load from it at this time. Run again. Nothing was sent"
+        )
+
+    def _names(self) -> list[str]:
+        try:
+            names = os.listdir(self._folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise ConfigurationError(
+                f"source path {self._spec.path!r}: the listings of earlier runs in {str(self._folder)!r} "
+                f"cannot be read ({error.strerror}). Allow to read that directory. Nothing was sent"
+            ) from None
+        return sorted(one for one in names if one.startswith(f"{self._prefix}-") and one.endswith(".json"))
+
+    def _of_first_version(self, channel: str) -> ListedBefore | None:
+        """What a release before this one kept: a file for each channel."""
+        return (self._read(self._first_path(channel)) or {}).get(channel)
+
+    def _first_path(self, channel: str) -> Path:
         name = blake2b(f"{self._target}\n{channel}".encode(), digest_size=16).hexdigest()
         return self._folder / f"{name}.json"
 
-    def _read(self, channel: str) -> ListedBefore | None:
-        path = self._path(channel)
+    def _read(self, path: Path) -> dict[str, ListedBefore] | None:
+        """The listings in a file by channel, None where there is no such file."""
         try:
             content: Any = json.loads(path.read_bytes())
-            if content["version"] != _VERSION:
+            if content["version"] == _FIRST_VERSION:
+                content["channels"] = {content["channel"]: content["files"]}
+            elif content["version"] != _VERSION:
                 raise ValueError(f"version {content['version']!r}")
-            files = {str(name): (int(size), int(time)) for name, (size, time) in content["files"].items()}
-            return ListedBefore(str(content["listed_at"]), files)
+            at = str(content["listed_at"])
+            return {
+                str(channel): ListedBefore(
+                    at, {str(name): (int(size), int(time)) for name, (size, time) in files.items()}
+                )
+                for channel, files in content["channels"].items()
+            }
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
-                f"channel {channel!r}: the listing of an earlier run in {str(path)!r} cannot be read "
-                f"({error}). Remove that file if nothing has changed before the committed position since "
-                "the last run. Nothing was sent"
+                f"source path {self._spec.path!r}: the listing of an earlier run in {str(path)!r} cannot be "
+                f"read ({error}). Remove that file if nothing has changed before the committed position "
+                "since the last run. Nothing was sent"
             ) from None
 
-    def _keep(self, passed: PassedFiles, before: ListedBefore | None) -> None:
-        files = {file.name: (file.size, file.modified_ns) for file in passed.group.files}
-        if before is not None and before.files == files:
-            return
+    def _keep(self, group: str, changed: Sequence[PassedFiles], before: Sequence[_ListingFile]) -> None:
+        channels = {one.channel: _sizes_and_times(one.group) for one in changed}
         content = {
             "version": _VERSION,
             "target": self._target,
-            "channel": passed.channel,
             "listed_at": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M:%S} UTC",
-            "files": files,
+            "channels": channels,
         }
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(passed.channel)
-        written = path.with_suffix(f".{os.getpid()}.part")
+        number = before[-1].number + 1 if before else 1
+        path = self._folder / f"{self._prefix}-{group}-{number:012}-{uuid4().hex[:8]}.json"
+        written = path.with_suffix(".part")
         with written.open("w", encoding="utf-8") as out:
             json.dump(content, out)
             out.flush()
             os.fsync(out.fileno())
         written.replace(path)
+        for channel in channels:
+            self._first_path(channel).unlink(missing_ok=True)
+        later = set(channels)
+        for file in reversed(before):
+            if file.channels.keys() <= later:
+                file.path.unlink(missing_ok=True)
+            later |= file.channels.keys()
+
+
+def _group_of(channel: str) -> str:
+    return blake2b(channel.encode(), digest_size=1).hexdigest()
+
+
+def _sizes_and_times(group: FileGroup) -> dict[str, tuple[int, int]]:
+    return {file.name: (file.size, file.modified_ns) for file in group.files}
 
 
 def _change(file: SourceFile, before: tuple[int, int] | None) -> str | None:

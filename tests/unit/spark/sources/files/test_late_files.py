@@ -266,13 +266,82 @@ class TestListing:
 
         kept = folder.listing()
         content = json.loads(kept.read_bytes())
-        # blake2b of 16 bytes over the account's address with the pipe, a line feed, and the channel
-        assert kept.name == "eaadb52f4911d0eef12185fd1f819ae0.json"
+        # blake2b of 8 bytes over the account's address with the pipe, of 1 byte over the channel
+        assert kept.name.startswith("a28f388bf361372f-6c-000000000001-")
         assert content.pop("listed_at").endswith(" UTC")
         assert content == {
-            "version": 1, "target": PIPE.address(URL), "channel": "job_src_a",
-            "files": {"1.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]},
+            "version": 2, "target": PIPE.address(URL),
+            "channels": {"job_src_a": {"1.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]}},
         }  # fmt: skip
+
+    def test_the_file_of_a_channel_that_the_first_release_kept_is_known_until_it_is_replaced(self, folder):
+        file = folder.write("2.ndjson")
+        folder.run()
+        folder.listing().unlink()
+        first = folder.path / LISTING_FOLDER / "eaadb52f4911d0eef12185fd1f819ae0.json"
+        first.write_text(
+            json.dumps({
+                "version": 1, "target": PIPE.address(URL), "channel": "job_src_a", "listed_at": "in June",
+                "files": {"2.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]},
+            })
+        )  # fmt: skip
+        folder.write("1.ndjson")
+        folder.refused("'1.ndjson'", "listed at in June")
+
+        folder.run(on_late_files="warn")
+
+        assert folder.listing() != first
+        folder.write("0.ndjson")
+        folder.refused("'0.ndjson'", "1 file")
+
+    def test_channels_share_files_and_a_file_goes_when_later_ones_have_all_of_its_channels(
+        self, folder, monkeypatch
+    ):
+        monkeypatch.setattr(late_files, "_group_of", lambda _: "00")
+        kept = folder.path / LISTING_FOLDER
+        folder.write("2.ndjson", partition="a")
+        folder.write("2.ndjson", partition="b")
+        folder.run()
+        assert len(list(kept.iterdir())) == 1
+        folder.write("3.ndjson", partition="a")
+        folder.run()
+        assert len(list(kept.iterdir())) == 2
+        folder.write("1.ndjson", partition="b")
+        folder.refused("job_src_b", "'1.ndjson'")
+        folder.run(on_late_files="warn")
+        assert [one.name[-29:-14] for one in sorted(kept.iterdir())] == ["00-000000000002", "00-000000000003"]
+        folder.write("0.ndjson", partition="a")
+        folder.refused("job_src_a", "'0.ndjson'", "1 file")
+
+    def test_a_file_that_another_run_replaces_while_it_is_read_is_looked_for_again(self, folder, monkeypatch):
+        folder.write("2.ndjson")
+        folder.run()
+        names = late_files.Listings._names
+        gone = iter([["gone"]])
+        monkeypatch.setattr(
+            late_files.Listings,
+            "_names",
+            lambda listings: [
+                *(
+                    folder.listing().name.replace("-000000000001-", f"-000000000000-{one}")
+                    for one in next(gone, [])
+                ),
+                *names(listings),
+            ],
+        )
+        folder.write("1.ndjson")
+
+        folder.refused("'1.ndjson'")
+        assert next(gone, None) is None
+
+    def test_a_folder_that_changes_at_each_look_is_told(self, folder, monkeypatch):
+        folder.write("2.ndjson")
+        folder.run()
+        name = folder.listing().name
+        folder.listing().unlink()
+        monkeypatch.setattr(late_files.Listings, "_names", lambda _: [name])
+        with pytest.raises(ConfigurationError, match="change while they are read"):
+            folder.run()
 
     def test_it_stays_as_it_is_while_the_files_do(self, folder):
         folder.write("1.ndjson")
@@ -325,7 +394,7 @@ class TestListing:
         def refuse(*_, **__):
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(late_files.Listings, "_keep", refuse)
+        monkeypatch.setattr(late_files.Path, "mkdir", refuse)
 
         assert folder.run() == [1, 2]
         assert "listing_path" in caplog.text
@@ -343,6 +412,21 @@ class TestListing:
         (kept,) = (folder.path / LISTING_FOLDER).iterdir()
         kept.write_bytes(content)
         with pytest.raises(ConfigurationError, match=kept.name):
+            folder.run()
+
+    def test_a_folder_that_may_not_be_read_is_refused_by_its_path(self, folder, monkeypatch):
+        folder.write("1.ndjson")
+        folder.run()
+
+        listdir = os.listdir
+
+        def refuse(path):
+            if str(path).endswith(LISTING_FOLDER):
+                raise PermissionError(13, "Permission denied")
+            return listdir(path)
+
+        monkeypatch.setattr(late_files.os, "listdir", refuse)
+        with pytest.raises(ConfigurationError, match=rf"{LISTING_FOLDER}.*Permission denied"):
             folder.run()
 
     def test_it_is_as_it_was_when_the_run_was_refused(self, folder):
