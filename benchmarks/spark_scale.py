@@ -159,12 +159,14 @@ class Usage:
         """Take a JVM, and what runs in Python below it."""
         try:
             family = [jvm, *jvm.children(recursive=True)]
-            lines = [" ".join(one.cmdline()) for one in family]
-            spent = [((one.pid, one.create_time()), one.cpu_times()) for one in family]
-        except psutil.Error:  # one has ended meanwhile; there is a next look
+        except psutil.Error:  # it has ended
             return
-        self._seconds.update({who: times.user + times.system for who, times in spent})
-        for process, line in zip(family, lines, strict=True):
+        for process in family:
+            try:
+                line, times = " ".join(process.cmdline()), process.cpu_times()
+            except psutil.Error:  # it has ended; the others have not
+                continue
+            self._seconds[process.pid, process.create_time()] = times.user + times.system
             # The daemon forks the workers and loads nothing.
             found = "Python worker" if "pyspark.daemon" in line else kind
             if found == "driver JVM" and "java" not in line.partition(" ")[0]:
