@@ -6,7 +6,9 @@ beside each other, for a place that runs Spark applications by itself.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import struct
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from airflow_provider_snowpipe.spark import job_file
 
 JOB_FILE_NAME = "snowpipe_job.py"
 _ROOMS = ("bulk", "spark", "streaming")
+_QUICKLY = 1
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -38,9 +41,33 @@ def write_package_archive(directory: Path) -> Path:
     rooms = [file for room in _ROOMS for file in sorted((package / room).rglob("*.py"))]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in (package / "__init__.py", *rooms):
-            entry = zipfile.ZipInfo(str(file.relative_to(package.parent)), _FIXED_TIME)
-            archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+            name = file.relative_to(package.parent)
+            for path, content in ((name, file.read_bytes()), (name.with_suffix(".pyc"), _compiled(file))):
+                if content is not None:
+                    entry = zipfile.ZipInfo(str(path), _FIXED_TIME)
+                    archive.writestr(entry, content, zipfile.ZIP_DEFLATED, _QUICKLY)
     return target
+
+
+def _compiled(file: Path) -> bytes | None:
+    """A module as Python keeps it beside its source, None where it is not there or another one's.
+
+    A zip file keeps nothing of what is compiled: each new process of an executor would compile 45 modules anew.
+    A Python of another version passes it over for the source beside it. Its hash is not compared with that
+    (PEP 552), since the times in a zip file are those of a time zone.
+    """
+    kept = Path(importlib.util.cache_from_source(str(file)))
+    if not kept.is_file():
+        return None
+    content, source = kept.read_bytes(), file.stat()
+    made_of = (int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
+    if (
+        content[:8] != importlib.util.MAGIC_NUMBER + bytes(4)
+        or struct.unpack("<II", content[8:16]) != made_of
+    ):
+        return None
+    unchecked = struct.pack("<I", 1) + importlib.util.source_hash(file.read_bytes())
+    return importlib.util.MAGIC_NUMBER + unchecked + content[16:]
 
 
 def main(argv: Sequence[str]) -> int:

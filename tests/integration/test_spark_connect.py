@@ -104,10 +104,15 @@ def test_the_operator_loads_files_and_topics_over_a_connection(
     assert ids_in(local_service, topic) == list(range(500))
 
 
-def test_each_item_has_a_task_of_its_own_however_many_there_are(server: ConnectServer) -> None:
+@pytest.mark.parametrize("bytes_with_function", [1 << 20, 0])
+def test_each_item_has_a_task_of_its_own_however_many_there_are(
+    server: ConnectServer, bytes_with_function: int
+) -> None:
     program = f"""
 from pyspark.sql import SparkSession
+from airflow_provider_snowpipe.spark.driver import session as connect
 from airflow_provider_snowpipe.spark.driver.session import add_package, one_connect_task_each
+connect._BYTES_WITH_FUNCTION = {bytes_with_function}
 
 def work(item):
     from pyspark import TaskContext

@@ -5,6 +5,7 @@ A round ends ahead of its scoped token; what is left then is for the next one.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 WorkT = TypeVar("WorkT", PartitionWork, FrameWork)
+_LOCATING_SECONDS = 1.0
+"""Starting a task takes longer than looking for a few positions; for many of them tasks share the work."""
 
 
 class Rounds(ABC, Generic[WorkT]):
@@ -97,20 +100,26 @@ class TaskRounds(Rounds[PartitionWork]):
     def locate(
         self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> list[PartitionWork]:
-        """Give each channel its position; where one is committed a task looks for it."""
+        """Give each channel its position; where looking for it takes long, tasks look."""
         own = {name: one for name, one in partitions.items() if isinstance(one, SourcePartition)}
-        resumed = [(name, own[name], position) for name, position in committed.items() if position]
-        resumed_at = one_task_each(self._spark, _locate_one, resumed) if resumed else []
+        latest = time.monotonic() + _LOCATING_SECONDS
         found: dict[str, Any] = {}
-        for (name, _, _), resume_at in zip(resumed, resumed_at, strict=True):
+        left = []
+        for name, position in committed.items():
+            if own[name].is_quick(position) and (position is None or time.monotonic() < latest):
+                found[name] = _locate_one((name, own[name], position))
+            else:
+                left.append((name, own[name], position))
+        if left:
+            located = one_task_each(self._spark, _locate_one, left)
+            found |= {name: one for (name, _, _), one in zip(left, located, strict=True)}
+        for name, resume_at in found.items():
             if isinstance(resume_at, _NotResumed):
                 raise final_error(resume_at.error_type, f"channel {name!r}: {resume_at.error}")
-            found[name] = resume_at
         works = []
         for name, partition in own.items():
-            resume_at = found[name] if name in found else partition.resume(None)
-            if resume_at is not None:
-                works.append(PartitionWork(name, partition, committed[name], resume_at))
+            if found[name] is not None:
+                works.append(PartitionWork(name, partition, committed[name], found[name]))
         return works
 
     def run(
@@ -167,7 +176,7 @@ class _NotResumed:
     error: str
 
 
-def _locate_one(work: tuple[str, SourcePartition[Any], Offset]) -> Any:
+def _locate_one(work: tuple[str, SourcePartition[Any], Offset | None]) -> Any:
     """Find a position in a task; an error comes back as a value: another attempt would meet it again."""
     _, partition, committed = work
     try:

@@ -196,13 +196,20 @@ class SourcePartition(Partition, Generic[PositionT]):
     def resume(self, committed: Offset | None) -> PositionT | None:
         """Find the position just after a committed position; nothing has been sent when this is called.
 
-        Called in a task where there is a position, on the driver where it is NULL, and again in the task
-        that sends if the channel has moved on meanwhile.
+        Called on the driver where that :meth:`is_quick`, in a task elsewhere, and again in the task that
+        sends if the channel has moved on meanwhile.
 
         :param committed: the channel's committed position, None for NULL
         :return: the position, None if the partition holds no row behind it
         :raises SourcePositionError: if the position is not in the source any more
         """
+
+    def is_quick(self, committed: Offset | None) -> bool:
+        """Say whether :meth:`resume` reads so little that starting a task for it would take longer.
+
+        :param committed: the channel's committed position, None for NULL
+        """
+        return committed is None
 
     def is_done(self, committed: Offset | None) -> bool:
         """Say whether no row lies behind a committed position, where that costs little.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import py_compile
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
+import airflow_provider_snowpipe
 from airflow_provider_snowpipe.operators import submission
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory
@@ -223,7 +225,7 @@ def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path
 
     with zipfile.ZipFile(archive) as content:
         rooms = {name.split("/")[1] for name in content.namelist()}
-    assert rooms == {"__init__.py", "bulk", "spark", "streaming"}
+    assert rooms - {"__init__.pyc"} == {"__init__.py", "bulk", "spark", "streaming"}
     site = next(path for path in sys.path if path.endswith("site-packages"))
     code = (
         f"import sys; sys.path[:0] = [{str(archive)!r}]; sys.path.append({site!r})\n"
@@ -235,6 +237,39 @@ def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path
     # -S leaves out what makes an installed copy of the package importable.
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_archive_brings_compiled_modules_and_none_of_another_source(tmp_path, monkeypatch):
+    package = tmp_path / "airflow_provider_snowpipe"
+    (package / "spark").mkdir(parents=True)
+    for name in ("__init__.py", "spark/__init__.py", "spark/stale.py", "spark/fresh.py"):
+        (package / name).write_text("from_source = 1\n")
+        py_compile.compile(str(package / name))
+    (package / "spark" / "stale.py").write_text("from_source = 22\n")
+    (package / "spark" / "uncompiled.py").write_text("from_source = 3\n")
+    monkeypatch.setattr(airflow_provider_snowpipe, "__file__", str(package / "__init__.py"))
+
+    archive = write_package_archive(tmp_path)
+
+    with zipfile.ZipFile(archive) as content:
+        compiled = {name.rpartition("/")[2] for name in content.namelist() if name.endswith(".pyc")}
+    assert compiled == {"__init__.pyc", "fresh.pyc"}
+    code = (
+        f"import sys; sys.path[:0] = [{str(archive)!r}]\n"
+        "from airflow_provider_snowpipe.spark import fresh, stale, uncompiled\n"
+        "print(fresh.__file__, *(one.from_source for one in (fresh, stale, uncompiled)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        check=True,
+        env={"TZ": "Asia/Tokyo"},
+    )
+    file, *values = done.stdout.split()
+    assert file.endswith("fresh.pyc")
+    assert values == ["1", "22", "3"]
 
 
 def test_the_archive_is_the_same_every_time(tmp_path):

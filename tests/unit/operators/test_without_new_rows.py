@@ -169,7 +169,7 @@ def test_listing_is_kept_by_the_driver_alone_where_there_are_rows(lab, monkeypat
     [("", 20, False), ("", 19, True), (".gz", 159, True), (".gz", 8 * 99, False)],
 )
 def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, expected):
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.reader._QUICK_BYTES", limit)
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.reader._BYTES_A_SECOND", limit)
     shutil.rmtree(lab.source / "b")
     path = lab.write("a/2.ndjson", 2)
     assert path.stat().st_size == 20

@@ -57,6 +57,37 @@ def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_le
     assert spark.jobs == [2]
 
 
+class QuickPartition(MemoryPartition):
+    """One in whose rows the driver looks itself."""
+
+    def is_quick(self, committed):
+        return True
+
+
+def test_positions_that_are_found_quickly_take_no_task(spark, monkeypatch):
+    partitions = {f"c{number}": QuickPartition(str(number), rows(4)) for number in range(3)}
+    committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
+
+    works = TaskRounds(spark).locate(partitions, committed)
+
+    assert [(work.channel, work.resume_at) for work in works] == [("c0", 2), ("c2", 0)]
+    assert spark.jobs == []
+    with pytest.raises(SourcePositionError, match=r"'c1'.*position 70"):
+        TaskRounds(spark).locate(partitions, {"c0": None, "c1": IntegerOffset(70), "c2": None})
+
+
+def test_driver_that_has_looked_for_long_leaves_the_rest_to_tasks(spark, monkeypatch):
+    partitions = {f"c{number}": QuickPartition(str(number), rows(4)) for number in range(4)}
+    clock = iter([0.0, 0.9, 1.0, 1.1])
+    monkeypatch.setattr(rounds_module.time, "monotonic", lambda: next(clock))
+    committed = {**dict.fromkeys(partitions, IntegerOffset(1)), "c3": None}
+
+    works = TaskRounds(spark).locate(partitions, committed)
+
+    assert [(work.channel, work.resume_at) for work in works] == [("c0", 2), ("c1", 2), ("c2", 2), ("c3", 0)]
+    assert spark.jobs == [2]
+
+
 def test_position_that_is_gone_names_the_channel_before_anything_is_sent(spark):
     with pytest.raises(SourcePositionError, match=r"'c1'.*position 70"):
         TaskRounds(spark).locate(PARTITIONS, {"c0": None, "c1": IntegerOffset(70), "c2": None})

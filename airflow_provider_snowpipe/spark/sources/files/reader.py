@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -123,7 +123,7 @@ def files_to_read(
 
 # -- The source and its partitions -----------------------------------------------------------------------
 
-_QUICK_BYTES = 256 << 20
+_BYTES_A_SECOND = 256 << 20
 """Looking for a row takes about a second in so large a file, and in a compressed one of an eighth of it."""
 
 
@@ -195,12 +195,19 @@ class FilePartition(SourcePartition[Resume]):
         rest = [file for file in self.group.files if file.name >= committed_file]
         if any(file.size for file in rest if file.name > committed_file):
             return False
+        return self._is_within(_BYTES_A_SECOND, rest) and self.resume(committed) is None
+
+    def is_quick(self, committed: Offset | None) -> bool:
+        """True where the committed file is small: it is read up to the row."""
+        position = _file_line(committed)
+        files = [file for file in self.group.files if position is not None and file.name == position.file]
+        return self._is_within(_BYTES_A_SECOND // 32, files)
+
+    def _is_within(self, most: int, files: Sequence[SourceFile]) -> bool:
+        """True if none of the files is larger, or than an eighth of it where it is compressed."""
         reader = reader_of(self.spec)
-        for file in rest:
-            plain = isinstance(reader, NumberedRowsReader) or reader.may_grow(file)
-            if file.size > (_QUICK_BYTES if plain else _QUICK_BYTES // 8):
-                return False
-        return self.resume(committed) is None
+        numbered = isinstance(reader, NumberedRowsReader)
+        return all(file.size <= (most if numbered or reader.may_grow(file) else most // 8) for file in files)
 
     def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows as blocks of NDJSON, file after file."""

@@ -2,9 +2,11 @@
 
 import gzip
 
+from airflow_provider_snowpipe.spark.sources.files import reader
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 
 def _ends(path, **options):
@@ -27,3 +29,23 @@ def test_empty_files_between_others_are_passed_over(tmp_path):
         (tmp_path / name).write_text(content)
 
     assert _ends(tmp_path, format="csv") == ["1.csv:1", "4.csv:1", "4.csv:2"]
+
+
+def test_position_in_a_small_file_or_none_is_quickly_found(tmp_path, monkeypatch):
+    (tmp_path / "1.ndjson").write_bytes(b"{}\n" * 100)
+    (tmp_path / "2.ndjson").write_bytes(b"{}\n" * 101)
+    (tmp_path / "3.ndjson.gz").write_bytes(gzip.compress(b"{}\n" * 10, mtime=0))
+    compressed = (tmp_path / "3.ndjson.gz").stat().st_size
+    spec = FileSourceSpec(str(tmp_path), group_by="all", pattern="*.ndjson*")
+    (partition,) = FileSource(spec, "fail").partitions()
+
+    def quick(token):
+        return partition.is_quick(token and FileLineOffset.parse(token, channel="c"))
+
+    monkeypatch.setattr(reader, "_BYTES_A_SECOND", 300 * 32)
+    assert [quick(token) for token in (None, "1.ndjson:7", "2.ndjson:7", "gone.ndjson:7")] == [
+        True, True, False, True,
+    ]  # fmt: skip
+    for most, found in ((8 * compressed, True), (8 * compressed - 1, False)):
+        monkeypatch.setattr(reader, "_BYTES_A_SECOND", most * 32)
+        assert quick("3.ndjson.gz:7") is found

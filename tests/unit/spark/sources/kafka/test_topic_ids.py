@@ -120,3 +120,8 @@ def test_ids_channel_is_no_partitions_and_fits_the_limit_of_names():
     names = {id_channel(f"{prefix}_{long}_7", _partition(7, long)) for prefix in ("SHOP", "SHOPS")}
     assert len(names) == 2
     assert max(map(len, names)) <= 255
+
+
+def test_the_next_record_of_a_partition_is_known_without_a_task():
+    assert _partition(0).is_quick(None)
+    assert _partition(0).is_quick(IntegerOffset(7))
