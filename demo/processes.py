@@ -72,12 +72,13 @@ class ProcessGroup:
         """List every living process of the sessions, descendants that left their session included."""
         return _members([*self._killed, *(leader.pid for leader in self._leaders.values())])
 
-    def stop(self) -> None:
-        """End every process: SIGTERM, then SIGKILL for those still there after 6 s.
+    def stop(self, grace: float = TERMINATE_SECONDS) -> None:
+        """End every process: SIGTERM, then SIGKILL for those still there a while later.
 
+        :param grace: seconds between the two
         :raises RuntimeError: if a process outlives SIGKILL by a minute
         """
-        _end(self.members())
+        _end(self.members(), grace)
         for leader in self._leaders.values():
             leader.wait(KILL_SECONDS)
         self._leaders.clear()
@@ -132,9 +133,9 @@ def _members(leaders: Iterable[int]) -> list[psutil.Process]:
     return list(found.values())
 
 
-def _end(processes: list[psutil.Process]) -> None:
+def _end(processes: list[psutil.Process], grace: float = TERMINATE_SECONDS) -> None:
     _signal(processes, signal.SIGTERM)
-    _, alive = psutil.wait_procs(processes, TERMINATE_SECONDS)
+    _, alive = psutil.wait_procs(processes, grace)
     _signal(alive, signal.SIGKILL)
     _, alive = psutil.wait_procs(alive, KILL_SECONDS)
     if alive:

@@ -70,9 +70,11 @@ class Demo:
 
     def run(self) -> int:
         """Run the demo and return its exit code: 0 only if every number agrees."""
+        idle = False
         try:
             self._start()
             report = self._load()
+            idle = not self._keep
             self._console.print(report.render())
             self._show_ui()
             if self._keep:
@@ -82,7 +84,7 @@ class Demo:
             raise DemoError(f"{error}\nLogs: {self._service.log} and {self._airflow.logs}") from error
         finally:
             try:
-                self._airflow.stop()
+                self._airflow.stop(idle=idle)
             finally:
                 self._service.stop()
 
