@@ -163,12 +163,12 @@ class Listings:
 
     def _kept(self, groups: Iterable[str]) -> dict[str, list[_ListingFile]]:
         """The files of some groups of channels, the latest last."""
-        wanted = frozenset(groups)
+        chosen = frozenset(groups)
         for _ in range(_LOOKS):
             found: dict[str, list[_ListingFile]] = {}
             for name in self._names():
                 group, number, _ = name.removeprefix(f"{self._prefix}-").split("-", 2)
-                if group not in wanted:
+                if group not in chosen:
                     continue
                 content = self._read(self._folder / name)
                 # Another run has removed it, since a file that was not there yet holds its channels.
