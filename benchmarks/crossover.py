@@ -33,11 +33,10 @@ from airflow_provider_snowpipe.bulk.copy_run import CopyRun, RunIdentity, Staged
 from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-from airflow_provider_snowpipe.routing.cost_model import GB, CostModel
-from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
+from airflow_provider_snowpipe.routing.cost_model import GB, CostModel, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.routing.planner import plan_load
+from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSettings, load_partition

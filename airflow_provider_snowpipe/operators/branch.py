@@ -37,9 +37,9 @@ class SnowpipeBranchOperator(BaseBranchOperator):
     :param copy: ids of those that copy it
     :param pipe: ids of those that give it to a file pipe
     :param shape: what is known of the data beside what the source says: parameters of
-        :class:`~airflow_provider_snowpipe.routing.data_shape.DataShape`, such as ``freshness`` or ``bounded``
+        :class:`~airflow_provider_snowpipe.routing.probes.DataShape`, such as ``freshness`` or ``bounded``
         (templated)
-    :param policy: parameters of :class:`~airflow_provider_snowpipe.routing.load_policy.LoadPolicy`, such as
+    :param policy: parameters of :class:`~airflow_provider_snowpipe.routing.cost_model.LoadPolicy`, such as
         ``path``, ``warehouse`` or ``has_pipe``
     :param costs: figures of the cost model to replace, by name
     :param remember: False plans without regard to the run before

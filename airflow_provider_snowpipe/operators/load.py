@@ -64,7 +64,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     :param load_timeout: seconds to wait until the pipe has loaded its files
     :param options: options of COPY, beside those that the source's format asks for (templated)
     :param shape: what is known of the data beside what is found, such as ``{"freshness": 60}`` (templated)
-    :param policy: parameters of :class:`~airflow_provider_snowpipe.routing.load_policy.LoadPolicy` but
+    :param policy: parameters of :class:`~airflow_provider_snowpipe.routing.cost_model.LoadPolicy` but
         ``path``
     :param costs: figures of the cost model to replace, by name
     :param remember: False plans without regard to the run before

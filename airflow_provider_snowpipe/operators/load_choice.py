@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.load_planning import expected_of, is_staged
 from airflow_provider_snowpipe.operators.shape_source import ShapeSource
-from airflow_provider_snowpipe.routing.boundary import PartitionPosition, share_of_copy
-from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
-from airflow_provider_snowpipe.spark.submit.file_boundary import row_options, why_not_copy
+from airflow_provider_snowpipe.routing.probes import DataShape
+from airflow_provider_snowpipe.spark.submit.file_boundary import (
+    PartitionPosition,
+    row_options,
+    share_of_copy,
+    why_not_copy,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PartlyStreamedError
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+    from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
-    from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
     from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
     from airflow_provider_snowpipe.spark.submit.source import SourceBacklog

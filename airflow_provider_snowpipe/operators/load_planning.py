@@ -13,8 +13,7 @@ from airflow_provider_snowpipe.bulk.load_history import (
     warehouse_seconds,
 )
 from airflow_provider_snowpipe.operators.account_operator import run_identity
-from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS
-from airflow_provider_snowpipe.routing.data_shape import DataShape
+from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import (
     MOST_KEPT,
     LoadPath,
@@ -23,17 +22,15 @@ from airflow_provider_snowpipe.routing.load_plan import (
     measured_floors,
     measured_latency,
 )
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
-from airflow_provider_snowpipe.routing.probes import file_kind
+from airflow_provider_snowpipe.routing.probes import DataShape, file_kind
 from airflow_provider_snowpipe.streaming.arguments import known_arguments
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-    from airflow_provider_snowpipe.routing.cost_model import CostModel
-    from airflow_provider_snowpipe.routing.data_shape import DataShape
-    from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+    from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
+    from airflow_provider_snowpipe.routing.probes import DataShape
 
 
 PLAN_KEY = "plan"

@@ -14,8 +14,8 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.storage import storage_path
-from airflow_provider_snowpipe.routing.data_shape import DataShape
 from airflow_provider_snowpipe.routing.probes import (
+    DataShape,
     ListedFile,
     folder_shape,
     listing_shape,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, WRITTEN
-from airflow_provider_snowpipe.routing.data_shape import DataShape
+from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, WRITTEN, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import (
     CompactAdvice,
     Concern,
@@ -18,7 +17,7 @@ from airflow_provider_snowpipe.routing.load_plan import (
     duration,
     size,
 )
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.routing.probes import DataShape
 
 DAY = 86_400.0
 

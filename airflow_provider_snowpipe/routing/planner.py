@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from airflow_provider_snowpipe.routing.data_shape import DataShape
+from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.estimates import (
     compact_advice,
     estimate_copy,
@@ -31,7 +31,7 @@ from airflow_provider_snowpipe.routing.load_plan import (
     duration,
     size,
 )
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.routing.probes import DataShape
 
 _STREAM, _COPY, _PIPE = LoadPath.STREAM, LoadPath.COPY, LoadPath.PIPE
 _EQUAL = 1e-9

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_snowpipe.routing.data_shape import DataShape
-from airflow_provider_snowpipe.routing.probes import dataframe_shape
+from airflow_provider_snowpipe.routing.probes import DataShape, dataframe_shape
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _ADAPTIVE = "AdaptiveSparkPlanExec"

@@ -11,6 +11,7 @@ loader load what is not in, and sets the token.
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,7 @@ from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
-from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
-from airflow_provider_snowpipe.routing.data_shape import DataShape
-from airflow_provider_snowpipe.routing.probes import ListedFile, listing_shape
+from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.groups import (
     FileGroup,
@@ -38,6 +37,7 @@ from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_s
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
+    PartlyStreamedError,
     PipeNotFoundError,
     SourcePositionError,
 )
@@ -52,6 +52,91 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.names import PipeName
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPosition:
+    """How far a partition's rows are in the table.
+
+    :param partition: its name
+    :param channel: its channel
+    :param files: names of its files that are not empty, in order
+    :param committed: the last row that is in, None for none; under an intent, the last one before the COPY
+    :param has_rest: True where the file of that row has more rows
+    :param intent: the load of files that has begun and is not known to have ended
+    :param token: the channel's committed offset token as it is stored, None for NULL
+    :param rows_inserted: rows that were streamed into the channel and are visible
+    """
+
+    partition: str
+    channel: str
+    files: tuple[str, ...]
+    committed: FileLineOffset | None = None
+    has_rest: bool = False
+    intent: CopyIntent | None = None
+    token: str | None = None
+    rows_inserted: int = 0
+
+    @property
+    def untouched(self) -> tuple[str, ...]:
+        """The files of which no row is committed."""
+        if self.committed is None:
+            return self.files
+        cut = bisect_right if self.committed.line else bisect_left
+        return self.files[cut(self.files, self.committed.file) :]
+
+    @property
+    def is_done(self) -> bool:
+        """True when no row is left."""
+        return not (self.untouched or self.has_rest or self.intent)
+
+
+def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tuple[str, ...]:
+    """The files that COPY may take: all that no stream has begun.
+
+    :param position: the partition
+    :param growing: True while something appends to the last file, which is left to the stream
+    :raises PartlyStreamedError: if a file is streamed in part
+    :raises SourcePositionError: if a file has changed since a COPY began, or is gone
+    """
+    committed = position.committed
+    if committed is not None and position.has_rest and position.intent is not None:
+        raise SourcePositionError(
+            f"channel {position.channel!r}: file {committed.file!r} of partition {position.partition!r} has "
+            f"got rows after row {committed.line} since a COPY of the files after it began: those would be "
+            "passed over. Cut them off, or move them to a file of their own after the others"
+        )
+    if committed is not None and position.has_rest:
+        raise PartlyStreamedError(
+            f"channel {position.channel!r}: file {committed.file!r} of partition {position.partition!r} is "
+            f"streamed up to row {committed.line}, and has more: COPY takes whole files, so that its first "
+            f"{committed.line} rows would be loaded twice. Finish it with path='stream'; nothing was loaded"
+        )
+    promised = promised_files(position)
+    free = position.untouched[len(promised) :]
+    if growing and free and free[-1] == position.files[-1]:
+        free = free[:-1]
+    return promised + free
+
+
+def promised_files(position: PartitionPosition) -> tuple[str, ...]:
+    """The files of a COPY that has begun, which has to be finished before anything else is loaded.
+
+    :param position: the partition
+    :raises SourcePositionError: if the last of them is not there any more
+    """
+    if position.intent is None:
+        return ()
+    files, last = position.untouched, position.intent.last_file
+    if last not in files:
+        raise SourcePositionError(
+            f"channel {position.channel!r}: a COPY of the files up to {last!r} of partition "
+            f"{position.partition!r} began at {position.intent.since:%Y-%m-%d %H:%M:%S %Z} and is not known "
+            "to have ended, and that file is not in the source any more: bring it back, or reset the "
+            f"channel's offset token on purpose, to {position.intent.after or 'the first row'!r} if the "
+            "files are not in the table. Nothing was loaded"
+        )
+    return files[: files.index(last) + 1]
 
 
 class TableAccount(Protocol):

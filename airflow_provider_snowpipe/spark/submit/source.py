@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.routing.data_shape import DataShape
+from airflow_provider_snowpipe.routing.probes import DataShape
 from airflow_provider_snowpipe.spark.sources.registry import (
     DEFAULT_KIND,
     open_source,

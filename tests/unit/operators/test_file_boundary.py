@@ -19,12 +19,11 @@ from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_choice import LoadChoice
-from airflow_provider_snowpipe.routing.boundary import PartitionPosition
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.sources.files.groups import LISTING_FOLDER
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
+from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming import admin
 from airflow_provider_snowpipe.streaming.auth import KeyPair

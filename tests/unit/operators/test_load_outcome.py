@@ -12,10 +12,10 @@ import pytest
 
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_planning import LoadAccount, load_policy, outcome_of, splits_csv
-from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
+from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.routing.planner import plan_load
+from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 from airflow_provider_snowpipe.streaming.errors import SqlError
 from tests.local_connection import TaskInstance
 

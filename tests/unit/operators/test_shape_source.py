@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.shape_source import ShapeSource
-from airflow_provider_snowpipe.routing.data_shape import DataShape
+from airflow_provider_snowpipe.routing.probes import DataShape
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from tests.staged_files import put
 

@@ -6,7 +6,11 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_snowpipe.routing.boundary import PartitionPosition, promised_files, share_of_copy
+from airflow_provider_snowpipe.spark.submit.file_boundary import (
+    PartitionPosition,
+    promised_files,
+    share_of_copy,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     PartlyStreamedError,

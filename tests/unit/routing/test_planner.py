@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.routing.cost_model import CostModel
-from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
+from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
 from airflow_provider_snowpipe.routing.planner import plan_load
+from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0

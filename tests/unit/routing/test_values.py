@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.routing.cost_model import CostModel
-from airflow_provider_snowpipe.routing.data_shape import DataShape, FileSet
-from airflow_provider_snowpipe.routing.load_policy import LoadPolicy
+from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
+from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_snowpipe.routing.data_shape import DataShape
-from airflow_provider_snowpipe.routing.probes import backlog_shape
+from airflow_provider_snowpipe.routing.probes import DataShape, backlog_shape
 from airflow_provider_snowpipe.spark.sources.kafka.cluster import KafkaCluster
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition, KafkaSource
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
