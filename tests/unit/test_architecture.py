@@ -56,6 +56,16 @@ def test_every_module_of_a_room_imports_without_the_other_rooms(room):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "room", ["spark.driver", "spark.sources", "spark.task", "spark.data_source", "spark.bulk"]
+)
+def test_what_runs_from_the_packages_archive_imports_without_the_rooms_that_it_lacks(room):
+    done = _import(
+        _modules(room), ["airflow", f"{PACKAGE}.routing", f"{PACKAGE}.sources", f"{PACKAGE}.hooks"]
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_import_of_something_absent_is_noticed():
     done = _import([f"{PACKAGE}.hooks.snowpipe"], ["airflow"])
     assert done.returncode == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ import pyarrow as pa
 from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     Bounds,
     ClientSettings,
+    DeadLetterTopic,
     KafkaCluster,
     LastError,
     TopicAndNumber,
@@ -22,7 +23,6 @@ from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     refused_settings,
     require_client,
 )
-from airflow_provider_snowpipe.spark.sources.kafka.dead_letters import DeadLetterTopic
 from airflow_provider_snowpipe.spark.sources.kafka.records import Records
 from airflow_provider_snowpipe.spark.sources.kafka.spec import (
     REGISTRY_TOKEN,
@@ -53,6 +53,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.routing.probes import DataShape
     from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
 
 
@@ -207,7 +208,7 @@ class KafkaPartition(SourcePartition[int]):
 
     def read(self, resume_at: int, limits: BatchLimits) -> Iterator[Part]:
         """Read the records from an offset to the end that was fixed on the driver."""
-        from airflow_provider_snowpipe.spark.sources.kafka.rows import RowWriter
+        from airflow_provider_snowpipe.spark.sources.kafka.values import RowWriter
 
         writer = RowWriter(self.spec, self.topic, self.number, self.settings.secrets)
         records = read_records(
@@ -425,3 +426,53 @@ def _details(
 ) -> tuple[bytes | None, list[tuple[str, bytes | None]] | None]:
     message = messages[int(np.searchsorted(offsets, offset))]
     return message.key(), message.headers()
+
+
+# -- What topics hold beyond the committed tokens of their channels, as the shape of a load -------------
+
+
+def topics_shape(
+    spec: KafkaSourceSpec,
+    secrets: SourceSecrets,
+    channel_prefix: str | None,
+    committed: Callable[[Sequence[str]], Mapping[str, str]],
+    known: Mapping[str, Any],
+) -> DataShape:
+    """Ask the brokers for the topics' ends, and the service for the tokens; reads a few records.
+
+    Bytes are those of the records' values, estimated from some of them.
+
+    :param spec: the source
+    :param secrets: its passwords and keys
+    :param channel_prefix: the first part of the channels' names where the source does not say it; with None a
+        partition begins at the offset of the source's group, or at its ``start``
+    :param committed: the committed offset tokens of channels, by name
+    :param known: what else is known of the data: parameters of :class:`DataShape`
+    :raises ConfigurationError: if ``confluent-kafka`` is not installed
+    :raises SourceUnavailableError: if no broker answers
+    """
+    from airflow_provider_snowpipe.routing.probes import (
+        backlog_shape,  # drivers and executors have no routing
+    )
+
+    source = KafkaSource(spec, "skip")
+    source.take_secrets(secrets)
+    partitions = source.partitions()
+    prefix = spec.channel_prefix or channel_prefix
+    first = {one.name: one.first for one in partitions}
+    if prefix is not None:
+        channels = {spec.channel(prefix, spec.default_name, one.name): one.name for one in partitions}
+        tokens = committed(list(channels))
+        for channel in channels.keys() & tokens.keys():
+            first[channels[channel]] = IntegerOffset.parse(tokens[channel], channel=channel).value + 1
+    bounds = {one.name: (first[one.name], one.bounds.earliest, one.bounds.end) for one in partitions}
+    return backlog_shape(bounds, _mean_bytes(partitions, first), **known)
+
+
+def _mean_bytes(partitions: tuple[KafkaPartition, ...], first: Mapping[str, int]) -> float | None:
+    starts = {one.name: max(first[one.name], one.bounds.earliest) for one in partitions}
+    longest = max(partitions, key=lambda one: one.bounds.end - starts[one.name], default=None)
+    if longest is None or longest.bounds.end <= starts[longest.name]:
+        return None
+    with KafkaCluster(longest.settings) as cluster:
+        return cluster.mean_bytes((longest.topic, longest.number), starts[longest.name])

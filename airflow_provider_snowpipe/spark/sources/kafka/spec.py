@@ -90,7 +90,7 @@ class KafkaSource(SourceSpec):
     kind: Literal["kafka"] = "kafka"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.kafka.reader:KafkaSource"
     takes_connection: ClassVar[bool] = True
-    backlog_shape: ClassVar[str | None] = "airflow_provider_snowpipe.spark.sources.kafka.backlog:topics_shape"
+    backlog_shape: ClassVar[str | None] = "airflow_provider_snowpipe.spark.sources.kafka.reader:topics_shape"
 
     @staticmethod
     def from_address(address: str) -> dict[str, Any]:
