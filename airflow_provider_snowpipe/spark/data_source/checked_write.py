@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of
-from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions, check_schema, variant_columns
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, QUERY_ID
-from airflow_provider_snowpipe.spark.data_source.schema import check_schema, variant_columns
 from airflow_provider_snowpipe.spark.data_source.whole_batch import FINDING_SCHEMA, BegunBatch, Finding
 from airflow_provider_snowpipe.spark.driver.layout import pinned_layout
 from airflow_provider_snowpipe.spark.driver.plan_order import refuse_changing_rows, refuse_unordered_rows

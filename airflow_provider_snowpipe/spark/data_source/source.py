@@ -28,14 +28,14 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
     prepare,
     settle_batch,
 )
-from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, QUERY_ID
-from airflow_provider_snowpipe.spark.data_source.schema import (
+from airflow_provider_snowpipe.spark.data_source.options import (
+    WriteOptions,
     check_schema,
     is_integer,
     unknown_columns,
     variant_columns,
 )
+from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError

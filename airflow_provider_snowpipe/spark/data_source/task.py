@@ -20,13 +20,14 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     BatchIdentity,
     DigestedShare,
     OrderedRows,
+    RowEncoder,
     SupersededError,
     channel_shares,
     ordered_offset_class,
     position_in_batch,
     refuse_other_writer,
+    without_empty,
 )
-from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,

@@ -20,10 +20,11 @@ from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import (
     BatchIdentity,
     DigestedShare,
+    RowEncoder,
     channel_shares,
     refuse_other_writer,
+    without_empty,
 )
-from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder, without_empty
 from airflow_provider_snowpipe.spark.driver.failures import final_error
 from airflow_provider_snowpipe.streaming.errors import (
     ContinuityError,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.data_source.rows import RowEncoder
+from airflow_provider_snowpipe.spark.data_source.parts import RowEncoder
 from airflow_provider_snowpipe.spark.driver.frames import CHANNEL, LINE
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.batch import Part

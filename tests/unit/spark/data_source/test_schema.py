@@ -19,8 +19,12 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.schema import check_schema, is_integer, unknown_columns
+from airflow_provider_snowpipe.spark.data_source.options import (
+    WriteOptions,
+    check_schema,
+    is_integer,
+    unknown_columns,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError, UnknownColumnsError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
