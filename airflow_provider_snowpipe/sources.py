@@ -20,6 +20,7 @@ Nothing heavy is imported: neither Spark nor Arrow nor Snowflake's connector.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSource
@@ -74,7 +75,28 @@ def bulk_values(source: Any) -> Any:
             "TableSource(query=…) or TableSource(path=…, format=…)"
         )
     from airflow_provider_snowpipe.spark.submit.checked_values import known_keys
-    from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite
+    from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite
 
     values = {name: value for name, value in source.as_json().items() if name != "kind"}
     return known_keys(RowsToWrite, values, "source")
+
+
+def warn_of_conn_ids(kafka_conn_id: str | None, iceberg_conn_id: str | None = None) -> None:
+    """Warn of operator arguments in whose place a source names its connection.
+
+    :param kafka_conn_id: the operator's argument
+    :param iceberg_conn_id: the operator's argument
+    """
+    from airflow.exceptions import AirflowProviderDeprecationWarning
+
+    for name, kind, conn_id in (
+        ("kafka_conn_id", "KafkaSource", kafka_conn_id),
+        ("iceberg_conn_id", "IcebergSource", iceberg_conn_id),
+    ):
+        if conn_id is not None:
+            warnings.warn(
+                f"{name}={conn_id!r} is deprecated: give source={kind}(conn_id={conn_id!r}, …), or the key "
+                "'conn_id' in the source's dictionary",
+                AirflowProviderDeprecationWarning,
+                stacklevel=4,  # the DAG file, behind the operator's __init__ as Airflow wraps it
+            )

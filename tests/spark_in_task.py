@@ -13,7 +13,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.spark.bulk import job
-from airflow_provider_snowpipe.spark.submit.write_plan import WritePlan
+from airflow_provider_snowpipe.spark.submit.plan import WritePlan
 
 
 class Submissions(list[WritePlan]):

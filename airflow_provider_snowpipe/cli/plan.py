@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.cli.commands import print_lines, reported
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.shape_source import ShapeSource
+from airflow_provider_snowpipe.operators.load_choice import ShapeSource
 from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
 from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError

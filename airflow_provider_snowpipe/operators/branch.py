@@ -10,9 +10,8 @@ from airflow.providers.common.compat.sdk import BaseBranchOperator
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY, known_shape, load_policy, path_before
-from airflow_provider_snowpipe.operators.shape_source import warn_of_conn_ids
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.sources import shape_values
+from airflow_provider_snowpipe.sources import shape_values, warn_of_conn_ids
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         return self._made(known, path_before(context) if self.remember else None)
 
     def _made(self, known: dict[str, Any], before: LoadPath | None) -> LoadPlan:
-        from airflow_provider_snowpipe.operators.shape_source import ShapeSource
+        from airflow_provider_snowpipe.operators.load_choice import ShapeSource
         from airflow_provider_snowpipe.routing.planner import plan_load
 
         hook = SnowpipeBulkHook(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.operators.bulk_driver import RunStage
     from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-    from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite, WriteReport
+    from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WriteReport
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
@@ -218,7 +218,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
         """Have Spark write the rows: here, or into the storage of an external stage."""
-        from airflow_provider_snowpipe.spark.submit.write_plan import WritePlan
+        from airflow_provider_snowpipe.spark.submit.plan import WritePlan
 
         plan = partial(
             WritePlan,
@@ -276,7 +276,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         return self.stage or f"@%{quote_identifier(self.table)}"
 
     def _rows(self) -> RowsToWrite:
-        from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite
+        from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite
 
         return RowsToWrite.from_mapping(mapping_argument("source", self.source))
 

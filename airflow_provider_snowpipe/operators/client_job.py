@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.submission import launch_environment, search_path
-from airflow_provider_snowpipe.spark.report import UiAddresses
-from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
+from airflow_provider_snowpipe.spark.report import SubmittedLoad, UiAddresses
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-    from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
-    from airflow_provider_snowpipe.routing.probes import DataShape
+    from airflow_provider_snowpipe.routing.cost_model import CostModel
 
 
 PLAN_KEY = "plan"

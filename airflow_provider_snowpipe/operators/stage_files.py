@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
     from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
-    from airflow_provider_snowpipe.spark.submit.write_plan import WritePlan
+    from airflow_provider_snowpipe.spark.submit.plan import WritePlan
 
 
 _ON_NOTHING = ("fail", "report")
@@ -490,7 +490,7 @@ class CompactedStage:
             self._folder.stop()
 
     def _plan(self, place: tuple[str, str, str, str], paths: Sequence[str], form: CompactForm) -> WritePlan:
-        from airflow_provider_snowpipe.spark.submit.write_plan import LinesToCombine, RowsToWrite, WritePlan
+        from airflow_provider_snowpipe.spark.submit.plan import LinesToCombine, RowsToWrite, WritePlan
 
         given: dict[str, Any] = {"target_file_bytes": self.options.target_file_bytes}
         if form.has_rows:

@@ -21,7 +21,6 @@ from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRu
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
-from airflow_provider_snowpipe.operators.shape_source import warn_of_conn_ids
 from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS, SparkDriverOperator
 from airflow_provider_snowpipe.operators.submission import (
     application_name,
@@ -37,10 +36,11 @@ from airflow_provider_snowpipe.operators.submission import (
     targets_of,
     value_of,
 )
-from airflow_provider_snowpipe.sources import stream_values
+from airflow_provider_snowpipe.sources import stream_values, warn_of_conn_ids
 from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.report import SubmittedLoad
+from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
 from airflow_provider_snowpipe.spark.submit.source import connected_source
-from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad, run_without_spark
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger

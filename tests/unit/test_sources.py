@@ -31,8 +31,7 @@ from airflow_provider_snowpipe.sources import (
     stream_values,
 )
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
-from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan, RowsToWrite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_version import AIRFLOW

@@ -37,10 +37,10 @@ from airflow_provider_snowpipe.spark.driver.session import (
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.tables.columns import asked_of_spark, in_one_line, open_rows
+from airflow_provider_snowpipe.spark.sources.tables.reader import asked_of_spark, in_one_line, open_rows
 from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, quoted_column, value_text
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
-from airflow_provider_snowpipe.spark.submit.write_plan import (
+from airflow_provider_snowpipe.spark.submit.plan import (
     Form,
     LinesToCombine,
     RowsToWrite,

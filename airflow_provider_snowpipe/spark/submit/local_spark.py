@@ -1,4 +1,4 @@
-"""Spark on this machine: a Java runtime for it, and settings with which a local master starts quickly."""
+"""Spark on this machine: a Java runtime for it, and settings for a quick start; or a run without it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+    from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -33,6 +39,25 @@ _CLASS_PATH_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "
 _MAKING_SECONDS = 3600
 _WRAPPER_BYTES = 4096
 _KEPT_SECONDS = 30 * 86_400
+
+
+def run_without_spark(
+    plan: JobPlan, client: SnowpipeClient, secrets: SourceSecrets
+) -> tuple[RunReport | None, bool]:
+    """Do a run in this process, by the driver's own code, if it has no row to load.
+
+    :param plan: the run
+    :param client: asks the pipe
+    :param secrets: the source's passwords and keys
+    :returns: the run's report, None where there are rows, or telling takes Spark or long; and whether the
+        rows are known to be few
+    :raises SnowpipeError: if the source or the pipe cannot be asked
+    """
+    from airflow_provider_snowpipe.spark.driver.run import Run
+
+    run = Run(plan, client, secrets=secrets)
+    report = run.without_rows()
+    return report, report is None and run.is_small()
 
 
 def is_local(master: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
-from airflow_provider_snowpipe.spark.submit.write_plan import WriteReport
+from airflow_provider_snowpipe.spark.submit.plan import WriteReport
 from tests.fake_snowpipe import FakeSnowpipe, KilledError
 from tests.scripted_yarn import write_submit
 from tests.stream_worker import FileState, TaskInstance

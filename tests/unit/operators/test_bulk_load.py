@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.operators.bulk_load import (
     copy_arguments,
 )
 from airflow_provider_snowpipe.operators.submission import mapping_argument
-from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite, WritePlan
+from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.file_pipes import task_context

@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission, is_cluster_mode
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
-from airflow_provider_snowpipe.spark.submit.write_plan import RowsToWrite, WritePlan, WriteReport
+from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger

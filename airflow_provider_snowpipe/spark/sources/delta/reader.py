@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.spark.driver.layout import free_layout, pin_layou
 from airflow_provider_snowpipe.spark.driver.plan_order import refuse_unordered_rows
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss
-from airflow_provider_snowpipe.spark.sources.tables.columns import (
+from airflow_provider_snowpipe.spark.sources.tables.reader import (
     ONLY,
     KeyColumn,
     asked_of_spark,

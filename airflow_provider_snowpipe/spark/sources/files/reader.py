@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import NumberedRowsReader
 from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, RowBlock, open_listed
@@ -32,10 +32,6 @@ from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset, VerifiedFileLineOffset
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.files.formats import FileReader
-
 
 # -- Where a partition goes on: its committed offset token held against the files that are there ---------
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
-from airflow_provider_snowpipe.spark.sources.tables.columns import ONLY
+from airflow_provider_snowpipe.spark.sources.tables.reader import ONLY
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 

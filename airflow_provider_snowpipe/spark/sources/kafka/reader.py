@@ -54,7 +54,6 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.routing.probes import DataShape
-    from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
 
 
 class KafkaSource(Source):
