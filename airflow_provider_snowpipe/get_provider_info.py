@@ -67,9 +67,9 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "notifications": [f"{_PACKAGE}.notifications.lag.SnowpipeLagNotifier"],
         "extra-links": [
-            f"{_PACKAGE}.links.snowsight.SnowsightLink",
-            f"{_PACKAGE}.links.spark_ui.SparkUiLink",
-            f"{_PACKAGE}.links.channel_page.ChannelPageLink",
+            f"{_PACKAGE}.links.snowpipe.SnowsightLink",
+            f"{_PACKAGE}.links.snowpipe.SparkUiLink",
+            f"{_PACKAGE}.links.snowpipe.ChannelPageLink",
         ],
         "plugins": [{"name": "snowpipe", "plugin-class": f"{_PACKAGE}.plugins.snowpipe.SnowpipePlugin"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_cli_commands"],
@@ -108,7 +108,7 @@ def _asset_uris() -> list[dict[str, Any]]:
             "schemes": ["snowpipe"],
             "handler": f"{_PACKAGE}.assets.uri.sanitize_uri",
             "factory": f"{_PACKAGE}.assets.uri.snowpipe_asset",
-            "to_openlineage_converter": f"{_PACKAGE}.assets.openlineage.convert_asset_to_openlineage",
+            "to_openlineage_converter": f"{_PACKAGE}.assets.uri.convert_asset_to_openlineage",
         }
     ]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_snowpipe.assets.openlineage import account_namespace
+from airflow_provider_snowpipe.assets.uri import account_namespace
 from airflow_provider_snowpipe.bulk.stage import StageReference
 
 if TYPE_CHECKING:
@@ -194,8 +195,6 @@ def operator_lineage(lineage: TaskLineage | None) -> Any:
         SQLJobFacet,
     )
 
-    from airflow_provider_snowpipe.lineage_facets import SnowpipeChannelsRunFacet
-
     inputs = [
         Dataset(*(stage_of(lineage.hook, address) if address.startswith("@") else store_of(address)))
         for address in lineage.sources
@@ -209,13 +208,40 @@ def operator_lineage(lineage: TaskLineage | None) -> Any:
         inputs.append(Dataset(namespace, name))
     run_facets = {}
     if lineage.channels:
-        run_facets[CHANNELS_FACET] = SnowpipeChannelsRunFacet(
+        run_facets[CHANNELS_FACET] = _channels_facet()(
             pipe=str(lineage.hook.pipe_name()),
             offsetFormat=lineage.offset_format,
             channels=[channel.facet() for channel in lineage.channels],
         )
     job_facets = {} if lineage.sql is None else {"sql": SQLJobFacet(query=lineage.sql)}
     return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=run_facets, job_facets=job_facets)
+
+
+@cache
+def _channels_facet() -> Any:
+    """The class of this provider's run facet, made only where the OpenLineage client is installed."""
+    import attrs
+    from airflow.providers.common.compat.openlineage.facet import RunFacet
+
+    @attrs.define
+    class SnowpipeChannelsRunFacet(RunFacet):  # type: ignore[misc, unused-ignore] # without the client it is no class
+        """Where a run found and left its channels.
+
+        No field is called a token: those would be masked as secrets, which offsets are not.
+
+        :param pipe: the pipe's full name
+        :param offsetFormat: the format of the offsets, such as ``file:line``
+        :param channels: for each channel its name, ``fromOffset``, ``toOffset``, ``rows`` and ``rejected``;
+            the client leaves out what is None: NULL or unknown
+        """
+
+        pipe: str
+        offsetFormat: str  # noqa: N815 - OpenLineage's style of names
+        channels: list[dict[str, str | int | None]]
+
+        _additional_skip_redact: ClassVar[list[str]] = ["pipe", "offsetFormat"]
+
+    return SnowpipeChannelsRunFacet
 
 
 def dataset_name(hook: SnowpipeHook) -> str:

@@ -54,7 +54,7 @@ def get_cli_commands() -> list[CLICommand]:
         ActionCommand(
             name="plan",
             help="Say whether data should be streamed, copied or piped, and what each would cost",
-            func=lazy_load_command(f"{_PACKAGE}.plan.plan"),
+            func=lazy_load_command(f"{_COMMANDS}.plan"),
             args=(*_plan_arguments(), ARG_OUTPUT),
         ),
         ActionCommand(

@@ -14,8 +14,14 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, leave_channel_page, pipe_page
-from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
+from airflow_provider_snowpipe.links.snowpipe import (
+    CHANNEL_PAGE_LINKS,
+    SNOWSIGHT_KEY,
+    SnowsightLink,
+    leave_channel_page,
+    pipe_page,
+    snowsight_url,
+)
 from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.names import PipeName

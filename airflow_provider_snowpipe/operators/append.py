@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.links.channel_page import channel_page, leave_channel_page
+from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator

@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.bulk.run_manifest import (
 from airflow_provider_snowpipe.bulk.stage import StageReference, check_parallel
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
+from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, failing_at_once, run_identity
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
 from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS

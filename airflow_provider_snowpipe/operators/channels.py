@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.links.channel_page import channel_page
+from airflow_provider_snowpipe.links.snowpipe import channel_page
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class

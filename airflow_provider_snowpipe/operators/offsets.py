@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.links.channel_page import page_of_channels
+from airflow_provider_snowpipe.links.snowpipe import page_of_channels
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.links.spark_ui import leave_address
+from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import (
     ClusterRun,
@@ -243,7 +243,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         )
 
     def _show_page(self, context: Context) -> Callable[[str | None], None]:
-        return partial(leave_address, context["ti"])
+        return partial(SparkUiLink().leave, context["ti"])
 
     def _found_run(self, context: Context, memory: DriverMemory) -> DriverRun | None:
         """The run of an earlier try, None where there is none to go on with."""

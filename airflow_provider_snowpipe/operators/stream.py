@@ -13,9 +13,15 @@ from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
 from airflow_provider_snowpipe.assets.events import describe_outlets
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.links.channel_page import CHANNEL_PAGE_LINKS, leave_channel_page, pipe_page
-from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, snowsight_url
-from airflow_provider_snowpipe.links.spark_ui import SparkUiLink
+from airflow_provider_snowpipe.links.snowpipe import (
+    CHANNEL_PAGE_LINKS,
+    SNOWSIGHT_KEY,
+    SnowsightLink,
+    SparkUiLink,
+    leave_channel_page,
+    pipe_page,
+    snowsight_url,
+)
 from airflow_provider_snowpipe.metrics import count_run
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE

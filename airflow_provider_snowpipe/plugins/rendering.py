@@ -20,7 +20,7 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from airflow_provider_snowpipe.links.channel_page import PAGES_PREFIX, pages_base
+from airflow_provider_snowpipe.links.snowpipe import PAGES_PREFIX, pages_base
 from airflow_provider_snowpipe.plugins.charts import dot_chart, number, step_chart
 from airflow_provider_snowpipe.routing.load_plan import credit_count, duration, size
 from airflow_provider_snowpipe.streaming.errors import (

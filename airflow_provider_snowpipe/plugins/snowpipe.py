@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
-from airflow_provider_snowpipe.links.channel_page import PAGES_ARE_SERVED, PAGES_PREFIX, pages_base
+from airflow_provider_snowpipe.links.snowpipe import PAGES_ARE_SERVED, PAGES_PREFIX, pages_base
 
 
 class _PagesOfServer:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.links.channel_page import (
+from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
     channel_page,
     leave_channel_page,

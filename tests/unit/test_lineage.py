@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from airflow_provider_snowpipe.assets.openlineage import account_namespace
+from airflow_provider_snowpipe.assets.uri import account_namespace
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import TaskLineage, dataset_name, operator_lineage, stage_of, store_of
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator

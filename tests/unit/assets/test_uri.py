@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
-from airflow_provider_snowpipe.assets.openlineage import dataset_identity
-from airflow_provider_snowpipe.assets.uri import TableAddress, sanitize_uri, snowpipe_asset
+from airflow_provider_snowpipe.assets.uri import TableAddress, dataset_identity, sanitize_uri, snowpipe_asset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
 

@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.links.channel_page import (
+from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_KEY,
     CHANNEL_PAGE_LINKS,
     PAGES_ARE_SERVED,
@@ -81,7 +81,7 @@ def test_the_address_is_left_for_the_link_and_for_airflows_page():
 @pytest.mark.parametrize(("left", "shown"), [("/snowpipe/x", "/snowpipe/x"), (None, "")])
 def test_the_link_is_what_the_task_left(monkeypatch, left, shown):
     monkeypatch.setattr(
-        "airflow_provider_snowpipe.links.channel_page.XCom.get_value",
+        "airflow_provider_snowpipe.links.snowpipe.XCom.get_value",
         lambda *, ti_key, key: left if (ti_key, key) == ("ti", CHANNEL_PAGE_KEY) else None,
     )
 

@@ -3,25 +3,30 @@
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.links.snowsight import SNOWSIGHT_KEY, SnowsightLink, address, snowsight_url
+from airflow_provider_snowpipe.links.snowpipe import (
+    SNOWSIGHT_KEY,
+    SnowsightLink,
+    snowsight_address,
+    snowsight_url,
+)
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 
 def test_a_default_pipe_is_shown_as_its_table():
     assert (
-        address("MYORG-my_account", PipeName("DB", "S", "FLIGHTS-STREAMING"))
+        snowsight_address("MYORG-my_account", PipeName("DB", "S", "FLIGHTS-STREAMING"))
         == "https://app.snowflake.com/myorg/my_account/#/data/databases/DB/schemas/S/table/FLIGHTS"
     )
 
 
 def test_another_pipe_is_shown_itself_and_names_are_escaped():
-    assert address("o-a", PipeName("D B", "S", "p/1")) == (
+    assert snowsight_address("o-a", PipeName("D B", "S", "p/1")) == (
         "https://app.snowflake.com/o/a/#/data/databases/D%20B/schemas/S/pipe/p%2F1"
     )
 
 
 def test_an_account_locator_has_no_address():
-    assert address("xy12345", PipeName("DB", "S", "P")) is None
+    assert snowsight_address("xy12345", PipeName("DB", "S", "P")) is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +42,7 @@ def test_only_snowflakes_own_hosts_have_one(set_connection, host, shown):
 def test_the_link_is_what_the_task_left(monkeypatch):
     left = {SNOWSIGHT_KEY: "https://app.snowflake.com/o/a/#/x"}
     monkeypatch.setattr(
-        "airflow_provider_snowpipe.links.snowsight.XCom.get_value",
+        "airflow_provider_snowpipe.links.snowpipe.XCom.get_value",
         lambda *, ti_key, key: left.get(key) if ti_key == "ti" else None,
     )
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from airflow_provider_snowpipe.links.spark_ui import SPARK_UI_KEY, SparkUiLink, leave_address
+from airflow_provider_snowpipe.links.snowpipe import SPARK_UI_KEY, SparkUiLink
 from tests.stream_worker import TaskInstance
 
 
 def test_the_address_is_left_for_the_link_and_for_airflows_page():
     instance = TaskInstance()
 
-    leave_address(instance, "http://127.0.0.1:4040")
+    SparkUiLink().leave(instance, "http://127.0.0.1:4040")
 
     assert instance.xcoms[SPARK_UI_KEY] == "http://127.0.0.1:4040"
     assert instance.xcoms.get("_link_SparkUiLink", "http://127.0.0.1:4040") == "http://127.0.0.1:4040"
@@ -17,9 +17,9 @@ def test_the_address_is_left_for_the_link_and_for_airflows_page():
 
 def test_an_address_is_taken_back():
     instance = TaskInstance()
-    leave_address(instance, "http://127.0.0.1:4040")
+    SparkUiLink().leave(instance, "http://127.0.0.1:4040")
 
-    leave_address(instance, None)
+    SparkUiLink().leave(instance, None)
 
     assert set(instance.xcoms.values()) == {""}
 
@@ -27,7 +27,7 @@ def test_an_address_is_taken_back():
 @pytest.mark.parametrize(("left", "shown"), [("http://h:4040", "http://h:4040"), ("", ""), (None, "")])
 def test_the_link_is_what_the_task_left(monkeypatch, left, shown):
     monkeypatch.setattr(
-        "airflow_provider_snowpipe.links.spark_ui.XCom.get_value",
+        "airflow_provider_snowpipe.links.snowpipe.XCom.get_value",
         lambda *, ti_key, key: left if (ti_key, key) == ("ti", SPARK_UI_KEY) else None,
     )
 

@@ -18,7 +18,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from requests.auth import HTTPBasicAuth
 
-from airflow_provider_snowpipe.links.spark_ui import SPARK_UI_KEY
+from airflow_provider_snowpipe.links.snowpipe import SPARK_UI_KEY
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address

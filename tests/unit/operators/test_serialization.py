@@ -30,7 +30,7 @@ from tests.airflow_version import AIRFLOW
 
 LINK: Any = {"Snowsight": "_link_SnowsightLink", "Channel page": "_link_ChannelPageLink"}
 if AIRFLOW < (3, 0):
-    LINK = [{"airflow_provider_snowpipe.links.snowsight.SnowsightLink": {}}]
+    LINK = [{"airflow_provider_snowpipe.links.snowpipe.SnowsightLink": {}}]
 
 
 @pytest.fixture

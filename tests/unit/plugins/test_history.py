@@ -16,7 +16,7 @@ if AIRFLOW < (3, 1):
 
 from sqlalchemy.orm import Session
 
-from airflow_provider_snowpipe.links.channel_page import PageAddress
+from airflow_provider_snowpipe.links.snowpipe import PageAddress
 from airflow_provider_snowpipe.plugins.history import (
     HistoryLimits,
     PipeState,

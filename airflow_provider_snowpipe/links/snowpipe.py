@@ -1,11 +1,11 @@
-"""The link from a task to the page of its channels, which Airflow's API server serves."""
+"""Links from a task to where its rows are seen: the page of its channels, Snowsight, Spark's own page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.streaming.offsets import known_formats
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
+
 CHANNEL_PAGE_KEY = "channel_page"
 PAGES_PREFIX = "/snowpipe"
 """Where the API server has this provider's pages."""
@@ -24,13 +25,11 @@ PAGES_ARE_SERVED = find_spec("airflow.api_fastapi") is not None
 """False on Airflow 2, whose web server is another one."""
 
 
-class ChannelPageLink(BaseOperatorLink):
-    """Where Airflow shows the task's channel, or the channels of its pipe that the task works on.
+class _LeftAddress(BaseOperatorLink):
+    """A link to an address that the task leaves as an XCom."""
 
-    The task leaves the address as the XCom ``channel_page``, from its first step on.
-    """
-
-    name = "Channel page"
+    key: ClassVar[str]
+    """The XCom."""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address that the task left, empty where there is none.
@@ -38,8 +37,32 @@ class ChannelPageLink(BaseOperatorLink):
         :param operator: the operator
         :param ti_key: the task instance
         """
-        found = XCom.get_value(ti_key=ti_key, key=CHANNEL_PAGE_KEY)
+        found = XCom.get_value(ti_key=ti_key, key=self.key)
         return found if isinstance(found, str) else ""
+
+    def leave(self, task_instance: Any, address: str | None) -> None:
+        """Leave the address, so that the link is there while the task runs.
+
+        Airflow 3 shows a link from an XCom of its own, which it writes when a task ends (Airflow 3.3.2).
+
+        :param task_instance: the running task instance
+        :param address: the address, None for none
+        """
+        address = address or ""
+        task_instance.xcom_push(key=self.key, value=address)
+        own_key = getattr(self, "xcom_key", None)
+        if own_key is not None:  # Airflow 3
+            task_instance.xcom_push(key=own_key, value=address)
+
+
+class ChannelPageLink(_LeftAddress):
+    """Where Airflow shows the task's channel, or the channels of its pipe that the task works on.
+
+    The task leaves the address as the XCom ``channel_page``, from its first step on.
+    """
+
+    name = "Channel page"
+    key = CHANNEL_PAGE_KEY
 
 
 CHANNEL_PAGE_LINKS: tuple[ChannelPageLink, ...] = (ChannelPageLink(),) if PAGES_ARE_SERVED else ()
@@ -47,16 +70,13 @@ CHANNEL_PAGE_LINKS: tuple[ChannelPageLink, ...] = (ChannelPageLink(),) if PAGES_
 
 
 def leave_channel_page(task_instance: Any, address: str) -> None:
-    """Leave the address of a page, so that the link is there while the task runs.
-
-    Airflow 3 shows a link from an XCom of its own, which it writes when a task ends (Airflow 3.3.2).
+    """Leave the address of a page, where pages are served.
 
     :param task_instance: the running task instance
     :param address: the address
     """
     if PAGES_ARE_SERVED:
-        task_instance.xcom_push(key=CHANNEL_PAGE_KEY, value=address)
-        task_instance.xcom_push(key=ChannelPageLink().xcom_key, value=address)
+        ChannelPageLink().leave(task_instance, address)
 
 
 def channel_page(
@@ -192,3 +212,62 @@ def _names(pipe: PipeName) -> dict[str, Any]:
 
 def _base(hook: SnowpipeHook) -> str:
     return f"{pages_base()}/connections/{quote_url_segment(hook.snowflake_conn_id)}"
+
+
+SNOWSIGHT_KEY = "snowsight"
+_SNOWFLAKE_DOMAIN = ".snowflakecomputing.com"
+
+
+class SnowsightLink(_LeftAddress):
+    """Where Snowsight shows what the task loads into: a default pipe's table, or the pipe.
+
+    The task leaves the address as the XCom ``snowsight``. There is none for a service that is not
+    Snowflake's own, such as the local one, nor for an account that is named by its old locator.
+    """
+
+    name = "Snowsight"
+    key = SNOWSIGHT_KEY
+
+
+def snowsight_url(hook: SnowpipeHook) -> str | None:
+    """The address in Snowsight of what a hook's pipe loads into, None where there is none.
+
+    :param hook: names account and pipe
+    """
+    host = urlsplit(hook.account_url()).hostname or ""
+    if not host.endswith(_SNOWFLAKE_DOMAIN):
+        return None
+    return snowsight_address(hook.account(), hook.pipe_name())
+
+
+def snowsight_address(account: str, pipe: PipeName) -> str | None:
+    """The address of a default pipe's table, or of a pipe.
+
+    :param account: the account identifier, ``<organization>-<account>``
+    :param pipe: the pipe
+    """
+    organization, _, name = account.partition("-")
+    if not name:
+        return None
+    table = pipe.default_table
+    kind, thing = ("table", table) if table is not None else ("pipe", pipe.pipe)
+    parts = (organization.lower(), name.lower())
+    account_path = "/".join(map(quote_url_segment, parts))
+    return (
+        f"https://app.snowflake.com/{account_path}/#/data/databases/{quote_url_segment(pipe.database)}/schemas/"
+        f"{quote_url_segment(pipe.schema)}/{kind}/{quote_url_segment(thing)}"
+    )
+
+
+SPARK_UI_KEY = "spark_ui"
+
+
+class SparkUiLink(_LeftAddress):
+    """Where Spark shows the task's application: its own page while it runs, the history server's afterwards.
+
+    The task leaves the address as the XCom ``spark_ui``. There is none where Spark's page is switched off
+    (``spark.ui.enabled``), nor after the end where no history server is configured.
+    """
+
+    name = "Spark UI"
+    key = SPARK_UI_KEY
