@@ -1,12 +1,29 @@
-"""The sensor that lets downstream tasks run only when rows are committed."""
+"""The sensor that waits for commits, and what it shares with that of files: in a worker, or the triggerer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    XComArg,
+    conf,
+)
+from airflow.triggers.base import BaseTrigger, StartTriggerArgs
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
+from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdict, FilesWatch
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
@@ -14,22 +31,313 @@ from airflow_provider_snowpipe.links.snowpipe import (
     leave_channel_page,
     page_of_channels,
 )
-from airflow_provider_snowpipe.sensors.wait import WaitSensor
 from airflow_provider_snowpipe.streaming.commits import (
+    CommitVerdict,
     CommitWatch,
     FailureReason,
     PolledStatuses,
     RetryBudget,
+    WaitState,
     poll_statuses,
 )
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeFailedOverError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeFailedOverError, SnowpipeError
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.progress import CommitTargets
-from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
-from airflow_provider_snowpipe.triggers.wait import poll_retry
+from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger, WaitTrigger, poll_retry
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+
+_TEMPLATE_MARKS = ("{{", "{%")
+_PULL, _MAP_INDEX = "xcom_pull(", "map_indexes"
+
+
+class WaitSensor(BaseSensorOperator):
+    """Poll until a wait is complete; fail when it cannot end well.
+
+    :param table: a table, see the sensors (templated)
+    :param pipe: a pipe, see the sensors (templated)
+    :param database: where they are, None for the connection's (templated)
+    :param schema: the same (templated)
+    :param snowflake_conn_id: the connection's id (templated)
+    :param deferrable: True waits in the triggerer, after one poll in the worker
+    :param start_from_trigger: with ``deferrable``, no poll in a worker before; has no effect on mapped tasks
+        and, before Airflow 3.3, where an argument is a template
+    :param end_from_trigger: with ``deferrable``, success ends the task without a worker; what happens in a
+        worker at a task's end, such as asset events and lineage, then does not happen, and Airflow 3.3.2
+        hands the task's value on as JSON text
+    :param max_consecutive_errors: fail after this many polls in a row that failed for a passing reason
+    :raises ConfigurationError: if an argument is wrong
+    """
+
+    trigger_class: ClassVar[type[WaitTrigger]]
+    reasons: ClassVar[type[FailureReason] | type[FilesFailure]]
+    memory_key: ClassVar[str]
+    """The name of the wait's memory in the task's state."""
+    margin_seconds: ClassVar[float] = 0.0
+    """Airflow's own time limit of the deferred task lies so much after the sensor's."""
+    ui_color = "#d3edf9"
+
+    def __init__(
+        self,
+        *,
+        table: str | None = None,
+        pipe: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
+        snowflake_conn_id: str = SnowpipeHook.default_conn_name,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
+        max_consecutive_errors: int = 10,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+        self.pipe = pipe
+        self.database = database
+        self.schema = schema
+        self.snowflake_conn_id = snowflake_conn_id
+        self.deferrable = deferrable
+        self.start_from_trigger = start_from_trigger
+        self.end_from_trigger = end_from_trigger
+        self.max_consecutive_errors = max_consecutive_errors
+        self.stall_timeout: float | None = None
+        self._watch: Any = None
+        self._client: Any = None
+        for name, given in (
+            ("start_from_trigger", start_from_trigger),
+            ("end_from_trigger", end_from_trigger),
+        ):
+            if given and not deferrable:
+                raise ConfigurationError(f"{name} is True: it needs deferrable=True as well")
+
+    @abstractmethod
+    def _begin(self, context: Context, kept: Mapping[str, Any] | None) -> CommitWatch | FilesWatch:
+        """What is waited for; ``kept`` is what an earlier poll of a rescheduled sensor knew."""
+
+    @abstractmethod
+    def _ask(self, watch: Any) -> Any:
+        """Ask the service once."""
+
+    @abstractmethod
+    def _ended(self, context: Context, value: Any, *, resumed: bool) -> Any:
+        """Report the complete wait; the task's value."""
+
+    @abstractmethod
+    def _trigger_arguments(self) -> dict[str, Any]:
+        """The trigger's arguments as they were given, also as templates."""
+
+    def execute(self, context: Context) -> Any:
+        """Poll once, then wait in the worker or, when deferrable, in the triggerer."""
+        try:
+            if not self.deferrable:
+                return self._ended(context, super().execute(context), resumed=False)
+            seen = self._first_poke(context)
+        finally:
+            self._disconnect()
+        if seen.is_done:
+            return self._ended(context, seen.xcom_value, resumed=False)
+        self.defer(
+            trigger=self.trigger_class(**{**self._trigger_arguments(), **self._found()}),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout + self.margin_seconds),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Poll once.
+
+        :raises AirflowFailException: if the wait cannot end well, or the settings are wrong
+        :raises AirflowException: if it failed for a reason that may pass
+        """
+        memory = None
+        try:
+            if self.reschedule and not self.deferrable:
+                memory = RescheduleMemory(context, self.memory_key, self.stall_timeout)
+            if self._watch is None:
+                kept = None if memory is None else memory.kept()
+                self._watch = self._begin(context, kept)
+                if kept is not None:
+                    self._watch.recall(kept)
+            verdict: CommitVerdict | FilesVerdict | None = self._watch.at_once()
+            if verdict is None:
+                verdict = self._watch.see(self._ask(self._watch), time.time())
+                if verdict is None:
+                    raise RuntimeError(f"the poll of {self._watch.question} said nothing about it")
+                if memory is not None:
+                    memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
+        except ConfigurationError as error:
+            raise self._failure(FailureReason.CONFIGURATION.value, str(error)) from error
+        except SnowpipeError as error:
+            reason = FailureReason.TOO_MANY_ERRORS if error.retryable else FailureReason.REFUSED
+            raise self._failure(reason.value, str(error)) from error
+        if verdict.state is WaitState.FAILED:
+            raise self._failure(str(verdict.reason), verdict.message)
+        self.log.log(logging.WARNING if verdict.message else logging.INFO, "%s", verdict)
+        return PokeReturnValue(verdict.state is WaitState.COMPLETE, verdict.value)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Turn the trigger's event into the task's end.
+
+        :param event: the payload
+        :return: the task's value
+        :raises AirflowSensorTimeout: if the time is over
+        :raises AirflowFailException: if the wait failed for a reason that a retry cannot fix
+        :raises AirflowException: if it failed for another one
+        """
+        if event["status"] == "success":
+            return self._ended(context, event[self.trigger_class.value_key], resumed=True)
+        raise self._failure(event["reason"], event["message"])
+
+    def _first_poke(self, context: Context) -> PokeReturnValue:
+        """Poke before a deferral; ``soft_fail`` and ``never_fail`` mean what they do in the mode ``poke``."""
+        try:
+            return self.poke(context)
+        except AirflowException as error:
+            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
+                raise AirflowSkipException(str(error)) from error
+            raise
+
+    def _found(self) -> dict[str, Any]:
+        """More arguments of the trigger of a deferred wait, which the first poll has found out."""
+        return {}
+
+    def _failure(self, reason: str, message: str) -> AirflowException:
+        """Build the error that ends the task; only a reason that may pass leaves the task its retries."""
+        if reason == FilesFailure.TIMEOUT.value:
+            return AirflowSensorTimeout(f"{reason}: {message}")
+        kind = AirflowException if self.reasons(reason).retryable_by_wait else AirflowFailException
+        return kind(f"{reason}: {message}")
+
+    def _hook(self) -> SnowpipeHook:
+        return SnowpipeHook(
+            self.snowflake_conn_id,
+            table=self.table,
+            pipe=self.pipe,
+            database=self.database,
+            schema=self.schema,
+        )
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _allow_start(self) -> None:
+        """Tell the scheduler how to start the trigger, which renders the templates itself."""
+        if not self.start_from_trigger:
+            return
+        arguments = self._trigger_arguments()
+        for name in self.template_fields:
+            if name in arguments:
+                arguments[name] = rendered_in_triggerer(name, arguments[name])
+        self.start_trigger_args = StartTriggerArgs(
+            trigger_cls=f"{self.trigger_class.__module__}.{self.trigger_class.__qualname__}",
+            trigger_kwargs=arguments,
+            next_method="execute_complete",
+            timeout=timedelta(seconds=self.timeout + self.margin_seconds),
+        )
+        self.start_from_trigger = can_start_there(arguments.values())
+
+    def _shared_arguments(self) -> dict[str, Any]:
+        """Arguments that the triggers of both sensors take."""
+        return {
+            "table": self.table,
+            "pipe": self.pipe,
+            "database": self.database,
+            "schema": self.schema,
+            "snowflake_conn_id": self.snowflake_conn_id,
+            "poll_interval": self.poke_interval,
+            "max_consecutive_errors": self.max_consecutive_errors,
+            "end_from_trigger": self.end_from_trigger,
+        }
+
+
+class RescheduleMemory:
+    """A watch's memory in the task's state, which Airflow has since 3.3.
+
+    Before that there is none: errors in a row are not counted, and ``stall_timeout`` is refused.
+
+    :param context: the task's context
+    :param key: the name of the memory in the task's state
+    :param stall_timeout: what the sensor's ``stall_timeout`` is, which needs a memory
+    :raises ConfigurationError: if the sensor needs a memory and Airflow has none
+    """
+
+    def __init__(self, context: Context, key: str, stall_timeout: float | None = None) -> None:
+        values: Any = context
+        self._key = key
+        self._store = values.get("task_state_store")
+        self._try_number = getattr(values.get("ti"), "try_number", 1)
+        if self._store is None and stall_timeout is not None:
+            raise ConfigurationError(
+                f"stall_timeout is {stall_timeout:g} in the mode 'reschedule', where each poll is a "
+                "new process, and this Airflow keeps no task state between them (3.3 does): use "
+                "deferrable=True or the mode 'poke'"
+            )
+
+    def kept(self) -> dict[str, Any] | None:
+        """What this try's earlier polls knew, None where there was none or nothing is kept."""
+        kept: dict[str, Any] | None = None if self._store is None else self._store.get(self._key)
+        return kept if kept is not None and kept["try_number"] == self._try_number else None
+
+    def keep(self, watch: CommitWatch | FilesWatch, *, done: bool) -> None:
+        """Keep what this poll found out for the next one.
+
+        :param watch: the watch
+        :param done: True when there is no next one
+        """
+        if self._store is None:
+            return
+        if done:
+            self._store.delete(self._key)
+        else:
+            self._store.set(self._key, {**watch.memory(), "try_number": self._try_number})
+
+
+def can_start_there(arguments: Iterable[Any]) -> bool:
+    """True unless there are templates and the triggerer renders none, as before Airflow 3.3.
+
+    :param arguments: the trigger's arguments
+    """
+    return hasattr(BaseTrigger, "render_template_fields") or not any(
+        mark in str(argument) for argument in arguments for mark in _TEMPLATE_MARKS
+    )
+
+
+def rendered_in_triggerer(name: str, value: Any) -> Any:
+    """Write an argument such that the triggerer can render it.
+
+    A task's XCom becomes a template whose text is JSON. It has to name the map index: the triggerer of
+    Airflow 3.3.2 leaves ``xcom_pull`` without one unanswered, and the trigger would wait for ever.
+
+    :param name: the argument, for errors
+    :param value: its value
+    :raises ConfigurationError: if the triggerer could not render it
+    """
+    if callable(value):
+        raise ConfigurationError(
+            f"{name} is a function, which does not reach the triggerer: leave start_from_trigger off, or "
+            "give a mapping or a template"
+        )
+    if isinstance(value, XComArg):
+        text = str(value)
+        if not (text.startswith("{{ task_instance.xcom_pull(") and text.endswith(") }}")):
+            raise ConfigurationError(
+                f"{name} is {text}: a sensor with start_from_trigger=True takes a mapping, a template, or a "
+                'plain XCom such as load.output["targets"], nothing made of one'
+            )
+        return f"{text.removesuffix(') }}')}, {_MAP_INDEX}=-1) | tojson }}}}"
+    if isinstance(value, str) and _PULL in value and _MAP_INDEX not in value:
+        raise ConfigurationError(
+            f"{name} is the template {value!r}: with start_from_trigger=True write xcom_pull with "
+            f"{_MAP_INDEX}=-1, without which the triggerer does not answer it"
+        )
+    return value
+
+
+# -- The sensor of commits -------------------------------------------------------------------------------
 
 
 class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
@@ -58,7 +366,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         with ``fail_on_rejected_rows=True`` and neither, every row skipped in the channel's life counts
         (templated)
     :param poke_interval: seconds between two polls, deferred or not; 5 unless given
-    :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.wait.WaitSensor` and of all sensors
+    :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.commit.WaitSensor` and of all sensors
     :raises ConfigurationError: if an argument is wrong
     """
 

@@ -11,11 +11,11 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSensorT
 from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, FileChoice
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, poll_loads, timestamp
-from airflow_provider_snowpipe.sensors.wait import WaitSensor
+from airflow_provider_snowpipe.sensors.commit import WaitSensor
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+from airflow_provider_snowpipe.triggers.commit import poll_retry
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
-from airflow_provider_snowpipe.triggers.wait import poll_retry
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -49,7 +49,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
     :param start_from_trigger: with ``deferrable``, no poll in a worker before, so nothing is listed either;
         has no effect on mapped tasks and, before Airflow 3.3, where an argument is a template
     :param poke_interval: seconds between two polls, deferred or not; 15 unless given
-    :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.wait.WaitSensor` and of all sensors
+    :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.commit.WaitSensor` and of all sensors
     :raises ConfigurationError: if an argument is wrong
     """
 

@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_snowpipe.hooks.kubernetes import KubernetesPods
 from airflow_provider_snowpipe.hooks.yarn import ResourceManager
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.triggers.wait import LOG_SECONDS, stored_form
+from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, stored_form
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase

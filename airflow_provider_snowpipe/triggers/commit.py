@@ -1,17 +1,222 @@
-"""The trigger behind the deferrable commit sensor."""
+"""Waiting in the triggerer: for commits, in one poll; and what other triggers share with it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import inspect
+import time
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from contextlib import aclosing
+from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.triggers import BaseEventTrigger
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+
+from airflow_provider_snowpipe.bulk.files_watch import FilesVerdict, FilesWatch, HistoryPoll
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.commits import CommitWatch, RetryBudget
+from airflow_provider_snowpipe.streaming.commits import (
+    CommitVerdict,
+    CommitWatch,
+    FailureReason,
+    RetryBudget,
+    WaitState,
+)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.progress import CommitTargets
-from airflow_provider_snowpipe.triggers.wait import WaitTrigger, connect
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+
+
+POLL_BUDGET_SECONDS = 20.0
+"""Longest time for one request with its repetitions; after it the poll counts as an error."""
+LOG_SECONDS = 60.0
+"""A wait of which as much is done as before is reported this often at most."""
+
+Source = TypeVar("Source")
+
+
+class WaitTrigger(BaseEventTrigger):
+    """Wait in a poll that many triggers share, and send one event.
+
+    Since Airflow 3.3 the triggerer shares the poll among all triggers of one ``shared_stream_key()``. Before
+    that, and wherever ``run`` is called, they share it by themselves, within their event loop.
+
+    :param snowflake_conn_id: the connection's id
+    :param table: a table
+    :param pipe: a pipe
+    :param database: where they are, None for the connection's
+    :param schema: the same
+    :param poll_interval: seconds between two polls
+    :param max_consecutive_errors: give up after this many polls in a row that failed for a passing reason
+    :param end_from_trigger: True ends the task from here on success, without a worker
+    """
+
+    supports_triggerer_queue = True
+    value_key: ClassVar[str]
+    """The key of the task's value in an event of success."""
+
+    def __init__(
+        self,
+        *,
+        snowflake_conn_id: str,
+        poll_interval: float,
+        table: str | None = None,
+        pipe: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
+        max_consecutive_errors: int = 10,
+        end_from_trigger: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.snowflake_conn_id = snowflake_conn_id
+        self.table = table
+        self.pipe = pipe
+        self.database = database
+        self.schema = schema
+        self.poll_interval = poll_interval
+        self.max_consecutive_errors = max_consecutive_errors
+        self.end_from_trigger = end_from_trigger
+        self._reported_done = -1
+        self._reported_at = 0.0
+
+    @abstractmethod
+    def shared_stream_key(self) -> Hashable:
+        """What the triggers of one poll have in common."""
+
+    @abstractmethod
+    def _poll(self) -> StatusPoll | HistoryPoll:
+        """The poll of this trigger's key."""
+
+    @abstractmethod
+    def _watch(self) -> CommitWatch | FilesWatch:
+        """What is waited for.
+
+        :raises ConfigurationError: if an argument is wrong
+        """
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Any]:
+        """Poll for all triggers of one key; what each of them waits for, the poll knows by itself.
+
+        :param kwargs: arguments of one of them, of which only the key's count
+        """
+        async with aclosing(cls(**kwargs)._poll().answers()) as answers:
+            async for answer in answers:
+                yield answer
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[TriggerEvent]:
+        """Wait in the shared poll; one event.
+
+        :param shared_stream: the poll's polls
+        """
+        yield await self._wait(shared_stream)
+
+    async def run(self) -> AsyncGenerator[TriggerEvent]:
+        """Wait where the triggerer shares no streams; one event."""
+        async with aclosing(self._poll().follow()) as answers:
+            event = await self._wait(answers)
+        yield event
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and the arguments that make this trigger again."""
+        return stored_form(self)
+
+    async def _wait(self, answers: AsyncIterator[Any]) -> TriggerEvent:
+        try:
+            watch = self._watch()
+        except ConfigurationError as error:
+            return failure_event(FailureReason.CONFIGURATION, str(error))
+        verdict: CommitVerdict | FilesVerdict | None = watch.at_once()
+        if verdict is not None:
+            return self._event(verdict)
+        question: Any = watch.question
+        with self._poll().waiting(question, self.poll_interval):
+            async for answer in answers:
+                verdict = watch.see(answer, time.time())
+                if verdict is None:
+                    continue
+                if verdict.state is not WaitState.WAITING:
+                    return self._event(verdict)
+                self._report(verdict)
+        raise RuntimeError("a shared poll ended, which it never does by itself")
+
+    def _report(self, verdict: CommitVerdict | FilesVerdict) -> None:
+        """Log what changed; a thousand waits that each say every five seconds that they wait are a load."""
+        now = time.monotonic()
+        if verdict.message:
+            self.log.warning("%s", verdict)
+        elif verdict.done != self._reported_done or now - self._reported_at >= LOG_SECONDS:
+            self.log.info("%s", verdict)
+            self._reported_done, self._reported_at = verdict.done, now
+
+    def _event(self, verdict: CommitVerdict | FilesVerdict) -> TriggerEvent:
+        if verdict.state is not WaitState.COMPLETE:
+            return failure_event(verdict.reason or FailureReason.REFUSED, verdict.message)
+        if self.end_from_trigger:
+            value: Any = verdict.value
+            return TaskSuccessEvent(xcoms={"return_value": value})
+        payload: dict[str, Any] = {"status": "success", self.value_key: verdict.value}
+        return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    def _names(self) -> dict[str, str | None]:
+        return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
+
+
+def failure_event(reason: StrEnum, message: str) -> TriggerEvent:
+    """The event of a wait that failed.
+
+    :param reason: why
+    :param message: what happened and what to do
+    """
+    return TriggerEvent({"status": "failure", "reason": reason.value, "message": message})  # type: ignore[no-untyped-call]
+
+
+def stored_form(trigger: BaseTrigger) -> tuple[str, dict[str, Any]]:
+    """The class path and the arguments that make a trigger again; it keeps each in an attribute of its name.
+
+    :param trigger: the trigger
+    """
+    kind = type(trigger)
+    names = {
+        name: None
+        for base in kind.__mro__
+        if "__init__" in vars(base)
+        for name, one in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if one.kind is one.KEYWORD_ONLY
+    }
+    return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
+
+
+def poll_retry() -> RetryPolicy:
+    """Pauses and budget of the requests of one poll."""
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+
+    return RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS)
+
+
+async def connect(
+    make: Callable[..., Awaitable[Source]], conn_id: str, names: Mapping[str, str | None]
+) -> Source:
+    """Make the client of a poll.
+
+    :param make: a method of :class:`SnowpipeHook`
+    :param conn_id: the connection's id
+    :param names: table and pipe, as the hook takes them
+    :raises ConfigurationError: if there is no such connection, or it lacks something
+    """
+    try:
+        return await make(SnowpipeHook(conn_id, **names), retry=poll_retry())
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(f"connection {conn_id!r} does not exist: add it, or name another") from error
+
+
+# -- The trigger of commits ------------------------------------------------------------------------------
 
 
 class SnowpipeCommitTrigger(WaitTrigger):
@@ -34,7 +239,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
         target has a baseline
     :param rejected_baseline: skipped rows that do not count, by channel, or its JSON text
     :param stall_timeout: give up when a channel short of its target commits nothing for this many seconds
-    :param kwargs: those of :class:`~airflow_provider_snowpipe.triggers.wait.WaitTrigger`
+    :param kwargs: those of :class:`~airflow_provider_snowpipe.triggers.commit.WaitTrigger`
     """
 
     value_key = "tokens"

@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, HistoryPoll, 
 from airflow_provider_snowpipe.bulk.load_history import timestamp
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
-from airflow_provider_snowpipe.triggers.wait import WaitTrigger, connect
+from airflow_provider_snowpipe.triggers.commit import WaitTrigger, connect
 
 
 class SnowpipeFilesLoadedTrigger(WaitTrigger):
@@ -39,7 +39,7 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
     :param poll_interval: seconds between two polls
     :param deadline: when to give up, seconds since 1970; None for ``timeout`` seconds from here
     :param timeout: how long the whole wait was to take, in seconds; None for ever
-    :param kwargs: those of :class:`~airflow_provider_snowpipe.triggers.wait.WaitTrigger`
+    :param kwargs: those of :class:`~airflow_provider_snowpipe.triggers.commit.WaitTrigger`
     """
 
     value_key = "files"

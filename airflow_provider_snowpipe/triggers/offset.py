@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +25,18 @@ from airflow_provider_snowpipe.streaming.offset_events import (
     OffsetFollower,
     OffsetRule,
     WatermarkJournal,
+    journals_fed_by,
     shared_listing,
 )
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
-from airflow_provider_snowpipe.triggers.wait import connect, stored_form
+from airflow_provider_snowpipe.triggers.commit import connect, stored_form
 
 if TYPE_CHECKING:
+    from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+
     from airflow_provider_snowpipe.streaming.commits import PolledStatuses
-    from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer, NumberedAnswer
+
+log = logging.getLogger(__name__)
 
 
 class SnowpipeOffsetTrigger(BaseEventTrigger):
@@ -123,12 +129,15 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
         return ("snowpipe commits", self.snowflake_conn_id, pipe, self.database, self.schema)
 
     @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> CommitStreamProducer:
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         """Make the poll of all watchers of one key, which gets what Airflow has stored (Airflow 3.3).
 
         :param kwargs: arguments of one of them, of which only the key's count
         """
-        from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer
+        from airflow.triggers.shared_stream import SharedStreamProducer
+
+        class CommitStreamProducer(CommitStream, SharedStreamProducer):
+            """With Airflow's base, which earlier releases have not."""
 
         return CommitStreamProducer(cls(**kwargs)._poll())
 
@@ -253,3 +262,59 @@ def store_of(accessors: Any) -> AssetStates | None:
     # Airflow 3.3.2 has no public way to list them; by itself the object serves a single asset only.
     by_name: dict[str, Any] = getattr(accessors, "_by_name", {})
     return AssetStates([by_name[name] for name in sorted(by_name)] or [accessors])
+
+
+# -- The shared stream of polls behind watchers of commits; Airflow 3.3 or later -------------------------
+
+
+_numbers = itertools.count()
+"""Numbers of polls, unique in this process, so that no poll of a stream that ended is taken for another's."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedAnswer:
+    """A poll at the channels and its number.
+
+    :param number: grows from poll to poll
+    :param answer: what was seen
+    """
+
+    number: int
+    answer: PolledStatuses
+
+
+class CommitStream:
+    """Polls for all watchers of a pipe, and tells them which of their events Airflow has stored.
+
+    The triggerer calls :meth:`advance` with a poll when every event that any watcher derived from it is in
+    Airflow's database ("persistence-gated advance", Airflow 3.3.2).
+
+    :param poll: the poll
+    """
+
+    def __init__(self, poll: StatusPoll) -> None:
+        self._poll = poll
+
+    async def open_stream(self) -> AsyncGenerator[tuple[NumberedAnswer, int]]:
+        """Poll for ever."""
+        async with aclosing(self._poll.answers()) as answers:
+            async for answer in answers:
+                number = next(_numbers)
+                yield NumberedAnswer(number, answer), number
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Let the watchers forget what they keep for the case that an event is lost.
+
+        A poll of which one watcher's event was not stored is passed over; the next one makes up for it, as
+        the watcher that failed reads this stream no more.
+
+        :param batch: polls, in their order
+        """
+        stored = [item.broker_payload for item in batch if not item.outcome.failed]
+        if not stored:
+            return
+        for journal in journals_fed_by(self._poll):
+            try:
+                await journal.arrived(max(stored))
+            except Exception as error:  # noqa: BLE001  its next write makes up for it
+                log.warning("a watermark was not written: %s: %s", type(error).__name__, error)

@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import ApiError, SnowpipeError, SqlError
-from airflow_provider_snowpipe.triggers.wait import poll_retry, stored_form
+from airflow_provider_snowpipe.triggers.commit import poll_retry, stored_form
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient

@@ -72,7 +72,7 @@ class TestPoke:
         assert make(service_connection, targets='{"c1": "a:2"}').poke(context()).is_done
 
     def test_survives_passing_errors_up_to_the_limit(self, service, service_connection, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.triggers.wait.POLL_BUDGET_SECONDS", 0.0)
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
         service.on("bulk-channel-status", error(503, "ERR_BUSY"))
         sensor = make(service_connection, max_consecutive_errors=3)
 
@@ -295,7 +295,7 @@ class TestStandingStill:
     def clock(self, monkeypatch) -> JumpingTime:
         """What the sensor takes for the time of its looks."""
         clock = JumpingTime()
-        monkeypatch.setattr("airflow_provider_snowpipe.sensors.wait.time", clock)
+        monkeypatch.setattr("airflow_provider_snowpipe.sensors.commit.time", clock)
         return clock
 
     def test_fails_in_the_worker_and_leaves_the_task_its_retries(self, service, service_connection):
@@ -337,7 +337,7 @@ class TestStandingStill:
     def test_errors_in_a_row_are_counted_over_rescheduled_polls(
         self, service, service_connection, monkeypatch
     ):
-        monkeypatch.setattr("airflow_provider_snowpipe.triggers.wait.POLL_BUDGET_SECONDS", 0.0)
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
         service.on("bulk-channel-status", error(503, "ERR_BUSY"))
         ctx = context(task_state_store=TaskState())
 

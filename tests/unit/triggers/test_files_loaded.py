@@ -116,7 +116,7 @@ def test_waits_on_one_pipe_share_each_look(service, conn_id, through):
 
 
 def test_a_failed_look_harms_nobody_and_a_bad_file_only_its_own_wait(service, conn_id, monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.triggers.wait.POLL_BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     service.on("loadHistoryScan", report("bad", status="LOAD_FAILED"))
     service.on("insertReport", report(), error(503, "BUSY"), Reply(body="nonsense", status=502), report("a"))
 
@@ -126,7 +126,7 @@ def test_a_failed_look_harms_nobody_and_a_bad_file_only_its_own_wait(service, co
 
 
 def test_errors_in_a_row_end_the_wait(service, conn_id, monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.triggers.wait.POLL_BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     service.on("insertReport", error(503, "BUSY"))
 
     (event,) = events(make(conn_id, max_consecutive_errors=3))

@@ -112,7 +112,7 @@ class TestWithoutSharedStreams:
         assert first["redelivered"] is False
 
     def test_goes_on_when_looks_fail(self, service, service_connection, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.triggers.wait.POLL_BUDGET_SECONDS", 0.0)
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
         seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
         down = error(503, "ERR_BUSY")
         service.on("bulk-channel-status", down, statuses(c1=None), down, down, statuses(c1=seen))

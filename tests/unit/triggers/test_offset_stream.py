@@ -12,7 +12,7 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from airflow_provider_snowpipe.streaming.offset_events import Step, Watermark, WatermarkJournal, fed_by
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
-from airflow_provider_snowpipe.triggers.offset_stream import CommitStreamProducer
+from airflow_provider_snowpipe.triggers.offset import CommitStream
 from tests.asset_state import AssetState
 
 
@@ -33,7 +33,7 @@ async def left_after(state: AssetState, *items: AdvanceItem) -> list[str]:
         for look in (1, 2, 3):
             await journal.write(Step(Watermark(True, look), {"id": str(look)}))
             journal.sent_with(look)
-        await CommitStreamProducer(poll).advance(items)
+        await CommitStream(poll).advance(items)
     return [message["id"] for message in await WatermarkJournal(state, "k").load()]
 
 
