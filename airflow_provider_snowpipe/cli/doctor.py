@@ -16,7 +16,7 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -697,11 +697,7 @@ def doctor(args: Namespace) -> None:
     found = list(checks)
     failed = any(one.state == FAILED for one in found)
     if args.json:
-        lines = [
-            {"check": f.check, "state": f.state, "result": f.result, "remedy": f.remedy, "seconds": f.seconds}
-            for f in found
-        ]
-        print(json.dumps({"ok": not failed, "checks": lines}))
+        print(json.dumps({"ok": not failed, "checks": [asdict(one) for one in found]}))
     else:
         from airflow.cli.simple_table import AirflowConsole
 

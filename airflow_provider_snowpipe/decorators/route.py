@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import DecoratedOperator, context_merge, determine_kwargs
@@ -33,16 +33,6 @@ class SnowpipeRouteDecoratedOperator(DecoratedOperator, SnowpipeBranchOperator):
         **SnowpipeBranchOperator.template_fields_renderers,
     }
     custom_operator_name: str = "@task.snowpipe_route"
-
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
 
     def execute(self, context: Context) -> str | Iterable[str] | None:
         """Branch by what the function returns; the decorated base would take that for the task's value."""

@@ -26,7 +26,7 @@ from airflow.providers.common.compat.sdk import conf
 from sqlalchemy import Text, and_, cast, func, select
 
 from airflow_provider_snowpipe.links.snowpipe import CHANNEL_PAGE_KEY, PageAddress
-from airflow_provider_snowpipe.plugins.charts import Series
+from airflow_provider_snowpipe.plugins.rendering import Series
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import known_formats, offset_class

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from airflow_provider_snowpipe.plugins.charts import (
+from airflow_provider_snowpipe.plugins.rendering import (
     HEIGHT,
     MOST_POINTS,
     WIDTH,
