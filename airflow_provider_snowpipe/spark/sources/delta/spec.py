@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+from airflow_provider_snowpipe.spark.sources.tables.spec import TypedRowsSource
 from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DeltaSource(SourceSpec):
+class DeltaSource(TypedRowsSource):
     """The rows that were inserted into a Delta table, version by version, from its change data feed.
 
     The position of a row is the version that inserted it and its number in that version, ordered by a column
@@ -52,19 +49,9 @@ class DeltaSource(SourceSpec):
             return
         if not self.order_by:
             raise ConfigurationError("source order_by is empty: name the column that orders a version's rows")
-        if bool(self.path) == bool(self.table):
-            raise ConfigurationError(
-                f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
-            )
+        self._check_one_place()
         if self.starting_version < 0:
             raise ConfigurationError(f"source starting_version is {self.starting_version}: give 0 or more")
-
-    @property
-    def row_options(self) -> NdjsonOptions:
-        """Forms of the values that JSON has none for."""
-        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-
-        return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
     @property
     def offset_format(self) -> str:

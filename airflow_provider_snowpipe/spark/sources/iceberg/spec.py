@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.spark.sources.tables.spec import check_options, looks_secret
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.tables.spec import TypedRowsSource, check_options, looks_secret
 from airflow_provider_snowpipe.spark.submit.checked_values import is_template
 from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class IcebergSource(SourceSpec):
+class IcebergSource(TypedRowsSource):
     """The rows that were appended to an Iceberg table, snapshot by snapshot.
 
     The position of a row is the sequence number of the snapshot that appended it, and its number among that
@@ -82,22 +79,12 @@ class IcebergSource(SourceSpec):
     def __post_init__(self) -> None:
         if not self._check_fields():
             return
-        if bool(self.path) == bool(self.table):
-            raise ConfigurationError(
-                f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
-            )
+        self._check_one_place()
         if self.table and "." not in self.table and not is_template(self.table):
             raise ConfigurationError(
                 f"source table is {self.table!r}: give namespace and name, for example 'sales.orders'"
             )
         check_options(self.options)
-
-    @property
-    def row_options(self) -> NdjsonOptions:
-        """Forms of the values that JSON has none for."""
-        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-
-        return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
     @property
     def offset_format(self) -> str:

@@ -24,8 +24,37 @@ if TYPE_CHECKING:
 _SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private.?key", re.IGNORECASE)
 
 
+class TypedRowsSource(SourceSpec):
+    """A source of rows with typed columns, some of whose values JSON has no form for."""
+
+    __slots__ = ()
+
+    table: str | None
+    path: str | None
+    binary: BinaryFormat
+    non_finite: NonFinite
+    explicit_nulls: bool
+
+    @property
+    def row_options(self) -> NdjsonOptions:
+        """Forms of the values that JSON has none for."""
+        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+
+        return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
+
+    def _check_one_place(self) -> None:
+        """Refuse a source with both a path and a table, or with none.
+
+        :raises ConfigurationError: if not exactly one has a value
+        """
+        if bool(self.path) == bool(self.table):
+            raise ConfigurationError(
+                f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
+            )
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class TableSource(SourceSpec):
+class TableSource(TypedRowsSource):
     """The rows of a table, a query or files that Spark reads, ordered by a column.
 
     The column's values are unique and only grow: a row that is added later has a larger one than all rows
@@ -90,13 +119,6 @@ class TableSource(SourceSpec):
                 f"source ranges {list(bounds)} cut an offset column of whole numbers into channels: drop "
                 "them, or drop partition_by and offset_type"
             )
-
-    @property
-    def row_options(self) -> NdjsonOptions:
-        """Forms of the values that JSON has none for."""
-        from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-
-        return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
     @property
     def offset_format(self) -> str:
