@@ -214,6 +214,8 @@ def _base(hook: SnowpipeHook) -> str:
     return f"{pages_base()}/connections/{quote_url_segment(hook.snowflake_conn_id)}"
 
 
+# -- Snowsight -------------------------------------------------------------------------------------------
+
 SNOWSIGHT_KEY = "snowsight"
 _SNOWFLAKE_DOMAIN = ".snowflakecomputing.com"
 
@@ -258,6 +260,8 @@ def snowsight_address(account: str, pipe: PipeName) -> str | None:
         f"{quote_url_segment(pipe.schema)}/{kind}/{quote_url_segment(thing)}"
     )
 
+
+# -- Spark -----------------------------------------------------------------------------------------------
 
 SPARK_UI_KEY = "spark_ui"
 

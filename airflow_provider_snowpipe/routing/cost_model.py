@@ -211,6 +211,8 @@ class CostModel:
         return per_credit * GB / 3600
 
 
+# -- What an author says about a load: a forced path, a warehouse, thresholds, figures -------------------
+
 AUTO = "auto"
 
 

@@ -204,6 +204,8 @@ def _known(kind: type, value: Any, what: str) -> dict[str, Any]:
     return given
 
 
+# -- Probes: from a listing, a folder, a queue's offsets or past loads to the shape of the data ----------
+
 Scan = Callable[[str], Iterable[os.DirEntry[str]]]
 
 _FORMATS = {

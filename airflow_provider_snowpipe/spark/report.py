@@ -424,6 +424,9 @@ def _jvm() -> Any:
     return SparkContext._jvm
 
 
+# -- A load whose rows the service has received: what its task keeps of it, and what is committed of it --
+
+
 @dataclass(frozen=True, slots=True)
 class SubmittedLoad:
     """A load whose rows the service has received; its report counts as committed what was settled.

@@ -54,6 +54,12 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 
+# -- Where streaming ends and COPY begins in a partition, a series of files in the order of their names --
+#
+# Its channel's committed offset token says up to which row it is in the table. COPY takes whole files: only
+# those of which no row is committed, in their order, and only when the token's own file has no row left.
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPosition:
     """How far a partition's rows are in the table.
