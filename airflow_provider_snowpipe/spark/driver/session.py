@@ -180,7 +180,6 @@ def one_connect_task_each(session: Any, work: Callable[[_T], _R], items: list[_T
     :raises ConfigurationError: if the server answers with something else
     :raises pyspark.errors.PySparkException: if a task failed for good
     """
-
     packed = [pickle.dumps(item) for item in items]
     carried = packed if sum(map(len, packed)) <= _BYTES_WITH_FUNCTION else None
 
