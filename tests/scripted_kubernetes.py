@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
+from airflow_provider_snowpipe.hooks.kubernetes import SECRET_LABEL
 from tests.scripted_yarn import Submission
 
 Step = str | dict[str, Any] | Callable[[], Any] | int
@@ -43,6 +44,8 @@ class ScriptedKubernetes:
     made: list[dict[str, Any]] = field(default_factory=list)
     submissions: list[Submission] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
+    stranded: list[str] = field(default_factory=list)
+    """Pods that lost the secret that was made for them before they had started: they wait for ever."""
     requests: list[str] = field(default_factory=list)
     script: deque[Step] = field(default_factory=deque)
     log: str = ""
@@ -97,7 +100,9 @@ class ScriptedKubernetes:
     def look(self, name: str) -> tuple[int, Any]:
         """Answer a question about one pod."""
         pod = self.pods.get(name)
-        if pod is not None and pod["status"]["phase"] in ("Succeeded", "Failed"):
+        if pod is None:
+            return _error(404, f'pods "{name}" not found')
+        if pod["status"]["phase"] in ("Succeeded", "Failed"):
             return 200, pod
         while self.script and callable(self.script[0]):
             step = self.script.popleft()
@@ -147,6 +152,11 @@ class ScriptedKubernetes:
             return 201, body
         if self.secrets.pop(more[0], None) is None:
             return _error(404, "no such secret")
+        self.stranded += [
+            name
+            for name, pod in self.pods.items()
+            if pod["metadata"]["labels"].get(SECRET_LABEL) == more[0] and pod["status"]["phase"] == "Pending"
+        ]
         return 200, {"apiVersion": "v1", "kind": "Status", "status": "Success"}
 
 

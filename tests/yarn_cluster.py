@@ -61,18 +61,19 @@ class YarnCluster:
             "spark.yarn.stagingDir": staging.as_uri(),
         }
 
-    def containers(self, *kinds: str) -> list[psutil.Process]:
+    def containers(self, *kinds: str, application_id: str = "") -> list[psutil.Process]:
         """The JVMs of its containers.
 
         :param kinds: :data:`MASTER`, :data:`EXECUTOR`; none for both
+        :param application_id: whose; empty for every application's
         """
-        # A container's command line names its folder of logs, and so the cluster.
+        # A container's command line names its folder of logs, and so the cluster and the application.
         lines = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
         return [
             one
             for one, line in lines
             if any(kind in line for kind in kinds or (MASTER, EXECUTOR))
-            and any(str(self.folder) in word for word in line)
+            and any(str(self.folder) in word and application_id in word for word in line)
         ]
 
     def stop_manager(self) -> None:

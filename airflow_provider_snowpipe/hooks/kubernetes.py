@@ -73,6 +73,11 @@ class DriverPod:
         return self.state in _ACTIVE
 
     @property
+    def is_waiting(self) -> bool:
+        """True while not all of its containers are made, so that its secrets may not have been read."""
+        return self.state == "Pending"
+
+    @property
     def has_succeeded(self) -> bool:
         """True when Kubernetes calls it a success, which says nothing of what is committed."""
         return self.state == "Succeeded"

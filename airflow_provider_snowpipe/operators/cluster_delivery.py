@@ -242,6 +242,7 @@ class KubernetesDelivery:
         self._settings = settings
         self._tags = (settings.task_tag, submission.tag)
         self._name = submission.tag
+        self._pod_name = f"{submission.tag}-driver"
         self._folder = settings.folder(submission.tag)
         root = storage_path(self._folder, None)
         self._shared: str | None = os.path.abspath(root.path) if is_of_this_machine(root) else None
@@ -343,7 +344,7 @@ class KubernetesDelivery:
         if self._secret and self._settings.driver_secret == NEW_SECRET:
             labels[SECRET_LABEL] = self._name
         own = {f"spark.kubernetes.driver.label.{name}": value for name, value in labels.items()}
-        own |= {_KUBERNETES_WAIT: "false", _POD_NAME: f"{self._name}-driver"}
+        own |= {_KUBERNETES_WAIT: "false", _POD_NAME: self._pod_name}
         if self._secret:
             own[f"spark.kubernetes.driver.secretKeyRef.{SECRET_VARIABLE}"] = self._secret
         hook._conf = {**hook._conf, **own}
@@ -356,17 +357,21 @@ class KubernetesDelivery:
         return None
 
     def remove(self, application: Application | None) -> None:
-        """Remove the secret that was made for the driver, and a pod that has done its work.
+        """Remove the secret that was made for the driver, and a pod that has done its work or not begun it.
 
-        One that failed is left, for its log.
+        Where nobody knows what became of the pod, no task follows it any more. If it still waits, it would
+        wait for its secret for ever, or begin late and shut a newer driver out. If it runs, it has read the
+        secret, and a newer driver shuts it out. One that failed is left, for its log.
 
         :param application: what became of it, None where nobody knows
         :raises SnowpipeError: if something stays
         """
+        pods = self._pods()
+        pod_id = f"{self._settings.namespace}:{self._pod_name}"
+        if application.has_succeeded if application is not None else pods.application(pod_id).is_waiting:
+            pods.kill(pod_id)
         if self._settings.driver_secret == NEW_SECRET:
-            self._pods().delete_secret(self._name)
-        if application is not None and application.has_succeeded:
-            self._pods().kill(application.id)
+            pods.delete_secret(self._name)
 
     def _pods(self) -> KubernetesPods:
         return KubernetesPods(self._settings.namespace)

@@ -265,11 +265,15 @@ class SparkDriverOperator(SparkSubmitOperator):
             return ClientRun.new(memory, self.log.info, show, remote)
         return ClusterRun.new(self._cluster_settings(context), memory, self.log, show)
 
-    def _wait(self, run: DriverRun) -> None:
-        """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on."""
+    def _wait(self, run: DriverRun, *, is_earlier: bool) -> None:
+        """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on.
+
+        :param run: the driver's
+        :param is_earlier: whether an earlier try started it
+        """
         if isinstance(run, ClusterRun) and self._follows_in_triggerer:
-            kept = asdict(run.submission)
-            self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs={"place": kept})
+            kept = {"place": asdict(run.submission), "is_earlier": is_earlier}
+            self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs=kept)
         run.follow()
 
     @property
@@ -278,14 +282,21 @@ class SparkDriverOperator(SparkSubmitOperator):
         return False
 
     def _resumed(
-        self, context: Context, memory: DriverMemory, event: Mapping[str, Any], place: Mapping[str, Any]
+        self,
+        context: Context,
+        memory: DriverMemory,
+        event: Mapping[str, Any],
+        place: Mapping[str, Any],
+        *,
+        is_earlier: bool,
     ) -> Any:
-        """Go on with a driver that the triggerer has followed to its end; what it has left.
+        """Go on with a driver that the triggerer has followed to its end; what it, or another, has left.
 
         :param context: the task's context
         :param memory: what earlier tries have left
         :param event: the trigger's
         :param place: the submission
+        :param is_earlier: whether an earlier try made it; then this one resumes where it has failed
         :raises RetriesExhaustedError: if the triggerer lost sight of it; the next try goes on
         """
         if event["status"] != ENDED:
@@ -299,7 +310,10 @@ class SparkDriverOperator(SparkSubmitOperator):
         settings = self._cluster_settings(context)
         self._run = run = ClusterRun(settings, kept, memory, self.log, self._show_page(context))
         run.follow()
-        return self._outcome(run, memory)
+        if not is_earlier:
+            return self._outcome(run, memory)
+        found = self._left_by_earlier(run)
+        return self._start(context, memory) if found is None else found
 
     def _stop_on_cluster(self, context: Context, memory: DriverMemory, error: AirflowException) -> None:
         """Stop an application that still runs when the time of its deferred task is over.
@@ -460,7 +474,15 @@ class SparkDriverOperator(SparkSubmitOperator):
         self._run = run = self._found_run(context, memory)
         if run is None:
             return None
-        self._wait(run)
+        self._wait(run, is_earlier=True)
+        return self._left_by_earlier(run)
+
+    def _left_by_earlier(self, run: DriverRun) -> Any:
+        """What the driver of an earlier try has left if it has ended well, None if a new one is to resume.
+
+        :param run: the driver's, which has ended
+        :raises AirflowFailException: if it has failed where a new one cannot help
+        """
         found = self._taken(run)
         if found is not None:
             return found
@@ -490,7 +512,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             memory.forget_driver()  # nothing was submitted
             raise
         self._submit(context, run)
-        self._wait(run)
+        self._wait(run, is_earlier=False)
         return self._outcome(run, memory)
 
     def _submit(self, context: Context, run: DriverRun) -> None:

@@ -280,19 +280,25 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             return self._after_driver(context, sent, memory)
 
     def driver_ended(
-        self, context: Context, event: Mapping[str, Any], place: Mapping[str, Any]
+        self,
+        context: Context,
+        event: Mapping[str, Any],
+        place: Mapping[str, Any],
+        is_earlier: bool = False,
     ) -> dict[str, Any]:
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
         :param context: the task's context
         :param event: the payload of the application trigger
         :param place: the submission
+        :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not say so
         :return: as :meth:`execute`
         """
         memory = DriverMemory(context, durable=self.durable)
         self._name_application(context)
         with self._ending(memory):
-            return self._after_driver(context, self._resumed(context, memory, event, place), memory)
+            sent = self._resumed(context, memory, event, place, is_earlier=is_earlier)
+            return self._after_driver(context, sent, memory)
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], sent: Mapping[str, str]

@@ -1,5 +1,6 @@
 """Loads and a task after each, for tests that kill what runs them: one waits for the commit in the driver,
-one in the triggerer, one runs its executors on a cluster, and one without Spark leaves it to a sensor."""
+one in the triggerer, one runs its executors on a cluster, one its driver, too, and one without Spark leaves
+it to a sensor."""
 
 from __future__ import annotations
 
@@ -31,6 +32,17 @@ LOADS: dict[str, dict[str, Any]] = {
         "executor_memory": "512m",
         "env_vars": {"PYSPARK_PYTHON": "{{ params.executor_python }}"},
     },
+    "yarn_load": {
+        "spark_conn_id": "spark_on_yarn",
+        "executor_memory": "512m",
+        "num_executors": 1,
+        "env_vars": "{{ params.env_vars }}",
+        "conf": "{{ params.spark_conf }}",
+        "work_path": "{{ params.work_path }}",
+        "deferrable": True,
+        "poll_interval": 1.0,
+        "status_poll_interval": 1,
+    },
 }
 
 
@@ -53,6 +65,9 @@ for dag_id, options in LOADS.items():
             "data_dir": Param("/nowhere", type="string"),
             "batch_limits": Param({}, type="object"),
             "executor_python": Param("python3", type="string"),
+            "env_vars": Param({}, type="object"),
+            "spark_conf": Param({}, type="object"),
+            "work_path": Param("/nowhere", type="string"),
         },
     ):
         stream = SnowpipeStreamOperator(
@@ -62,8 +77,7 @@ for dag_id, options in LOADS.items():
             table="{{ params.table }}",
             batch_limits="{{ params.batch_limits }}",
             driver_memory="512m",
-            conf={"spark.ui.enabled": "true"},
-            **options,
+            **{"conf": {"spark.ui.enabled": "true"}, **options},
         )
         stream >> downstream()
 

@@ -1,8 +1,9 @@
-"""A load of one file through a driver on a cluster, which a script stands in for."""
+"""A load of one file through a driver on a cluster, which a script stands in for: YARN, or another kind."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.submit.plan import WriteReport
+from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import FakeSnowpipe, KilledError
-from tests.scripted_yarn import write_submit
+from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
 from tests.stream_worker import FileState, TaskInstance
 
 CHANNEL, TARGET = "p_src_a", "1.ndjson:2"
 REPORT = RunReport("app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 2, 50, 0, True),), 1.5)
 PASSING = replace(REPORT, error="service away", error_type="RetriesExhaustedError")
 LASTING = replace(REPORT, error="3 row(s) skipped", error_type="RowsRejectedError")
+SUCCEEDED = ("FINISHED", "SUCCEEDED")
+"""How YARN calls the end of an application that went well."""
+keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 
 
 class ClusterLab:
@@ -109,3 +114,34 @@ class ClusterLab:
             dying.setattr(ClusterRun, "remove", lambda _: None)
             with pytest.raises(KilledError):
                 self.execute()
+
+
+class YarnLab(ClusterLab):
+    """The same on YARN, whose fixture is ``lab``."""
+
+    host = "yarn"
+
+    @property
+    def yarn(self) -> ScriptedYarn:
+        found: ScriptedYarn = self.cluster
+        return found
+
+
+@pytest.fixture
+def yarn() -> Iterator[ScriptedYarn]:
+    with scripted_yarn() as yarn:
+        yield yarn
+
+
+@pytest.fixture
+def lab(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Any,
+    snowpipe: FakeSnowpipe,
+    yarn: ScriptedYarn,
+    set_connection: Any,
+) -> YarnLab:
+    lab = YarnLab(tmp_path, make, snowpipe, yarn, set_connection, monkeypatch)
+    lab.connect(yarn_resourcemanager_webapp_address=yarn.url)
+    return lab

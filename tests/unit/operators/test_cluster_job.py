@@ -10,12 +10,11 @@ import json
 import runpy
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from requests.auth import HTTPBasicAuth
 
 from airflow_provider_snowpipe.links.snowpipe import SPARK_UI_KEY
@@ -28,39 +27,22 @@ from airflow_provider_snowpipe.spark.credentials import read_credentials_variabl
 from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
-from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PAT
-from tests.scripted_yarn import ScriptedYarn, scripted_yarn
 from tests.stream_worker import TaskInstance
-from tests.unit.operators.cluster_lab import CHANNEL, LASTING, PASSING, REPORT, TARGET, ClusterLab
+from tests.unit.operators.cluster_lab import (
+    CHANNEL,
+    LASTING,
+    PASSING,
+    REPORT,
+    SUCCEEDED,
+    TARGET,
+    keeps_state,
+    lab,
+    yarn,
+)
 
-keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
-SUCCEEDED = ("FINISHED", "SUCCEEDED")
-
-
-class YarnLab(ClusterLab):
-    """The same on YARN."""
-
-    host = "yarn"
-
-    @property
-    def yarn(self) -> ScriptedYarn:
-        found: ScriptedYarn = self.cluster
-        return found
-
-
-@pytest.fixture
-def yarn():
-    with scripted_yarn() as yarn:
-        yield yarn
-
-
-@pytest.fixture
-def lab(tmp_path, monkeypatch, make, snowpipe, yarn, set_connection):
-    lab = YarnLab(tmp_path, make, snowpipe, yarn, set_connection, monkeypatch)
-    lab.connect(yarn_resourcemanager_webapp_address=yarn.url)
-    return lab
+__all__ = ["lab", "yarn"]
 
 
 def test_a_load_is_submitted_followed_and_reported(lab, capsys):
@@ -556,91 +538,6 @@ class TestKill:
             operator.execute(lab.context())
         assert lab.yarn.submissions == []
         assert lab.leftovers() == []
-
-
-class TestDeferral:
-    def deferred(self, lab: YarnLab, **options: Any) -> TaskDeferred:
-        with pytest.raises(TaskDeferred) as deferred:
-            lab.execute(deferrable=True, **options)
-        return deferred.value
-
-    def resumed(self, lab: YarnLab, deferral: TaskDeferred, status: str = "ended") -> dict[str, Any]:
-        kwargs = {"event": {"status": status, "message": "away"}, **(deferral.kwargs or {})}
-        value: dict[str, Any] = lab.operator(deferrable=True).resume_execution(
-            deferral.method_name, json.loads(json.dumps(kwargs)), lab.context()
-        )
-        return value
-
-    def test_gives_the_worker_back_while_rows_move(self, lab):
-        deferral = self.deferred(lab)
-
-        assert lab.yarn.looks == 0
-        trigger = deferral.trigger
-        assert isinstance(trigger, SnowpipeApplicationTrigger)
-        assert [trigger.application_id] == list(lab.yarn.applications)
-        assert len(lab.folders()) == 1
-        assert lab.yarn.submissions[0].plan["wait_for_commit"] is False
-        assert list(lab.temporary.iterdir()) == []
-
-        lab.yarn.play(lab.leave, SUCCEEDED)
-        assert self.resumed(lab, deferral)["rows"] == 2
-        assert lab.kept() == {}
-        assert lab.leftovers() == []
-
-    def test_goes_on_without_a_state_of_airflow(self, lab):
-        lab.state = None
-        deferral = self.deferred(lab)
-        lab.yarn.play(lab.leave, SUCCEEDED)
-
-        assert self.resumed(lab, deferral)["rows"] == 2
-        assert lab.leftovers() == []
-
-    def test_waits_for_the_commit_in_the_triggerer_too(self, lab):
-        deferral = self.deferred(lab)
-        behind = replace(REPORT, channels=(replace(REPORT.channels[0], committed=False),))
-        lab.yarn.play(lambda: lab.leave(behind, committed=None), SUCCEEDED)
-
-        with pytest.raises(TaskDeferred) as again:
-            self.resumed(lab, deferral)
-
-        assert again.value.method_name == "execute_complete"
-        assert lab.leftovers() == []
-        lab.channel.committed = TARGET
-        assert again.value.kwargs is not None
-        value = lab.operator(deferrable=True).execute_complete(
-            lab.context(), event={"status": "success", "tokens": {}}, **again.value.kwargs
-        )
-        assert value["channels"][CHANNEL]["to"] == TARGET
-        assert lab.kept() == {}
-
-    def test_a_driver_that_failed_says_why(self, lab):
-        deferral = self.deferred(lab)
-        lab.yarn.play(lambda: lab.leave(LASTING), ("FINISHED", "FAILED"))
-
-        with pytest.raises(AirflowFailException, match="RowsRejectedError"):
-            self.resumed(lab, deferral)
-        assert lab.leftovers() == []
-
-    def test_a_deferral_that_takes_too_long_stops_the_application(self, lab):
-        self.deferred(lab)
-        words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
-
-        with pytest.raises(AirflowException, match="execution_timeout"):
-            lab.operator(deferrable=True).resume_execution("__fail__", {"error": words}, lab.context())
-
-        assert lab.yarn.killed == list(lab.yarn.applications)
-        assert lab.kept() == {}
-        assert lab.leftovers() == []
-
-    def test_a_triggerer_that_lost_sight_of_it_leaves_it_to_the_next_try(self, lab):
-        deferral = self.deferred(lab)
-        with pytest.raises(RetriesExhaustedError, match="away"):
-            self.resumed(lab, deferral, "lost")
-        assert lab.yarn.killed == []
-
-        again = self.deferred(lab)
-        assert again.trigger.serialize() == deferral.trigger.serialize()
-        assert len(lab.yarn.submissions) == 1
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow has fsspec's memory:// since 3.2")

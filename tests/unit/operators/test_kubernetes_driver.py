@@ -37,12 +37,19 @@ from tests.scripted_kubernetes import (
     scripted_kubernetes,
     use_kubernetes,
 )
-from tests.unit.operators.cluster_lab import CHANNEL, LASTING, PASSING, REPORT, TARGET, ClusterLab
+from tests.unit.operators.cluster_lab import (
+    CHANNEL,
+    LASTING,
+    PASSING,
+    REPORT,
+    TARGET,
+    ClusterLab,
+    keeps_state,
+)
 
 if find_spec("kubernetes") is None:
     pytest.skip("the client of Kubernetes is not installed", allow_module_level=True)
 
-keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 CONF = {
     "spark.kubernetes.container.image": "registry/spark:4.2.0",
     "spark.kubernetes.authenticate.driver.serviceAccountName": "snowpipe-driver",
@@ -90,6 +97,7 @@ def lab(tmp_path, monkeypatch, make, snowpipe, set_connection):
         lab.options |= {"conf": CONF, "driver_secret": "snowflake:credentials"}
         use_kubernetes(cluster, tmp_path, monkeypatch)
         yield lab
+        assert cluster.stranded == []
 
 
 def test_a_load_is_submitted_followed_and_reported(lab, capsys):
@@ -410,6 +418,43 @@ class TestAnotherTry:
 
         assert lab.execute()["rows"] == 2
         assert len(lab.kubernetes.submissions) == 2
+
+    @keeps_state
+    @pytest.mark.parametrize("secret", ["create", "snowflake:credentials"])
+    def test_where_each_try_submits_an_earlier_pod_that_waits_goes_with_its_secret(
+        self, lab, monkeypatch, secret
+    ):
+        """One that started later would shut the new driver out of its channels."""
+        lab.options |= {"driver_secret": secret, "durable": False}
+        lab.dies(monkeypatch, "follow")
+        (waiting,) = lab.kubernetes.pods
+        killed: list[str] = []
+
+        def run() -> None:
+            killed.extend(lab.kubernetes.killed)
+            lab.leave()
+
+        # The sweep looks twice at the first pod: whether it waits, and for the name of its secret.
+        lab.kubernetes.play("Pending", "Pending", run, "Succeeded")
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.kubernetes.submissions) == 2
+        assert killed == [waiting]
+        assert lab.kubernetes.pods == {}
+        assert lab.kubernetes.secrets == {}
+        assert lab.folders() == []
+
+    @keeps_state
+    def test_where_each_try_submits_an_earlier_pod_that_runs_is_left_to_be_shut_out(self, lab, monkeypatch):
+        lab.options |= {"driver_secret": "create", "durable": False}
+        lab.dies(monkeypatch, "follow")
+        (running,) = lab.kubernetes.pods
+        lab.kubernetes.play("Running", lab.leave, "Succeeded")
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.kubernetes.submissions) == 2
+        assert list(lab.kubernetes.pods) == [running]
+        assert lab.kubernetes.secrets == {}
 
     def test_a_submission_that_failed_is_told(self, lab):
         lab.kubernetes.takes, lab.kubernetes.submit_code = False, 1
