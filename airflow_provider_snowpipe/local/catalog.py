@@ -29,11 +29,11 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.loading.history import PipeFailure
 from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
+from airflow_provider_snowpipe.local.tables import UrlName, find_name, literal, quote
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.loading.staging import CopyPlan

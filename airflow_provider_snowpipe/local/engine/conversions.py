@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """What a value means, in DuckDB's words: macros, conversions of one JSON value, typed rows from NDJSON."""
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.tables import ZONED, Column, Table
+from airflow_provider_snowpipe.local.tables import ZONED, Column, Table, literal, quote
 
 # -- What values mean, as macros of the engine: one definition for SQL, COPY and streamed rows -----------
 #

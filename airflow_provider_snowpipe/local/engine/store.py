@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """Hidden schema of one database file: tables, columns, pipes, channels, rejected rows, and further objects.
 
 It lives in the same DuckDB file as the rows because one DuckDB transaction can write to one file only; that

@@ -29,8 +29,8 @@ from airflow_provider_snowpipe.local.fronts import sessions
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
 from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET, Fragment, Stage, read_fragment
-from airflow_provider_snowpipe.local.identifiers import UrlName
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.tables import UrlName
 
 # -- Privileges of streaming calls, refused in the shape of what does not exist --------------------------
 

@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """Loads of files in the hidden schema of one database: pipes, their queues, and what was loaded when.
 
 The load history is one table of events, written in the transaction of the rows. COPY INTO remembers a file
@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.names import Names, PipeKey, Rename
 from airflow_provider_snowpipe.local.engine.store import Definitions
-from airflow_provider_snowpipe.local.identifiers import literal
-from airflow_provider_snowpipe.local.tables import Table
+from airflow_provider_snowpipe.local.tables import Table, literal
 
 # -- Pipes that load files: their definitions and their queues, in the hidden schema of one database -----
 

@@ -17,12 +17,11 @@ from airflow_provider_snowpipe.local.errors import (
     invalid_identifier,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import quote
-from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
+from airflow_provider_snowpipe.local.sql import ddl, show, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table, quote
 
 _Place = tuple[Session, Database, Table]
 
@@ -106,9 +105,9 @@ def _add(place: _Place, reader: Reader) -> Iterator[None]:
             if is_tolerant:
                 continue
             raise compilation_error(f"column '{definition.name}' already exists", "001430", "42601")
-        if iceberg.definition_of(database, table.schema, table.name) is not None:
-            iceberg.read_types(tree)
-            (column,) = iceberg.check((ddl.read_column(session, database, definition, statements),))
+        if show.iceberg_options(database, table.schema, table.name) is not None:
+            ddl.read_iceberg_types(tree)
+            (column,) = ddl.iceberg_columns((ddl.read_column(session, database, definition, statements),))
         else:
             column = ddl.read_column(session, database, definition, statements)
         columns.append(column)

@@ -16,7 +16,6 @@ from airflow_provider_snowpipe.local.errors import (
     invalid_identifier,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import quote_path
 from airflow_provider_snowpipe.local.loading import history, loader
 from airflow_provider_snowpipe.local.loading.loader import FileOutcome, commit_load
 from airflow_provider_snowpipe.local.loading.selection import (
@@ -58,7 +57,7 @@ from airflow_provider_snowpipe.local.stages.location import (
     resolve_location,
     with_settings,
 )
-from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table, quote_path
 
 # -- Options of COPY INTO table: names, types and the combinations that Snowflake refuses ----------------
 

@@ -20,11 +20,10 @@ from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     alter_table,
-    copy_history,
     copy_into,
     ddl,
     grants,
-    iceberg,
+    history,
     information_schema,
     pipes,
     query,
@@ -34,10 +33,9 @@ from airflow_provider_snowpipe.local.sql import (
     users,
     views,
 )
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
+from airflow_provider_snowpipe.local.sql.checks import disk_full, translate_error
 from airflow_provider_snowpipe.local.sql.reader import Reader, inline, strip_comments
-from airflow_provider_snowpipe.local.sql.results import USE, Result, already_dropped, done, listing
+from airflow_provider_snowpipe.local.sql.results import USE, Bindings, Result, already_dropped, done, listing
 from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.show import Shown
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
@@ -215,11 +213,11 @@ STATEMENTS: dict[str, Handler] = {
     "DESCRIBE TABLE": show.describe_relation,
     "SHOW [TERSE] TABLES": _listing(show.show_tables),
     f"{_NEW} ICEBERG TABLE": ddl.create_table,
-    "ALTER ICEBERG TABLE": iceberg.only(alter_table.alter_table),
-    "DROP ICEBERG TABLE": iceberg.only(ddl.drop_table),
-    "TRUNCATE ICEBERG TABLE": iceberg.only(ddl.truncate_table),
-    "DESCRIBE ICEBERG TABLE": iceberg.only(show.describe_relation),
-    "SHOW [TERSE] ICEBERG TABLES": _listing(iceberg.show_iceberg_tables),
+    "ALTER ICEBERG TABLE": ddl.iceberg_only(alter_table.alter_table),
+    "DROP ICEBERG TABLE": ddl.iceberg_only(ddl.drop_table),
+    "TRUNCATE ICEBERG TABLE": ddl.iceberg_only(ddl.truncate_table),
+    "DESCRIBE ICEBERG TABLE": ddl.iceberg_only(show.describe_relation),
+    "SHOW [TERSE] ICEBERG TABLES": _listing(show.show_iceberg_tables),
     "UNDROP": show.undrop,
     f"{_NEW} [SECURE] VIEW": views.create_view,
     "DROP VIEW": views.drop(VIEW),
@@ -262,8 +260,8 @@ STATEMENTS: dict[str, Handler] = {
     "SHOW [TERSE] ROLES": _listing(users.show_roles),
     "GRANT ROLE": users.grant_role,
     "REVOKE ROLE": users.grant_role,
-    "GRANT DATABASE ROLE": copy_history.grant_viewer,
-    "REVOKE DATABASE ROLE": copy_history.grant_viewer,
+    "GRANT DATABASE ROLE": history.grant_viewer,
+    "REVOKE DATABASE ROLE": history.grant_viewer,
     "GRANT": grants.grant,
     "REVOKE": grants.grant,
     "SHOW GRANTS": _limited(grants.show_grants),

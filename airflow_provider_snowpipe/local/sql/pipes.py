@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.history import DAY_MS, FilePipe
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe, relative, unloaded
 from airflow_provider_snowpipe.local.loading.staging import SKIP_FILE, OnError
@@ -31,7 +30,7 @@ from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultCol
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.definition import Setting, invalid_parameter, invalid_value
-from airflow_provider_snowpipe.local.tables import Table
+from airflow_provider_snowpipe.local.tables import Table, read_path
 
 # -- CREATE, ALTER and DROP of streaming pipes -----------------------------------------------------------
 

@@ -18,10 +18,9 @@ from airflow_provider_snowpipe.local.engine.conversions import MACROS, cut
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.limits import DEFAULTS
-from airflow_provider_snowpipe.local.sql import engine_errors, functions, numbers, results, translate
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql import checks, functions, numbers, results, translate
 from airflow_provider_snowpipe.local.sql.relations import lent_result
-from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
+from airflow_provider_snowpipe.local.sql.results import Bindings, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, NUMBER, Column, ColumnType, Table
 
@@ -274,7 +273,7 @@ def _constant(text: str, cursor: duckdb.DuckDBPyConnection) -> Result:
     known = _CONSTANTS.get(text)
     if known is None:
         tree = translate.parse(text)
-        engine_errors.check(tree)
+        checks.check(tree)
         translate.name_projections(tree)
         known = _fetched(cursor.execute(translate.to_duckdb(tree)))
         if len(_CONSTANTS) < _MOST_CONSTANTS:

@@ -20,7 +20,7 @@ from sqlglot.errors import TokenError
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.query_history import without_secrets
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.results import Bindings
 from airflow_provider_snowpipe.local.stages.definition import Setting, Word, invalid_value, unescape
 
 # -- Tokens: sqlglot's for Snowflake, but every word is a word, and no word ends the tokens -----------------

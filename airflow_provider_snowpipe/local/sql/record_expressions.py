@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.local.errors import (
     invalid_identifier,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.loading import selection
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, FileShape
 from airflow_provider_snowpipe.local.loading.selection import (
@@ -31,10 +30,10 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.sql import engine_errors, timestamps, translate
+from airflow_provider_snowpipe.local.sql import checks, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
-from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table, literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def read_expressions(text: str) -> list[exp.Expr]:
         raise compilation_error(
             "COPY statement only supports simple SELECT from stage statements for import.", "002079", "0A000"
         )
-    engine_errors.check(tree)
+    checks.check(tree)
     tree = tree.transform(_without_alias)
     found = list(tree.expressions)
     for projection in found:
@@ -150,7 +149,7 @@ class _Compiler:
             return self._path(column, tree)
         if isinstance(tree, exp.Cast) and _is_path(tree.this):
             return self._cast(column, tree)
-        engine_errors.check(tree)
+        checks.check(tree)
         holder: exp.Expr = exp.Select(expressions=[tree.copy()])
         holder = holder.transform(timestamps.at_start).transform(self._inner_cast).transform(self._leaf)
         prepared = translate.prepare(self.session, holder.expressions[0], is_checked=True)
@@ -344,7 +343,7 @@ def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
         return first if str(written.type) == str(column.type) else _between(written, column, first)
     if _is_streamed_path(tree):
         return _converted(column, tree)
-    engine_errors.check(tree)
+    checks.check(tree)
     holder: exp.Expr = exp.Select(expressions=[tree.copy()])
     holder = holder.transform(timestamps.at_start).transform(_streamed_text).transform(_row)
     sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0], is_checked=True))

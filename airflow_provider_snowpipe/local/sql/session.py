@@ -28,10 +28,9 @@ from airflow_provider_snowpipe.local.errors import (
     missing_account_object,
     object_missing,
 )
-from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql.results import Result
-from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
-from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
+from airflow_provider_snowpipe.local.stages.storage import TemporaryObjects
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Table, literal
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.loading.staging import CopyPlan

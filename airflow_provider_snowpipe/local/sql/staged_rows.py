@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - expressions are our own, values go through identifiers.literal.
+# ruff: noqa: S608 - expressions are our own, values go through tables.literal.
 """Rows of staged files: ``SELECT $1, METADATA$FILENAME FROM @stage (FILE_FORMAT => .., PATTERN => ..)``.
 
 As the page "Querying Data in Staged Files" describes it. The rows are read into memory before the statement
@@ -23,7 +23,6 @@ from airflow_provider_snowpipe.local.errors import (
     invalid_identifier,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import literal, quote, quote_path
 from airflow_provider_snowpipe.local.loading import selection, staging
 from airflow_provider_snowpipe.local.loading.chunks import CSV, JSON, Chunk
 from airflow_provider_snowpipe.local.loading.selection import (
@@ -45,7 +44,17 @@ from airflow_provider_snowpipe.local.stages.location import (
     resolve_file_format,
     resolve_location,
 )
-from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, Column, ColumnType
+from airflow_provider_snowpipe.local.tables import (
+    BOOLEAN,
+    NUMBER,
+    TEXT,
+    TIMESTAMP_LTZ,
+    Column,
+    ColumnType,
+    literal,
+    quote,
+    quote_path,
+)
 
 # -- TABLE(INFER_SCHEMA(LOCATION => .., FILE_FORMAT => ..)): the columns of staged Parquet and ORC files --
 

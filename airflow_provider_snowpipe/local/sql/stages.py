@@ -43,7 +43,7 @@ from airflow_provider_snowpipe.local.stages.location import (
     require_write,
     resolve_location,
 )
-from airflow_provider_snowpipe.local.stages.registry import Staged
+from airflow_provider_snowpipe.local.stages.storage import Staged
 from airflow_provider_snowpipe.local.tables import NUMBER
 
 # -- Options of CREATE STAGE and ALTER STAGE SET ---------------------------------------------------------

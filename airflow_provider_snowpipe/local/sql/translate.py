@@ -22,13 +22,10 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.sql import (
-    calls,
-    copy_history,
-    engine_errors,
+    checks,
     functions,
-    get_ddl,
+    history,
     information_schema,
     numbers,
     show,
@@ -38,7 +35,7 @@ from airflow_provider_snowpipe.local.sql import (
 )
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.tables import Column, Table, quote
 
 # -- Names of result columns: an expression without alias is named by its text ---------------------------
 
@@ -76,9 +73,9 @@ def _projections(tokens: Sequence[Token], text: str) -> list[str]:
     """Return the texts between the first SELECT outside of parentheses and its FROM."""
     depth, start, parts = 0, -1, []
     for token in tokens:
-        if token.token_type in calls.OPENING:
+        if token.token_type in checks.OPENING:
             depth += 1
-        elif token.token_type in calls.CLOSING:
+        elif token.token_type in checks.CLOSING:
             depth -= 1
         if depth:
             continue
@@ -504,7 +501,7 @@ def parse(text: str) -> exp.Expr:
         # A comment behind the last semicolon is no statement.
         trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
     except (IndexError, sqlglot.errors.ParseError) as error:
-        calls.check(found, text, None)
+        checks.check_calls(found, text, None)
         if isinstance(error, sqlglot.errors.ParseError):
             raise
         # sqlglot counts on the number of arguments that some functions must have.
@@ -515,7 +512,7 @@ def parse(text: str) -> exp.Expr:
             "0A000",
             f"Actual statement count {len(trees)} did not match the desired statement count 1.",
         )
-    calls.check(found, text, trees[0])
+    checks.check_calls(found, text, trees[0])
     note_written(trees[0], found, text)
     return trees[0]
 
@@ -544,13 +541,13 @@ def to_duckdb(tree: exp.Expr) -> str:
 def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> exp.Expr:
     """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names.
 
-    :param is_checked: what the user wrote went through :func:`engine_errors.check`; some of it is translated.
+    :param is_checked: what the user wrote went through :func:`checks.check`; some of it is translated.
     :raises SqlError: for functions and tables that a statement cannot reach.
     """
     if isinstance(tree, exp.Select) and tree.args.get("into"):
         raise unsupported("SELECT .. INTO")
     if not is_checked:
-        engine_errors.check(tree)
+        checks.check(tree)
     name_projections(tree)
     quoted = normalize_identifiers(tree)
     staged_rows.replace_staged_files(session, tree)
@@ -612,8 +609,8 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
     """
     changed = target_of(tree)
     for table in list(tree.find_all(exp.Table)):
-        if copy_history.is_error_table(table):
-            table.replace(copy_history.subquery(session, table))
+        if history.is_error_table(table):
+            table.replace(history.subquery(session, table))
             continue
         if table.meta.get("engine"):
             continue
@@ -623,11 +620,11 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
         if not table.args.get("db") and session.is_lent(table.name):
             continue
-        if engine_errors.is_common(table):
+        if checks.is_common(table):
             continue
         privileges = written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, tree, table, privileges)
-    copy_history.replace_histories(session, tree)
+    history.replace_histories(session, tree)
 
 
 def _dotted(name: exp.Dot, *before: str) -> str:
@@ -669,7 +666,7 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
         raise object_missing("Object", ".".join(path))
     if path[-2:] == (information_schema.SCHEMA, "LOAD_HISTORY"):
         owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
-        table.replace(copy_history.load_history(session, owner, table.alias_or_name))
+        table.replace(history.load_history(session, owner, table.alias_or_name))
         return
     rows = _service_view(session, path, privileges)
     if rows is not None:
@@ -723,7 +720,7 @@ def _service_view(session: Session, path: tuple[str, ...], privileges: tuple[str
         return information_schema.relation(session, owner, path[-1])
     if len(path) != 3 or path[0] != SHARED_DATABASE:
         return None
-    rows = copy_history.relation(session, *path[1:])
+    rows = history.relation(session, *path[1:])
     if privileges != ("SELECT",):
         raise insufficient(Securable("VIEW", path))
     return rows
@@ -810,7 +807,7 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         "LAST_QUERY_ID": last_query_id(session, functions.arguments(node)),
     }
     if name == "GET_DDL":
-        return exp.Literal.string(get_ddl.get_ddl(session, node.expressions))
+        return exp.Literal.string(information_schema.get_ddl(session, node.expressions))
     if name == "IS_ROLE_IN_SESSION" and node.expressions:
         return exp.Boolean(this=node.expressions[0].name in session.roles)
     if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:

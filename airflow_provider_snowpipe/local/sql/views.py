@@ -20,14 +20,13 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql import translate
 from airflow_provider_snowpipe.local.sql.grants import locate, names
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.tables import Column, ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, literal
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of sequences, and ``seq.NEXTVAL`` ----------------------------
 

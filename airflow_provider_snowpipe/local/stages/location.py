@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import (
@@ -29,8 +28,13 @@ from airflow_provider_snowpipe.local.stages.definition import (
     read_literal,
 )
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
-from airflow_provider_snowpipe.local.stages.registry import Staged
-from airflow_provider_snowpipe.local.stages.storage import loopback_endpoint, table_identity, user_identity
+from airflow_provider_snowpipe.local.stages.storage import (
+    Staged,
+    loopback_endpoint,
+    table_identity,
+    user_identity,
+)
+from airflow_provider_snowpipe.local.tables import read_path
 
 # -- Named stages and file formats, found by name: temporary ones of the session first -------------------
 
