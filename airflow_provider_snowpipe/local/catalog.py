@@ -87,6 +87,7 @@ class Catalog:
         self.pipe_failures: dict[tuple[str, str, str], PipeFailure] = {}
         self._lock = threading.Lock()
         self._instance = duckdb.connect(":memory:")
+        conversions.define(self._instance)
         readable = (folder, *self.storage.readable_folders)
         for setting in (
             f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'",
@@ -102,7 +103,6 @@ class Catalog:
             "SET python_enable_replacements = false",
         ):
             self._instance.execute(setting)
-        conversions.define(self._instance)
         _respect_affinity(self._instance)
         # Of sessions that are open, by their ids: a rename changes what is current in them.
         self.sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
