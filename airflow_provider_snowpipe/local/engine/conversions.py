@@ -228,11 +228,9 @@ def define(connection: duckdb.DuckDBPyConnection) -> None:
 
 # The type that the plain cast gives, and the macro that reads every text (module engine.values).
 _TIMES = {
-    "DATE": ("DATE", "_read_date"),
-    "TIME": ("TIME", "_read_time"),
-    "TIMESTAMP_NTZ": ("TIMESTAMP", "_read_ntz"),
-    "TIMESTAMP_LTZ": ("TIMESTAMP WITH TIME ZONE", "_read_ltz"),
-}
+    "DATE": ("DATE", "_read_date"), "TIME": ("TIME", "_read_time"),
+    "TIMESTAMP_NTZ": ("TIMESTAMP", "_read_ntz"), "TIMESTAMP_LTZ": ("TIMESTAMP WITH TIME ZONE", "_read_ltz"),
+}  # fmt: skip
 
 
 def convert_with(column: Column, raw: str, cast: str) -> str:

@@ -76,11 +76,6 @@ class FilePipe:
         """Where its events come from, as SHOW PIPES tells it; None without AUTO_INGEST."""
         return (self.sns_topic or "local") if self.auto_ingest else None
 
-    @property
-    def copy_body(self) -> str:
-        """The statement after COPY INTO."""
-        return self.text.split(None, 2)[2]
-
     def moved(self, change: Rename) -> FilePipe:
         """Return the pipe as it is after a rename of its database or schema."""
         _, schema = change.moved((change.old[0], self.key.schema))
@@ -234,11 +229,8 @@ COPY_MEMORY_MS = 64 * DAY_MS
 PIPE_MEMORY_MS = 14 * DAY_MS
 
 LOADED, PARTIALLY_LOADED, LOAD_FAILED, LOAD_SKIPPED = (
-    "LOADED",
-    "PARTIALLY_LOADED",
-    "LOAD_FAILED",
-    "LOAD_SKIPPED",
-)
+    "LOADED", "PARTIALLY_LOADED", "LOAD_FAILED", "LOAD_SKIPPED",
+)  # fmt: skip
 
 _LOADS_DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.load_ids;

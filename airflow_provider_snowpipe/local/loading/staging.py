@@ -165,13 +165,9 @@ def _chunk(batch: pa.RecordBatch, row: int) -> Chunk:
 
 BLOCK_BYTES = 8 << 20
 _SUFFIXES = {
-    ".gz": "GZIP",
-    ".bz2": "BZ2",
-    ".br": "BROTLI",
-    ".zst": "ZSTD",
-    ".deflate": "DEFLATE",
+    ".gz": "GZIP", ".bz2": "BZ2", ".br": "BROTLI", ".zst": "ZSTD", ".deflate": "DEFLATE",
     ".raw_deflate": "RAW_DEFLATE",
-}
+}  # fmt: skip
 _MAGIC = ((b"\x1f\x8b", "GZIP"), (b"\x28\xb5\x2f\xfd", "ZSTD"), (b"BZh", "BZ2"))
 _INFLATE_BITS = {"DEFLATE": zlib.MAX_WBITS, "RAW_DEFLATE": -zlib.MAX_WBITS}
 

@@ -279,14 +279,11 @@ _DECLARED = (
 )  # fmt: skip
 
 
-def _beginning(number: str) -> str:
-    """Numbers below 003000 are the compiler's, but for the internal error."""
-    return _COMPILATION if number < "003000" and number != "000603" else ""
-
-
 _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
-    (re.compile(pattern, re.DOTALL), number[:6], number[7:], _beginning(number[:6]) + words)
+    (re.compile(pattern, re.DOTALL), number[:6], number[7:], (_COMPILATION if is_compiled else "") + words)
     for number, words, pattern in _DECLARED
+    # Numbers below 003000 are the compiler's, but for the internal error.
+    for is_compiled in [number < "003000" and not number.startswith("000603")]
 )
 # What is said of an error that the table does not know, by its class.
 _CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (

@@ -204,18 +204,12 @@ def _validation(value: Setting) -> str:
 
 
 _READERS: dict[str, tuple[str, Any]] = {
-    "FILES": ("files", _files),
-    "PATTERN": ("pattern", _pattern),
-    "FILE_FORMAT": ("file_format", _format),
-    "MATCH_BY_COLUMN_NAME": ("matching", _matching),
-    "INCLUDE_METADATA": ("included", _included),
-    "ON_ERROR": ("on_error", read_on_error),
-    "SIZE_LIMIT": ("size_limit", _size),
+    "FILES": ("files", _files), "PATTERN": ("pattern", _pattern), "FILE_FORMAT": ("file_format", _format),
+    "MATCH_BY_COLUMN_NAME": ("matching", _matching), "INCLUDE_METADATA": ("included", _included),
+    "ON_ERROR": ("on_error", read_on_error), "SIZE_LIMIT": ("size_limit", _size),
     "VALIDATION_MODE": ("validation", _validation),
-}
+}  # fmt: skip
 
-
-# -- COPY INTO table: one transaction, one row of result for each file -----------------------------------
 
 # -- Compilation of COPY INTO table: the text of a statement becomes a plan ------------------------------
 

@@ -48,19 +48,20 @@ from airflow_provider_snowpipe.local.tables import (
 
 _FIELDS = {"ERROR_LOGGING": "error_logging", "ENABLE_SCHEMA_EVOLUTION": "schema_evolution"}
 _WITHOUT_EFFECT = frozenset(
-    {
-        "DATA_RETENTION_TIME_IN_DAYS",
-        "MAX_DATA_EXTENSION_TIME_IN_DAYS",
-        "CHANGE_TRACKING",
-        "DEFAULT_DDL_COLLATION",
-    }
-)
+    {"DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "CHANGE_TRACKING",
+     "DEFAULT_DDL_COLLATION"}
+)  # fmt: skip
 _STAGE = ("STAGE_FILE_FORMAT", "STAGE_COPY_OPTIONS")
 # What sqlglot makes of words around a table that have their own reader, or no effect here.
 _OTHERS = (
     exp.TemporaryProperty, exp.TransientProperty, exp.ClusterProperty, exp.Cluster, exp.Tags,
     exp.CopyGrantsProperty, exp.SchemaCommentProperty, exp.VolatileProperty, exp.IcebergProperty,
 )  # fmt: skip
+
+
+def _properties(tree: exp.Create) -> list[exp.Expr]:
+    found = tree.args.get("properties")
+    return list(found.expressions) if found else []
 
 
 def take_stage_options(reader: Reader) -> tuple[str, dict[str, Setting]]:
@@ -90,9 +91,8 @@ def created_with(tree: exp.Create, table: Table, others: Collection[str] = ()) -
 
     :raises SqlError: for a value that is not TRUE or FALSE, 000002 for an option that is not known.
     """
-    properties = tree.args.get("properties")
     chosen: dict[str, bool] = {}
-    for setting in properties.expressions if properties else ():
+    for setting in _properties(tree):
         if isinstance(setting, _OTHERS):
             continue
         name = setting.name.upper() if isinstance(setting, exp.Property) else ""
@@ -112,11 +112,7 @@ def keep_created(
 ) -> None:
     """Keep the comments and the stage options of a table that was just created."""
     now_ms = database.clock.now_ms()
-    comment = (
-        next(tree.args["properties"].find_all(exp.SchemaCommentProperty), None)
-        if tree.args.get("properties")
-        else None
-    )
+    comment = next((part for part in _properties(tree) if isinstance(part, exp.SchemaCommentProperty)), None)
     if comment is not None:
         database.objects.set_comment("TABLE", table.schema, table.name, comment.this.name, now_ms)
     for definition in tree.this.expressions if isinstance(tree.this, exp.Schema) else ():
@@ -182,15 +178,6 @@ def _set_stage(session: Session, database: Database, table: Table, staged: Mappi
 
 
 # -- CLUSTER BY: the clustering key of a table, checked against its columns and translated for the ingest --
-
-
-def of_create(tree: exp.Create) -> list[exp.Expr]:
-    """Return the expressions of CLUSTER BY in a CREATE TABLE; none without it."""
-    properties = tree.args.get("properties")
-    for setting in properties.expressions if properties else ():
-        if isinstance(setting, exp.ClusterProperty):
-            return list(setting.expressions)
-    return []
 
 
 def key_of(session: Session, table: Table, written: Sequence[exp.Expr]) -> ClusteringKey:
@@ -303,8 +290,7 @@ def _read_iceberg(tree: exp.Create) -> dict[str, str] | None:
 
     :raises SqlError: 000002 for another catalog than Snowflake's, and for partitions.
     """
-    properties = tree.args.get("properties")
-    found = list(properties.expressions) if properties else []
+    found = _properties(tree)
     if not any(isinstance(setting, exp.IcebergProperty) for setting in found):
         return None
     if any(isinstance(setting, (exp.TemporaryProperty, exp.TransientProperty)) for setting in found):
@@ -376,12 +362,9 @@ def _refused(column: str, kind: str, instead: str = "") -> SqlError:
 _LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
 # Accepted because they change nothing about the rows; kept out of the stored table.
 _IGNORED_CONSTRAINTS = (
-    exp.CommentColumnConstraint,
-    exp.PrimaryKeyColumnConstraint,
-    exp.UniqueColumnConstraint,
-    exp.CollateColumnConstraint,
-    exp.Reference,
-)
+    exp.CommentColumnConstraint, exp.PrimaryKeyColumnConstraint, exp.UniqueColumnConstraint,
+    exp.CollateColumnConstraint, exp.Reference,
+)  # fmt: skip
 
 
 # Taken without effect, but for COMMENT.
@@ -514,7 +497,9 @@ def create_table(session: Session, reader: Reader) -> Result:
         raise unsupported("this form of CREATE TABLE")
     translate.normalize_identifiers(named)
     path = tuple(part.name for part in named.parts)
-    database, schema, name = session.place_new_table(path, temporary=_is_temporary(tree))
+    properties = _properties(tree)
+    is_temporary = any(isinstance(part, exp.TemporaryProperty) for part in properties)
+    database, schema, name = session.place_new_table(path, temporary=is_temporary)
     lake = _read_iceberg(tree)
     kind = "TABLE" if lake is None else "ICEBERG TABLE"
     session.require(f"CREATE {kind}", "SCHEMA", database.name, schema)
@@ -533,7 +518,8 @@ def create_table(session: Session, reader: Reader) -> Result:
     table = created_with(tree, table, () if lake is None else _ICEBERG_OPTIONS)
     if lake is not None:
         table = dataclasses.replace(table, columns=iceberg_columns(table.columns))
-    written = of_create(tree)
+    clustered = (part for part in properties if isinstance(part, exp.ClusterProperty))
+    written = [each for part in clustered for each in part.expressions]
     if written:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
@@ -544,12 +530,6 @@ def create_table(session: Session, reader: Reader) -> Result:
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
     return dataclasses.replace(status(f"Table {path[-1]} successfully created."), changed=counted)
-
-
-def _is_temporary(tree: exp.Create) -> bool:
-    properties = tree.args.get("properties")
-    found = properties.expressions if properties else ()
-    return any(isinstance(setting, exp.TemporaryProperty) for setting in found)
 
 
 def _with_columns(

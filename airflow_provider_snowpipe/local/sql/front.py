@@ -490,8 +490,8 @@ def _restoring(session: Session) -> Iterator[None]:
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
-    verb = _first_word(text)
-    if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not _is_system_function(text)):
+    verb, is_system = _first_word(text), text[6:].lstrip()[:7].upper() == "SYSTEM$"
+    if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not is_system):
         # sqlglot reads queries and DML by itself.
         if bindings and _READ_BY_VALUE.search(text):
             each = bindings.each() if verb in _CHANGES else [bindings]
@@ -528,11 +528,6 @@ def _run_for_each(session: Session, text: str, rows: Sequence[Bindings]) -> Resu
 def _first_word(text: str) -> str:
     match = _WORD.match(text)
     return match[0].upper() if match else ""
-
-
-def _is_system_function(text: str) -> bool:
-    """True for ``SELECT SYSTEM$name(..)``."""
-    return text[6:].lstrip()[:7].upper() == "SYSTEM$"
 
 
 # How sqlglot says that the engine lacks something, and the names of functions in what it says.

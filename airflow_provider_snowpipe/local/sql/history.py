@@ -51,6 +51,7 @@ from airflow_provider_snowpipe.local.sql.relations import (
 )
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, done, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.timestamps import aliased
 from airflow_provider_snowpipe.local.tables import (
     BOOLEAN,
     NUMBER,
@@ -342,12 +343,7 @@ def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
     if asked:
         meant = arguments[asked].name if asked in arguments else getattr(session, own)
         shown = [each for each in shown if str(getattr(each, asked.lower())) == str(meant)]
-    found = exp.select("*").from_(
-        exp.Subquery(
-            this=_lent(session, _FUNCTION_COLUMNS, shown),
-            alias=exp.TableAlias(this=exp.to_identifier("H", quoted=True)),
-        )
-    )
+    found = exp.select("*").from_(aliased(_lent(session, _FUNCTION_COLUMNS, shown), "H"))
     # What still runs has no end; it counts as the newest.
     ended = exp.func(
         "IF",
@@ -432,9 +428,7 @@ def subquery(session: Session, table: exp.Table) -> exp.Expr:
         schema=literal(named.schema),
         table=literal(named.name),
     )
-    alias = table.alias or "ERROR_TABLE"
-    parsed = sqlglot.parse_one(query, dialect="duckdb")
-    return exp.Subquery(this=parsed, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+    return aliased(sqlglot.parse_one(query, dialect="duckdb"), table.alias or "ERROR_TABLE")
 
 
 def truncate(session: Session, reader: Reader) -> Result:
@@ -507,11 +501,11 @@ def replace_histories(session: Session, tree: exp.Expr) -> None:
         call, alias = rows.this.expression, rows.args.get("alias")
         name = alias.this.name if alias is not None and alias.this else call.name.upper()
         if call.name.upper() == "COPY_HISTORY":
-            rows.replace(_aliased(_copy_history(session, call), name))
+            rows.replace(aliased(_copy_history(session, call), name))
             continue
         parts = [part.name for part in rows.this.this.find_all(exp.Identifier)]
         session.visible_database(parts[0] if len(parts) == 2 else session.current_database())
-        rows.replace(_aliased(history_of(session, call), name))
+        rows.replace(aliased(history_of(session, call), name))
 
 
 def load_history(session: Session, database: Database, alias: str = "LOAD_HISTORY") -> exp.Expr:
@@ -525,7 +519,7 @@ def load_history(session: Session, database: Database, alias: str = "LOAD_HISTOR
         if session.can_see("TABLE", database.name, table.schema, table.name)
     ]
     condition = f"(schema_name, table_name) IN ({', '.join(visible)})" if visible else "false"
-    return _aliased(query(database, _LOAD_HISTORY, condition), alias)
+    return aliased(query(database, _LOAD_HISTORY, condition), alias)
 
 
 def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
@@ -578,10 +572,6 @@ def query(
 
 def _timestamp(column: str) -> str:
     return f"(make_timestamp({column} * 1000) AT TIME ZONE 'UTC')"
-
-
-def _aliased(query: exp.Expr, name: str) -> exp.Subquery:
-    return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
 
 
 def _string(arguments: dict[str, exp.Expr], name: str) -> str:

@@ -324,7 +324,8 @@ def _schema(session: Session, database: Database, schema: str, *, whole: bool) -
     for kind in _IN_SCHEMA:
         securable, _ = _KINDS[kind]
         for name in grants.names(database, schema, securable):
-            is_custom = securable != "PIPE" or _has_text(database, schema, name)
+            pipe = database.pipes.find(PipeKey(schema, name)) if kind == "PIPE" else None
+            is_custom = pipe is None or pipe.definition is not None
             if is_custom and session.can_see(securable, database.name, schema, name):
                 yield _object(session, database, kind, (schema, name), whole=whole)
 
@@ -426,11 +427,6 @@ def _pipe(database: Database, schema: str, name: str, written: str) -> str:
     return f"create or replace pipe {written} as {streaming.definition.text};"
 
 
-def _has_text(database: Database, schema: str, name: str) -> bool:
-    pipe = database.pipes.find(PipeKey(schema, name))
-    return pipe is None or pipe.definition is not None
-
-
 def _name(name: str) -> str:
     return name if _PLAIN.match(name) else quote(name)
 
@@ -450,10 +446,6 @@ def _value(value: OptionValue) -> str:
 
 
 _KINDS: dict[str, tuple[str, Callable[[Database, str, str, str], str]]] = {
-    "SEQUENCE": ("SEQUENCE", _sequence),
-    "TABLE": ("TABLE", _table),
-    "ICEBERG_TABLE": ("TABLE", _table),
-    "VIEW": ("VIEW", _view_ddl),
-    "FILE_FORMAT": ("FILE FORMAT", _file_format),
-    "PIPE": ("PIPE", _pipe),
-}
+    "SEQUENCE": ("SEQUENCE", _sequence), "TABLE": ("TABLE", _table), "ICEBERG_TABLE": ("TABLE", _table),
+    "VIEW": ("VIEW", _view_ddl), "FILE_FORMAT": ("FILE FORMAT", _file_format), "PIPE": ("PIPE", _pipe),
+}  # fmt: skip

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.local.engine.conversions import MACROS, cut
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.limits import DEFAULTS
-from airflow_provider_snowpipe.local.sql import checks, functions, numbers, results, translate
+from airflow_provider_snowpipe.local.sql import checks, functions, numbers, results, timestamps, translate
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Bindings, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -149,11 +149,8 @@ _COUNTS = {
 }
 _CHANGED = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted", "DUPLICATE": "duplicated"}
 _STATEMENT_TYPES = {
-    "INSERT": results.INSERT,
-    "UPDATE": results.UPDATE,
-    "DELETE": results.DELETE,
-    "MERGE": results.MERGE,
-}
+    "INSERT": results.INSERT, "UPDATE": results.UPDATE, "DELETE": results.DELETE, "MERGE": results.MERGE,
+}  # fmt: skip
 # "SEQ1 / SEQ2 / SEQ4 / SEQ8": whole numbers of one, two, four and eight bytes.
 _SEQUENCES: dict[type, ColumnType] = {
     exp.Seq1: ColumnType("NUMBER", precision=3, scale=0),
@@ -334,10 +331,7 @@ def _branches(session: Session, tree: exp.MultitableInserts, found: Result) -> l
             condition = exp.and_(*(_is_not(each) for each in before), written) if first else written
             before.append(written)
         insert = branch.this.copy()
-        source = exp.Subquery(
-            this=lent_result(session, found),
-            alias=exp.TableAlias(this=exp.to_identifier("SOURCE", quoted=True)),
-        )
+        source = timestamps.aliased(lent_result(session, found), "SOURCE")
         source.meta["columns"] = columns
         select = exp.select(*_values(insert)).from_(source, copy=False)
         insert.set(

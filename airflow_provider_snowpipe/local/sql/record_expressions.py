@@ -129,10 +129,6 @@ def _text_casts(
     return exp.Cast(this=inner, to=named_type(kind, node.to))
 
 
-def _text_of(path: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this="json_extract_string", expressions=[path, exp.Literal.string("$")])
-
-
 @dataclass(frozen=True, slots=True)
 class _Compiler:
     session: Session
@@ -221,7 +217,7 @@ class _Compiler:
     def _text(self, tree: exp.Expr) -> exp.Expr:
         if self.shape.kind == CSV and not _keys(tree):
             return tree
-        return _text_of(tree)
+        return translate.text_of(tree)
 
     def _leaf(self, node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name.upper() in METADATA:
@@ -358,12 +354,8 @@ def _is_streamed_path(tree: exp.Expr) -> bool:
     )
 
 
-def _path_sql(tree: exp.Expr) -> str:
-    return translate.to_duckdb(tree.copy().transform(_row))
-
-
 def _converted(column: Column, path: exp.Expr) -> str:
-    raw = f"({_path_sql(path)})"
+    raw = f"({translate.to_duckdb(path.copy().transform(_row))})"
     if column.type.is_semi_structured:
         return conversions.convert(column, f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END")
     return conversions.convert(column, f"({raw} ->> '$')")
@@ -378,4 +370,4 @@ def _row(node: exp.Expr) -> exp.Expr:
 
 
 def _streamed_text(node: exp.Expr) -> exp.Expr:
-    return _text_casts(node, _is_streamed_path, _text_of)
+    return _text_casts(node, _is_streamed_path, translate.text_of)

@@ -466,10 +466,6 @@ def _date_as_number(text: str) -> dt.date:
     return (_EPOCH + dt.timedelta(seconds=number // unit)).date()
 
 
-def _bound_time(text: str) -> dt.time:
-    return (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text)
-
-
 _TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 _READERS: dict[str, Callable[[str], Any]] = {
     "FIXED": lambda text: decimal.Decimal(text) if "." in text or "e" in text.lower() else int(text),
@@ -478,7 +474,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "BINARY": bytes.fromhex,
     "DATE": _bound_date,
     "DATE_AS_NUMBER": _date_as_number,
-    "TIME": _bound_time,
+    "TIME": lambda text: (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text),
     "TIMESTAMP_NTZ": _timestamp_ntz,
     "TIMESTAMP_LTZ": _timestamp_utc,
     "TIMESTAMP_TZ": _timestamp_utc,

@@ -381,10 +381,6 @@ class Session:
         self.lent[name] = table
         return name
 
-    def is_lent(self, name: str) -> bool:
-        """Return True for a name that :meth:`lend` gave out for the running statement."""
-        return name in self.lent
-
     def forget_lent(self) -> None:
         """Remove the relations that the statement was lent, unless a transaction may repeat it."""
         if self._cursor is None or not self.lent or self.transaction.has_changes:

@@ -34,6 +34,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
     whole_row,
 )
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, RowError, facts_of, read_chunks
+from airflow_provider_snowpipe.local.sql import timestamps
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import FileFormat
@@ -55,8 +56,6 @@ from airflow_provider_snowpipe.local.tables import (
     quote,
     quote_path,
 )
-
-# -- TABLE(INFER_SCHEMA(LOCATION => .., FILE_FORMAT => ..)): the columns of staged Parquet and ORC files --
 
 # -- TABLE(INFER_SCHEMA(LOCATION => .., FILE_FORMAT => ..)): the columns of staged Parquet and ORC files --
 
@@ -270,10 +269,8 @@ def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Sub
         else quote(column.name)
         for column in columns
     )
-    query = exp.Subquery(
-        this=sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb"),
-        alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
-    )
+    read = sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb")
+    query = timestamps.aliased(read, alias)
     query.meta["columns"] = columns
     return query
 

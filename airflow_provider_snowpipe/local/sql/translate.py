@@ -92,8 +92,6 @@ def _projections(tokens: Sequence[Token], text: str) -> list[str]:
     return [*parts, text[start:].strip()] if start >= 0 else []
 
 
-# -- Translation of Snowflake queries and DML to DuckDB --------------------------------------------------
-
 # -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------
 
 _PLACE = "place"
@@ -196,7 +194,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             return exp.cast(node.copy(), "DATE")
         if isinstance(node, (exp.Min, exp.Max)) and is_json(node.this, names):
             call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
-            return _call(call, node.this, _call("_variant_key", node.this))
+            return timestamps.call(call, node.this, timestamps.call("_variant_key", node.this))
         _read_operands(node, names)
         _read_whole_numbers(node, kinds, number_names)
         return numbers.computed(node, known)
@@ -235,7 +233,7 @@ def _read_operands(node: exp.Expr, names: set[str]) -> None:
     elif isinstance(node, _COUNTED):
         _each(node, names, "DOUBLE")
     elif isinstance(node, exp.Ordered) and is_json(value := _ordered(node), names):
-        node.set("this", _call("_variant_key", value))
+        node.set("this", timestamps.call("_variant_key", value))
 
 
 def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozenset[str]) -> None:
@@ -407,16 +405,9 @@ def _word(kind: exp.Expr) -> str:
     return str(getattr(kind.this, "value", kind.this)).upper()
 
 
-def _text(node: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this="json_extract_string", expressions=[node.copy(), exp.Literal.string("$")])
-
-
-def _call(name: str, *given: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this=name, expressions=[node.copy() for node in given])
-
-
-def _as(node: exp.Expr, kind: str) -> exp.Expr:
-    return _text(node) if kind == "VARCHAR" else exp.cast(_text(node), kind)
+def text_of(node: exp.Expr) -> exp.Expr:
+    """Return the text of a JSON value, of a string without its quotes."""
+    return timestamps.call("json_extract_string", node, exp.Literal.string("$"))
 
 
 def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
@@ -427,20 +418,20 @@ def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
         if node.to.expressions and is_json(node.this, names):
             return node
         # The engine has a VARIANT of its own, in which a JSON null is no value.
-        value = node.this.copy() if is_json(node.this, names) else _call("to_json", node.this)
+        value = node.this.copy() if is_json(node.this, names) else timestamps.call("to_json", node.this)
         macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
-        return _call(macro, value) if macro else value
+        return timestamps.call(macro, value) if macro else value
     if is_json(node.this, names):
-        node.set("this", _text(node.this))
+        node.set("this", text_of(node.this))
     elif node.to.is_type(*exp.DataType.TEXT_TYPES) and isinstance(node.this.unnest(), _LISTS):
-        node.set("this", _call("to_json", node.this))
+        node.set("this", timestamps.call("to_json", node.this))
     return node
 
 
 def _each(node: exp.Expr, names: set[str], kind: str) -> None:
     for child in list(node.iter_expressions()):
         if is_json(child, names):
-            child.replace(_as(child, kind))
+            child.replace(text_of(child) if kind == "VARCHAR" else exp.cast(text_of(child), kind))
 
 
 def _compare(node: exp.Expr, names: set[str]) -> None:
@@ -452,11 +443,11 @@ def _compare(node: exp.Expr, names: set[str]) -> None:
         return
     if not others:
         for child in held:
-            child.replace(_call("_variant_key", child))
+            child.replace(timestamps.call("_variant_key", child))
         return
     kinds = {_kind(child) for child in others}
     for child in held:
-        text = _text(child)
+        text = text_of(child)
         if len(kinds) == 1 and (kind := next(iter(kinds))) is not None:
             # Beside a number or a boolean, a VARIANT of another type is neither equal to it nor greater.
             text = exp.TryCast(this=text, to=exp.DataType.build(kind))
@@ -618,7 +609,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             raise compilation_error(f"'{_dotted(table.this, table.db, table.catalog)}' has too many parts.")
         if not isinstance(table.this, exp.Identifier):
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
-        if not table.args.get("db") and session.is_lent(table.name):
+        if not table.args.get("db") and table.name in session.lent:
             continue
         if checks.is_common(table):
             continue

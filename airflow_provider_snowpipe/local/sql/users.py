@@ -345,7 +345,7 @@ def grant_role(session: Session, reader: Reader) -> Result:
         if giving:
             changes.give_role(state, role, kind, grantee, session.role, access.now_ms())
         else:
-            changes.take_role(state, role, kind, grantee)
+            state.role_grants.pop((role, kind, grantee), None)
     return done()
 
 
