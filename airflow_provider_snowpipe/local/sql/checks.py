@@ -308,11 +308,8 @@ _CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (
 
 def disk_full() -> SqlError:
     """Return the error of a statement for whose rows there was no room (000603)."""
-    return SqlError(
-        "000603",
-        "53100",
-        "The statement was rolled back: the disk of the local service is full. Free some space, try again.",
-    )
+    why = "The statement was rolled back: the disk of the local service is full. Free some space, try again."
+    return SqlError("000603", "53100", why)
 
 
 def translate_error(error: duckdb.Error) -> SqlError:

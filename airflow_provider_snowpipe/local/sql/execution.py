@@ -222,11 +222,8 @@ class Batch:
 
 def timed_out(seconds: float) -> SqlError:
     """Return the error of a statement that took too long (000630)."""
-    return SqlError(
-        "000630",
-        "57014",
-        f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled.",
-    )
+    why = f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled."
+    return SqlError("000630", "57014", why)
 
 
 class Executions:

@@ -471,11 +471,8 @@ def snowflake_errors(session: Session) -> Iterator[None]:
 
 def _internal(error: Exception) -> SqlError:
     log.error("statement failed inside the service", exc_info=error)
-    return SqlError(
-        "000603",
-        "XX000",
-        f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
-    )
+    why = f"SQL execution internal error in the local service: {type(error).__name__}: {error}"
+    return SqlError("000603", "XX000", why)
 
 
 @contextlib.contextmanager

@@ -136,11 +136,8 @@ def check_count(statements: list[str], wanted: int) -> None:
     if not statements:
         raise compilation_error("Empty SQL statement.", "000900", "42601")
     if wanted not in (0, len(statements)):
-        raise SqlError(
-            "000008",
-            "0A000",
-            f"Actual statement count {len(statements)} did not match the desired statement count {wanted}.",
-        )
+        why = f"Actual statement count {len(statements)} did not match the desired statement count {wanted}."
+        raise SqlError("000008", "0A000", why)
 
 
 # -- Text that needs no bindings: values and names written where the statement has placeholders --------------

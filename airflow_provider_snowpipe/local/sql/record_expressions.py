@@ -176,11 +176,8 @@ class _Compiler:
             sql = selection.arrow_value(column, name, kind, self.options)
             return Filled(column, lambda _raw: sql, selection.arrow_text(name, kind))
         json = self._json(tree)
-        return Filled(
-            column,
-            lambda raw: selection.json_value(column, raw, self.options),
-            f"CASE WHEN json_type({json}) <> 'NULL' THEN {json} END",
-        )
+        why = f"CASE WHEN json_type({json}) <> 'NULL' THEN {json} END"
+        return Filled(column, lambda raw: selection.json_value(column, raw, self.options), why)
 
     def _json(self, tree: exp.Expr) -> str:
         """Return an expression of a path's value as JSON."""

@@ -498,11 +498,8 @@ def parse(text: str) -> exp.Expr:
         # sqlglot counts on the number of arguments that some functions must have.
         raise compilation_error("a function has the wrong number of arguments.") from error
     if len(trees) != 1:
-        raise SqlError(
-            "000008",
-            "0A000",
-            f"Actual statement count {len(trees)} did not match the desired statement count 1.",
-        )
+        why = f"Actual statement count {len(trees)} did not match the desired statement count 1."
+        raise SqlError("000008", "0A000", why)
     checks.check_calls(found, text, trees[0])
     note_written(trees[0], found, text)
     return trees[0]

@@ -540,11 +540,8 @@ def _with_key(user: User, name: str, value: str) -> User:
     try:
         pem = public_key_pem(value) if value else ""
     except InvalidPublicKeyError as error:
-        raise SqlError(
-            "390422",
-            "22023",
-            f"New public key rejected by current policy. Reason: 'Invalid public key': {error}.",
-        ) from error
+        why = f"New public key rejected by current policy. Reason: 'Invalid public key': {error}."
+        raise SqlError("390422", "22023", why) from error
     first, second = user.public_keys
     keys = (pem, second) if name == "RSA_PUBLIC_KEY" else (first, pem)
     return dataclasses.replace(user, public_keys=keys)
