@@ -52,7 +52,7 @@ from airflow_provider_snowpipe.local.stages.definition import (
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     read_location,
-    require_read,
+    require_access,
     resolve_file_format,
     resolve_location,
     with_settings,
@@ -257,7 +257,7 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     }
     options = read_copy_options({**inherited, **inner, **settings})
     location = with_settings(session, source.location, options.access)
-    require_read(session, location)
+    require_access(session, location, "READ")
     file_format = resolve_file_format(session, options.file_format, location.file_format)
     if file_format.type not in LOADED_TYPES:
         raise unsupported(f"loading of files of type {file_format.type}")

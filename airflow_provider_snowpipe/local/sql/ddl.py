@@ -380,7 +380,7 @@ def create_database(session: Session, reader: Reader) -> Result:
     name, comment = head.name, _container_comment(reader)
     session.commit()
     exists = session.catalog.find(name) is not None
-    session.require_global("CREATE DATABASE")
+    session.require("CREATE DATABASE", "ACCOUNT")
     if exists and head.is_tolerant:
         use_schema(session, name, None)
         return status(f"{name} already exists, statement succeeded.")

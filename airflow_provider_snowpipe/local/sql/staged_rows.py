@@ -41,7 +41,7 @@ from airflow_provider_snowpipe.local.stages.definition import FileFormat
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
-    require_read,
+    require_access,
     resolve_file_format,
     resolve_location,
 )
@@ -86,7 +86,7 @@ def infer_schema(session: Session, call: exp.Anonymous) -> Result:
     location, rest = resolve_location(session, literal(_string(arguments, "LOCATION")))
     if rest:
         raise compilation_error(f"invalid LOCATION at '{rest[:30]}'.")
-    require_read(session, location)
+    require_access(session, location, "READ")
     kind = resolve_file_format(session, {"FORMAT_NAME": _string(arguments, "FILE_FORMAT")}).type
     if kind not in _READERS:
         raise unsupported(f"INFER_SCHEMA of {kind} files; Parquet and ORC are known")
@@ -247,7 +247,7 @@ def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Sub
     location, rest = resolve_location(session, written)
     if rest:
         raise compilation_error(f"syntax error: unexpected '{rest[:40]}'.")
-    require_read(session, location)
+    require_access(session, location, "READ")
     file_format = resolve_file_format(session, _format(table.args.get("format")), location.file_format)
     if file_format.type not in LOADED_TYPES:
         raise unsupported(f"reading of files of type {file_format.type}")

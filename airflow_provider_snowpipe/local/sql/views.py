@@ -245,7 +245,7 @@ def _rename(session: Session, kind: str, path: tuple[str, ...], new: tuple[str, 
     old = locate(session, kind, path).path
     session.require("OWNERSHIP", kind, *old)
     if kind == "DATABASE":
-        session.require_global("CREATE DATABASE")
+        session.require("CREATE DATABASE", "ACCOUNT")
     else:
         # A name alone is one of the current database, as everywhere.
         new = (new[0] if len(new) == 2 else session.current_database(), new[-1])
