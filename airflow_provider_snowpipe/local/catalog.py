@@ -257,16 +257,9 @@ class Catalog:
         self._instance.execute(f"ATTACH {literal(str(file))} AS {quote(engine_name)}")
         name = unquote(file.stem.partition("+")[0])
         database = Database(
-            engine_name,
-            name,
-            self.cursor,
-            self._faults,
-            self.limits,
-            self.clock,
-            self.storage,
-            self.spool,
+            engine_name, name, self.cursor, self._faults, self.limits, self.clock, self.storage, self.spool,
             file,
-        )
+        )  # fmt: skip
         self._files[database] = file
         self._databases[database.name] = database
 

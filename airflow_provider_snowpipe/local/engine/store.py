@@ -409,16 +409,11 @@ class Store:
             f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
             f"schema_evolution, cluster_by, cluster_by_sql, engine_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                table.schema,
-                table.name,
-                table.created_on_ms,
-                table.error_logging,
-                table.schema_evolution,
-                None if key is None else key.text,
-                None if key is None else list(key.expressions),
+                table.schema, table.name, table.created_on_ms, table.error_logging, table.schema_evolution,
+                None if key is None else key.text, None if key is None else list(key.expressions),
                 table.engine_name,
             ],
-        )
+        )  # fmt: skip
         cursor.executemany(
             f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
@@ -429,19 +424,12 @@ class Store:
 
     def update_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
         """Record the changed columns or options of a table."""
-        for relation in ("tables", "columns"):
-            cursor.execute(
-                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
-                [table.schema, table.name],
-            )
+        self._delete(cursor, "table_name", table.schema, table.name, "tables", "columns")
         self.add_table(cursor, table)
 
     def clear_rejected_rows(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
         """Forget the rejected rows of a table."""
-        cursor.execute(
-            f"DELETE FROM {self._schema}.rejected_rows WHERE schema_name = ? AND table_name = ?",
-            [schema, table],
-        )
+        self._delete(cursor, "table_name", schema, table, "rejected_rows")
 
     def remove_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str) -> None:
         """Forget a table, its pipes and their channels."""
@@ -457,11 +445,8 @@ class Store:
                 f"WHERE schema_name = ? AND table_name = ?",
                 [schema, name],
             )
-        for relation in ("tables", "columns", "pipes", "rejected_rows", "loads"):
-            cursor.execute(
-                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
-                [schema, name],
-            )
+        relations = ("tables", "columns", "pipes", "rejected_rows", "loads")
+        self._delete(cursor, "table_name", schema, name, *relations)
 
     def load_pipes(self, cursor: duckdb.DuckDBPyConnection) -> list[Pipe]:
         """Return all pipes."""
@@ -482,11 +467,14 @@ class Store:
 
     def remove_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: PipeKey) -> None:
         """Forget a pipe and its channels."""
-        for relation in ("channels", "pipes"):
-            cursor.execute(
-                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND pipe_name = ?",
-                [pipe.schema, pipe.name],
-            )
+        self._delete(cursor, "pipe_name", pipe.schema, pipe.name, "channels", "pipes")
+
+    def _delete(
+        self, cursor: duckdb.DuckDBPyConnection, column: str, schema: str, name: str, *relations: str
+    ) -> None:
+        for relation in relations:
+            of_it = f"WHERE schema_name = ? AND {column} = ?"
+            cursor.execute(f"DELETE FROM {self._schema}.{relation} {of_it}", [schema, name])
 
     def add_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: Pipe) -> None:
         """Record a new pipe."""

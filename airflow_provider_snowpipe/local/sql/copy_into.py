@@ -263,21 +263,11 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
         raise unsupported(f"loading of files of type {file_format.type}")
     selection = _selection(session, table, names, source.select, options, file_format)
     plan = CopyPlan(
-        database,
-        table,
-        location,
-        file_format,
-        selection,
-        options.on_error or default or OnError(),
-        options.files,
-        options.pattern,
-        options.size_limit,
-        options.flags.get("PURGE", False),
-        options.flags.get("RETURN_FAILED_ONLY", False),
-        options.truncate,
-        options.flags.get("FORCE", False),
+        database, table, location, file_format, selection, options.on_error or default or OnError(),
+        options.files, options.pattern, options.size_limit, options.flags.get("PURGE", False),
+        options.flags.get("RETURN_FAILED_ONLY", False), options.truncate, options.flags.get("FORCE", False),
         options.flags.get("LOAD_UNCERTAIN_FILES", False),
-    )
+    )  # fmt: skip
     return CompiledCopy(plan, options)
 
 

@@ -340,18 +340,11 @@ def _compiled(
     if table.database != database.name:
         raise unsupported("a pipe and its table in different databases")
     return FilePipe(
-        key,
-        database.clock.now_ms(),
-        copy,
-        table.schema,
-        table.name,
-        auto_ingest,
-        text_setting(settings, "COMMENT"),
-        text_setting(settings, "INTEGRATION"),
-        text_setting(settings, "AWS_SNS_TOPIC"),
-        text_setting(settings, "ERROR_INTEGRATION"),
+        key, database.clock.now_ms(), copy, table.schema, table.name, auto_ingest,
+        text_setting(settings, "COMMENT"), text_setting(settings, "INTEGRATION"),
+        text_setting(settings, "AWS_SNS_TOPIC"), text_setting(settings, "ERROR_INTEGRATION"),
         compiled.plan.pattern,
-    )
+    )  # fmt: skip
 
 
 def _check(compiled: CompiledCopy) -> None:
