@@ -112,9 +112,6 @@ class Pipe:
 
 
 # -- Names of one database and its schemas, apart from the engine's names for them, which never change ---
-#
-# A new name is one row in a hidden table, so that a rename is one transaction in one file and moves neither
-# rows nor files: DuckDB can neither rename a schema nor move a table to another one (DuckDB 2.0.0).
 
 HIDDEN_SCHEMA = "_snowpipe"
 # Nobody's to give: Snowflake's own schema of every database, and the hidden one here.

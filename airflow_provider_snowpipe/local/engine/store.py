@@ -318,9 +318,6 @@ class Definitions(Generic[D]):
 
 
 # -- Hidden schema of one database file: tables, columns, pipes, channels and rejected rows --------------
-#
-# It lives in the same DuckDB file as the rows because one DuckDB transaction can write to one file only;
-# that is what makes "rows and token in one commit" possible.
 
 _STORE_DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.ids;

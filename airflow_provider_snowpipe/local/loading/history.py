@@ -219,10 +219,6 @@ class FilePipes:
 
 
 # -- Load history: which file was loaded into which table, when, and with what result --------------------
-#
-# It is one table of events in the hidden schema, written in the transaction of the rows. COPY INTO
-# remembers a file for 64 days by path, ETag and size, for each table; a pipe for 14 days by path alone, for
-# each pipe (documentation pages "COPY INTO <table>" and "Introduction to Snowpipe").
 
 DAY_MS = 24 * 3600 * 1000
 COPY_MEMORY_MS = 64 * DAY_MS

@@ -176,10 +176,6 @@ _READERS: dict[str, Callable[[Path], pa.Schema]] = {
 
 
 # -- Rows of staged files: ``SELECT $1, METADATA$FILENAME FROM @stage (FILE_FORMAT => .., PATTERN => ..)`` --
-#
-# As the page "Querying Data in Staged Files" describes it. The rows are read into memory before the
-# statement runs; CSV has a text column for each field that the statement names, other types one VARIANT,
-# ``$1``.
 
 _ALIAS = "STAGED_FILES"
 _VARIANT = ColumnType("VARIANT")
