@@ -1,4 +1,4 @@
-"""What the service knows about a table beyond DuckDB's catalog: Snowflake types, defaults, nullability."""
+"""What the service knows about a table beyond DuckDB's catalog: names, types, defaults, nullability."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
+
+# -- Identifiers: unquoted names are upper-cased, quoted names are kept ----------------------------------
 
 _PART = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([A-Za-z_][\w$]*))')
 _QUOTED = re.compile(r'"((?:[^"]|"")+)"')

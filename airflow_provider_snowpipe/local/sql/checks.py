@@ -363,6 +363,8 @@ def _type_word(engine: str) -> str:
     return "NUMBER" if engine.startswith("INTEGER") else "VARCHAR" if kind.kind == "VARCHAR" else str(kind)
 
 
+# -- Functions that a statement calls: those of Snowflake's, with as many arguments as they take ---------
+
 OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
 CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
 

@@ -1,4 +1,4 @@
-"""Results of statements, and their encoding as text values for the wire."""
+"""Values on the wire: results of statements as text and as Arrow, and the bound values of a statement."""
 
 from __future__ import annotations
 
@@ -351,8 +351,7 @@ _ENCODERS: dict[str, Callable[[Sequence[Any], ColumnType], pa.Array]] = {
 }
 
 
-_EPOCH = dt.datetime(1970, 1, 1)
-_EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# -- Bound values of a statement, as connector protocol and SQL API send them ----------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The service's own storage of staged files, and the way to files outside of it."""
+"""The service's own storage of staged files, the way to files outside of it, and the named stages."""
 
 from __future__ import annotations
 
@@ -386,6 +386,8 @@ def user_identity(user: str) -> str:
 def _digest(*names: str) -> str:
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]
 
+
+# -- Named stages and file formats of one database or session, and the files of its stages ---------------
 
 Staged = TypeVar("Staged", StageDefinition, FileFormatDefinition)
 
