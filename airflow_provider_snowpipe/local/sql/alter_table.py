@@ -12,11 +12,7 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import column_key
-from airflow_provider_snowpipe.local.errors import (
-    compilation_error,
-    invalid_identifier,
-    unsupported,
-)
+from airflow_provider_snowpipe.local.errors import compilation_error, invalid_identifier, unsupported
 from airflow_provider_snowpipe.local.sql import ddl, show, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done

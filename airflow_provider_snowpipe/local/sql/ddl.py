@@ -19,14 +19,7 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.sql import (
-    checks,
-    functions,
-    history,
-    show,
-    translate,
-    views,
-)
+from airflow_provider_snowpipe.local.sql import checks, functions, history, show, sources, translate, views
 from airflow_provider_snowpipe.local.sql import query as lengths
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import Result, done, status
@@ -549,7 +542,7 @@ def _with_columns(
         raise compilation_error(
             "CREATE TABLE needs columns with different names; the local service ignores case."
         )
-    table = translate.new(database, schema, name, columns)
+    table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
 
@@ -615,7 +608,7 @@ def _as_select(
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
     if not isinstance(tree.this, exp.Schema):
-        table = translate.new(database, schema, name, tuple(found))
+        table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create, f"INSERT INTO {table.path} {sql}"]
     body = tree.this.copy()

@@ -18,7 +18,15 @@ from airflow_provider_snowpipe.local.engine.conversions import MACROS, cut
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.limits import DEFAULTS
-from airflow_provider_snowpipe.local.sql import checks, functions, numbers, results, timestamps, translate
+from airflow_provider_snowpipe.local.sql import (
+    checks,
+    functions,
+    numbers,
+    results,
+    sources,
+    timestamps,
+    translate,
+)
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Bindings, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -52,7 +60,7 @@ def enforce(database: Database, tree: exp.Expr, typed: Collection[int] = ()) -> 
     :raises SqlError: 100078 for a literal that is too long, 100115 for one that is no hexadecimal text.
     """
     target = translate.target_of(tree)
-    table = translate.find(database, target) if target is not None else None
+    table = sources.find(database, target) if target is not None else None
     if table is None:
         return
     names = [column.name for column in table.columns]
@@ -417,7 +425,7 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers."""
     values = tree.expression if isinstance(tree, exp.Insert) else None
     table = translate.target_of(tree)
-    known = translate.find(database, table) if table is not None else None
+    known = sources.find(database, table) if table is not None else None
     if not isinstance(values, exp.Values) or len(values.expressions) != 1 or known is None:
         return {}
     listed = [part.name for part in tree.this.expressions] if isinstance(tree.this, exp.Schema) else []
@@ -434,7 +442,7 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
 def _replaced(session: Session, database: Database, tree: exp.Expr) -> Table:
     """Return the table whose rows an INSERT OVERWRITE replaces."""
     target = translate.target_of(tree)
-    table = translate.find(database, target) if target is not None else None
+    table = sources.find(database, target) if target is not None else None
     if table is None:
         raise unsupported("INSERT OVERWRITE into something that is not a table")
     session.require("DELETE", "TABLE", database.name, table.schema, table.name)
@@ -490,7 +498,7 @@ def _target(session: Session, tree: exp.Expr) -> Database:
     target = translate.target_of(tree)
     if target is None:
         raise unsupported(f"{tree.key.upper()} into something that is not a table")
-    return translate.database_of(session, target)
+    return sources.database_of(session, target)
 
 
 def counts(tree: exp.Expr, changed: Mapping[str, int] = MappingProxyType({})) -> Result:

@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.sql import checks, timestamps, translate
+from airflow_provider_snowpipe.local.sql import checks, sources, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
 from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table, literal
@@ -214,7 +214,7 @@ class _Compiler:
     def _text(self, tree: exp.Expr) -> exp.Expr:
         if self.shape.kind == CSV and not _keys(tree):
             return tree
-        return translate.text_of(tree)
+        return sources.text_of(tree)
 
     def _leaf(self, node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name.upper() in METADATA:
@@ -367,4 +367,4 @@ def _row(node: exp.Expr) -> exp.Expr:
 
 
 def _streamed_text(node: exp.Expr) -> exp.Expr:
-    return _text_casts(node, _is_streamed_path, translate.text_of)
+    return _text_casts(node, _is_streamed_path, sources.text_of)

@@ -12,11 +12,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.store import (
-    VIEW,
-    SchemaObject,
-    column_key,
-)
+from airflow_provider_snowpipe.local.engine.store import VIEW, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
