@@ -373,6 +373,7 @@ _NO_PLACE = frozenset({"090105", "090106"})
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 _WORD = re.compile(r"\w+")
+_SYSTEM = re.compile(r"SELECT\s*SYSTEM\$", re.IGNORECASE)
 # A bound name, stage or format of a time has to be known before the statement can be read.
 _READ_BY_VALUE = re.compile(
     r"\bIDENTIFIER\s*\(\s*[?:]"
@@ -487,8 +488,8 @@ def _restoring(session: Session) -> Iterator[None]:
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
-    verb, is_system = _first_word(text), text[6:].lstrip()[:7].upper() == "SYSTEM$"
-    if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not is_system):
+    verb = _first_word(text)
+    if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not _SYSTEM.match(text)):
         # sqlglot reads queries and DML by itself.
         if bindings and _READ_BY_VALUE.search(text):
             each = bindings.each() if verb in _CHANGES else [bindings]
