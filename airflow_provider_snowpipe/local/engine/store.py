@@ -37,6 +37,7 @@ class SchemaObject:
     :param kind: ``VIEW``, ``SEQUENCE``, ``TABLE OPTIONS``, or ``COMMENT TABLE`` and the like.
     :param schema: exact schema name; empty for the comment of a database.
     :param name: exact name; of a column's comment, table and column as a JSON list.
+    :param created_on_ms: epoch milliseconds; 0 of a comment.
     :param definition: values that JSON can hold.
     """
 
@@ -150,10 +151,10 @@ class SchemaObjects:
         known = self.find(f"COMMENT {kind}", schema, name)
         return str(known.definition["text"]) if known is not None else ""
 
-    def set_comment(self, kind: str, schema: str, name: str, text: str, now_ms: int) -> None:
+    def set_comment(self, kind: str, schema: str, name: str, text: str) -> None:
         """Set the comment on an object; an empty text removes it."""
         if text:
-            self.put(SchemaObject(f"COMMENT {kind}", schema, name, now_ms, {"text": text}))
+            self.put(SchemaObject(f"COMMENT {kind}", schema, name, 0, {"text": text}))
         else:
             self.remove(f"COMMENT {kind}", schema, name)
 

@@ -211,7 +211,7 @@ def _columns(place: _Place, reader: Reader) -> Iterator[None]:
         column = _find(known, name)
         if change.endswith("COMMENT"):
             key = column_key(table.name, name)
-            database.objects.set_comment("COLUMN", table.schema, key, comment, database.clock.now_ms())
+            database.objects.set_comment("COLUMN", table.schema, key, comment)
             continue
         changed, statement = _changed(column, change, kind)
         columns = tuple(changed if each is column else each for each in known.columns)

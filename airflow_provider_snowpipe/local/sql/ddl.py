@@ -104,14 +104,13 @@ def keep_created(
     session: Session, database: Database, table: Table, tree: exp.Create, staged: Mapping[str, Setting]
 ) -> None:
     """Keep the comments and the stage options of a table that was just created."""
-    now_ms = database.clock.now_ms()
     comment = next((part for part in _properties(tree) if isinstance(part, exp.SchemaCommentProperty)), None)
     if comment is not None:
-        database.objects.set_comment("TABLE", table.schema, table.name, comment.this.name, now_ms)
+        database.objects.set_comment("TABLE", table.schema, table.name, comment.this.name)
     for definition in tree.this.expressions if isinstance(tree.this, exp.Schema) else ():
         for constraint in definition.find_all(exp.CommentColumnConstraint):
             key = column_key(table.name, definition.name)
-            database.objects.set_comment("COLUMN", table.schema, key, constraint.this.name, now_ms)
+            database.objects.set_comment("COLUMN", table.schema, key, constraint.this.name)
     if staged:
         _set_stage(session, database, table, staged)
 
@@ -144,8 +143,7 @@ def alter_table(
         elif name == "COMMENT":
             if not isinstance(value, str) and value is not None:
                 raise invalid_value("COMMENT", value, "a string")
-            now_ms = database.clock.now_ms()
-            database.objects.set_comment("TABLE", table.schema, table.name, str(value or ""), now_ms)
+            database.objects.set_comment("TABLE", table.schema, table.name, str(value or ""))
         elif name not in _WITHOUT_EFFECT:
             raise unsupported(f"table option {name}")
     with database.write_lock:
@@ -383,7 +381,7 @@ def create_database(session: Session, reader: Reader) -> Result:
     session.catalog.create_database(name)
     made = session.catalog.database(name)
     if comment:
-        made.objects.set_comment("DATABASE", "", name, comment, made.clock.now_ms())
+        made.objects.set_comment("DATABASE", "", name, comment)
     session.created("DATABASE", name)
     session.created("SCHEMA", name, "PUBLIC")
     use_schema(session, name, None)
@@ -405,7 +403,7 @@ def create_schema(session: Session, reader: Reader) -> Result:
             database.drop_schema(name)
     database.create_schema(name)
     if comment:
-        database.objects.set_comment("SCHEMA", name, name, comment, database.clock.now_ms())
+        database.objects.set_comment("SCHEMA", name, name, comment)
     session.created("SCHEMA", database.name, name)
     use_schema(session, database.name, name)
     return status(f"Schema {name} successfully created.")

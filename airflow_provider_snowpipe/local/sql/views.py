@@ -262,7 +262,7 @@ def _on_object(session: Session, kind: str, path: tuple[str, ...], text: str) ->
     session.require("OWNERSHIP", kind, *target.path)
     database = session.catalog.database(target.path[0])
     schema = target.path[1] if len(target.path) > 1 else ""
-    database.objects.set_comment(kind, schema, target.path[-1], text, database.clock.now_ms())
+    database.objects.set_comment(kind, schema, target.path[-1], text)
 
 
 def _on_column(session: Session, path: tuple[str, ...], text: str) -> None:
@@ -272,7 +272,7 @@ def _on_column(session: Session, path: tuple[str, ...], text: str) -> None:
     _check_column(database, schema, name, path[-1])
     session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     key = column_key(name, path[-1])
-    database.objects.set_comment("COLUMN", schema, key, text, database.clock.now_ms())
+    database.objects.set_comment("COLUMN", schema, key, text)
 
 
 def _check_column(database: Database, schema: str, name: str, column: str) -> None:
@@ -320,9 +320,8 @@ def create_view(session: Session, reader: Reader) -> Result:
         "columns": [[column.name, str(column.type)] for column in _columns(session, query, columns)],
         "is_secure": "SECURE" in reader.modifiers,
     }
-    now = database.clock.now_ms()
-    database.objects.put(SchemaObject(VIEW, schema, name, now, definition))
-    database.objects.set_comment(VIEW, schema, name, comment, now)
+    database.objects.put(SchemaObject(VIEW, schema, name, database.clock.now_ms(), definition))
+    database.objects.set_comment(VIEW, schema, name, comment)
     session.created(VIEW, database.name, schema, name)
     if reader.is_temporary:
         session.temporary_views.append((database.name, schema, name))
