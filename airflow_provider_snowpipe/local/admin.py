@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Databa
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal, ServiceError
 from airflow_provider_snowpipe.local.faults import Faults, pipe_parts
-from airflow_provider_snowpipe.local.identifiers import UrlName
+from airflow_provider_snowpipe.local.tables import UrlName
 
 # -- What the service is doing: databases, pipes and channels with what is committed and what still waits --
 

@@ -29,11 +29,11 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.identifiers import UrlName, find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
 from airflow_provider_snowpipe.local.loading.history import PipeFailure
 from airflow_provider_snowpipe.local.query_history import QueryHistory
 from airflow_provider_snowpipe.local.stages.storage import Storage, table_identity
+from airflow_provider_snowpipe.local.tables import UrlName, find_name, literal, quote
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.loading.staging import CopyPlan
@@ -87,6 +87,7 @@ class Catalog:
         self.pipe_failures: dict[tuple[str, str, str], PipeFailure] = {}
         self._lock = threading.Lock()
         self._instance = duckdb.connect(":memory:")
+        conversions.define(self._instance)
         readable = (folder, *self.storage.readable_folders)
         for setting in (
             f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'",
@@ -102,7 +103,6 @@ class Catalog:
             "SET python_enable_replacements = false",
         ):
             self._instance.execute(setting)
-        conversions.define(self._instance)
         _respect_affinity(self._instance)
         # Of sessions that are open, by their ids: a rename changes what is current in them.
         self.sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
@@ -257,16 +257,9 @@ class Catalog:
         self._instance.execute(f"ATTACH {literal(str(file))} AS {quote(engine_name)}")
         name = unquote(file.stem.partition("+")[0])
         database = Database(
-            engine_name,
-            name,
-            self.cursor,
-            self._faults,
-            self.limits,
-            self.clock,
-            self.storage,
-            self.spool,
+            engine_name, name, self.cursor, self._faults, self.limits, self.clock, self.storage, self.spool,
             file,
-        )
+        )  # fmt: skip
         self._files[database] = file
         self._databases[database.name] = database
 

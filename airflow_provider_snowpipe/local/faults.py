@@ -12,32 +12,15 @@ from dataclasses import dataclass, field
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 
 CALLS = (
-    "hostname",
-    "token",
-    "pipe-info",
-    "open",
-    "status",
-    "drop",
-    "append",
-    "insert-files",
-    "insert-report",
-    "history-scan",
-    "statement",
-    "put",
-)
+    "hostname", "token", "pipe-info", "open", "status", "drop", "append", "insert-files", "insert-report",
+    "history-scan", "statement", "put",
+)  # fmt: skip
 ANSWERS = ("401", "403", "404html", "408", "409", "410", "429", "500", "503")
 KILL_POINTS = (
-    "before-append",
-    "before-append-answer",
-    "after-append-answer",
-    "before-commit",
-    "after-commit",
-    "during-checkpoint",
-    "before-load-commit",
-    "after-load-commit",
-    "before-rename-commit",
+    "before-append", "before-append-answer", "after-append-answer", "before-commit", "after-commit",
+    "during-checkpoint", "before-load-commit", "after-load-commit", "before-rename-commit",
     "after-rename-commit",
-)
+)  # fmt: skip
 PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
 _HOLD = "hold-commits"
 _NUMBERS = ("append-503", "hold-request", "hold-answer")

@@ -187,7 +187,7 @@ class Service:
             return
         if scope["type"] != "http":
             return
-        if self._files.is_route(scope):
+        if str(scope["path"]).startswith(f"/{stage_files.BUCKET}/"):
             await self._files.answer(scope, receive, send)
             return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))

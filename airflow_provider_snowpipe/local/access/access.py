@@ -101,11 +101,6 @@ def give_role(state: AccessState, role: str, kind: str, grantee: str, by: str, n
     state.role_grants.setdefault(model.role_grant_key(given), given)
 
 
-def take_role(state: AccessState, role: str, kind: str, grantee: str) -> None:
-    """Take a role from a user or another role; one that was never given is no error."""
-    state.role_grants.pop((role, kind, grantee), None)
-
-
 def transfer(
     state: AccessState, target: Securable, role: str, by: str, now: int, current: str | None
 ) -> None:

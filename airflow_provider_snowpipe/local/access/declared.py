@@ -34,9 +34,9 @@ from airflow_provider_snowpipe.local.accounts import (
 )
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import ConfigurationError, SqlError
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.grants import inside, locate
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import read_path
 
 # -- Users, roles and grants declared in a TOML file, applied at every start of the service --------------
 

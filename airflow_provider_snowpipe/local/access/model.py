@@ -47,15 +47,10 @@ PRIVILEGES: dict[str, frozenset[str]] = {
     "SEQUENCE": frozenset({"USAGE"}),
 }  # fmt: skip
 SYSTEM_GRANTS = (
-    (SYSADMIN, "CREATE DATABASE"),
-    (SYSADMIN, "CREATE WAREHOUSE"),
-    (USERADMIN, "CREATE USER"),
-    (USERADMIN, "CREATE ROLE"),
-    (SECURITYADMIN, "MANAGE GRANTS"),
-    (ACCOUNTADMIN, "CREATE INTEGRATION"),
-    (ACCOUNTADMIN, "MONITOR USAGE"),
-    (ACCOUNTADMIN, "EXECUTE TASK"),
-)
+    (SYSADMIN, "CREATE DATABASE"), (SYSADMIN, "CREATE WAREHOUSE"), (USERADMIN, "CREATE USER"),
+    (USERADMIN, "CREATE ROLE"), (SECURITYADMIN, "MANAGE GRANTS"), (ACCOUNTADMIN, "CREATE INTEGRATION"),
+    (ACCOUNTADMIN, "MONITOR USAGE"), (ACCOUNTADMIN, "EXECUTE TASK"),
+)  # fmt: skip
 _DEPTH = {"ACCOUNT": 0, "DATABASE": 1, "WAREHOUSE": 1, "SCHEMA": 2}
 
 
@@ -317,13 +312,10 @@ def _place(stored: dict[str, Any]) -> Securable:
 
 # What the file holds: the class of each kind of values, and its key.
 _KEPT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "users": (User, _name),
-    "roles": (Role, _name),
-    "warehouses": (Warehouse, _name),
-    "grants": (Grant, grant_key),
-    "future_grants": (FutureGrant, future_key),
+    "users": (User, _name), "roles": (Role, _name), "warehouses": (Warehouse, _name),
+    "grants": (Grant, grant_key), "future_grants": (FutureGrant, future_key),
     "role_grants": (RoleGrant, role_grant_key),
-}
+}  # fmt: skip
 # Fields whose values JSON does not know.
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     "target": _place,

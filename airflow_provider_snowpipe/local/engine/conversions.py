@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """What a value means, in DuckDB's words: macros, conversions of one JSON value, typed rows from NDJSON."""
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.tables import ZONED, Column, Table
+from airflow_provider_snowpipe.local.tables import ZONED, Column, Table, literal, quote
 
 # -- What values mean, as macros of the engine: one definition for SQL, COPY and streamed rows -----------
 #
@@ -229,11 +228,9 @@ def define(connection: duckdb.DuckDBPyConnection) -> None:
 
 # The type that the plain cast gives, and the macro that reads every text (module engine.values).
 _TIMES = {
-    "DATE": ("DATE", "_read_date"),
-    "TIME": ("TIME", "_read_time"),
-    "TIMESTAMP_NTZ": ("TIMESTAMP", "_read_ntz"),
-    "TIMESTAMP_LTZ": ("TIMESTAMP WITH TIME ZONE", "_read_ltz"),
-}
+    "DATE": ("DATE", "_read_date"), "TIME": ("TIME", "_read_time"),
+    "TIMESTAMP_NTZ": ("TIMESTAMP", "_read_ntz"), "TIMESTAMP_LTZ": ("TIMESTAMP WITH TIME ZONE", "_read_ltz"),
+}  # fmt: skip
 
 
 def convert_with(column: Column, raw: str, cast: str) -> str:

@@ -31,12 +31,10 @@ from airflow_provider_snowpipe.local.engine.spool import Spool
 from airflow_provider_snowpipe.local.engine.store import SchemaObjects, Store, transact
 from airflow_provider_snowpipe.local.errors import Refusal, object_exists, object_missing
 from airflow_provider_snowpipe.local.faults import Faults, die
-from airflow_provider_snowpipe.local.identifiers import find_name, literal, quote
 from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.loading.history import FilePipes, LoadHistory
-from airflow_provider_snowpipe.local.stages.registry import Stages
-from airflow_provider_snowpipe.local.stages.storage import Storage
-from airflow_provider_snowpipe.local.tables import Table
+from airflow_provider_snowpipe.local.stages.storage import Stages, Storage
+from airflow_provider_snowpipe.local.tables import Table, find_name, literal, quote
 
 # -- The streaming pipes of one database: default pipes on first use, custom ones by CREATE PIPE ---------
 

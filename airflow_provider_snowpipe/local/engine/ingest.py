@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """One commit: rows of a group, tokens and counters of its channels, rejected rows; all or nothing."""
 
 from __future__ import annotations
@@ -24,8 +24,16 @@ from airflow_provider_snowpipe.local.engine.conversions import (
     required,
 )
 from airflow_provider_snowpipe.local.engine.names import PipeDefinition
-from airflow_provider_snowpipe.local.identifiers import literal, quote
-from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import (
+    BOOLEAN,
+    NUMBER,
+    TEXT,
+    Column,
+    ColumnType,
+    Table,
+    literal,
+    quote,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.engine.database import Database

@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """Names of one database, its schemas and its streaming pipes, and what a new name changes.
 
 The engine's names for databases and schemas never change. A new name is one row in a hidden table, so that a
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import duckdb
 
 from airflow_provider_snowpipe.local.errors import object_exists, object_missing
-from airflow_provider_snowpipe.local.identifiers import find_name, quote_path
+from airflow_provider_snowpipe.local.tables import find_name, quote_path
 
 # -- The change of a database's or schema's name, as everything that holds such a name sees it -----------
 
@@ -112,9 +112,6 @@ class Pipe:
 
 
 # -- Names of one database and its schemas, apart from the engine's names for them, which never change ---
-#
-# A new name is one row in a hidden table, so that a rename is one transaction in one file and moves neither
-# rows nor files: DuckDB can neither rename a schema nor move a table to another one (DuckDB 2.0.0).
 
 HIDDEN_SCHEMA = "_snowpipe"
 # Nobody's to give: Snowflake's own schema of every database, and the hidden one here.

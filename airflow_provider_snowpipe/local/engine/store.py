@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """Hidden schema of one database file: tables, columns, pipes, channels, rejected rows, and further objects.
 
 It lives in the same DuckDB file as the rows because one DuckDB transaction can write to one file only; that
@@ -37,6 +37,7 @@ class SchemaObject:
     :param kind: ``VIEW``, ``SEQUENCE``, ``TABLE OPTIONS``, or ``COMMENT TABLE`` and the like.
     :param schema: exact schema name; empty for the comment of a database.
     :param name: exact name; of a column's comment, table and column as a JSON list.
+    :param created_on_ms: epoch milliseconds; 0 of a comment.
     :param definition: values that JSON can hold.
     """
 
@@ -150,10 +151,10 @@ class SchemaObjects:
         known = self.find(f"COMMENT {kind}", schema, name)
         return str(known.definition["text"]) if known is not None else ""
 
-    def set_comment(self, kind: str, schema: str, name: str, text: str, now_ms: int) -> None:
+    def set_comment(self, kind: str, schema: str, name: str, text: str) -> None:
         """Set the comment on an object; an empty text removes it."""
         if text:
-            self.put(SchemaObject(f"COMMENT {kind}", schema, name, now_ms, {"text": text}))
+            self.put(SchemaObject(f"COMMENT {kind}", schema, name, 0, {"text": text}))
         else:
             self.remove(f"COMMENT {kind}", schema, name)
 
@@ -318,9 +319,6 @@ class Definitions(Generic[D]):
 
 
 # -- Hidden schema of one database file: tables, columns, pipes, channels and rejected rows --------------
-#
-# It lives in the same DuckDB file as the rows because one DuckDB transaction can write to one file only;
-# that is what makes "rows and token in one commit" possible.
 
 _STORE_DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.ids;
@@ -409,16 +407,11 @@ class Store:
             f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
             f"schema_evolution, cluster_by, cluster_by_sql, engine_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                table.schema,
-                table.name,
-                table.created_on_ms,
-                table.error_logging,
-                table.schema_evolution,
-                None if key is None else key.text,
-                None if key is None else list(key.expressions),
+                table.schema, table.name, table.created_on_ms, table.error_logging, table.schema_evolution,
+                None if key is None else key.text, None if key is None else list(key.expressions),
                 table.engine_name,
             ],
-        )
+        )  # fmt: skip
         cursor.executemany(
             f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
@@ -429,19 +422,12 @@ class Store:
 
     def update_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
         """Record the changed columns or options of a table."""
-        for relation in ("tables", "columns"):
-            cursor.execute(
-                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
-                [table.schema, table.name],
-            )
+        self._delete(cursor, "table_name", table.schema, table.name, "tables", "columns")
         self.add_table(cursor, table)
 
     def clear_rejected_rows(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
         """Forget the rejected rows of a table."""
-        cursor.execute(
-            f"DELETE FROM {self._schema}.rejected_rows WHERE schema_name = ? AND table_name = ?",
-            [schema, table],
-        )
+        self._delete(cursor, "table_name", schema, table, "rejected_rows")
 
     def remove_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str) -> None:
         """Forget a table, its pipes and their channels."""
@@ -457,11 +443,8 @@ class Store:
                 f"WHERE schema_name = ? AND table_name = ?",
                 [schema, name],
             )
-        for relation in ("tables", "columns", "pipes", "rejected_rows", "loads"):
-            cursor.execute(
-                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND table_name = ?",
-                [schema, name],
-            )
+        relations = ("tables", "columns", "pipes", "rejected_rows", "loads")
+        self._delete(cursor, "table_name", schema, name, *relations)
 
     def load_pipes(self, cursor: duckdb.DuckDBPyConnection) -> list[Pipe]:
         """Return all pipes."""
@@ -482,11 +465,14 @@ class Store:
 
     def remove_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: PipeKey) -> None:
         """Forget a pipe and its channels."""
-        for relation in ("channels", "pipes"):
-            cursor.execute(
-                f"DELETE FROM {self._schema}.{relation} WHERE schema_name = ? AND pipe_name = ?",
-                [pipe.schema, pipe.name],
-            )
+        self._delete(cursor, "pipe_name", pipe.schema, pipe.name, "channels", "pipes")
+
+    def _delete(
+        self, cursor: duckdb.DuckDBPyConnection, column: str, schema: str, name: str, *relations: str
+    ) -> None:
+        for relation in relations:
+            of_it = f"WHERE schema_name = ? AND {column} = ?"
+            cursor.execute(f"DELETE FROM {self._schema}.{relation} {of_it}", [schema, name])
 
     def add_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: Pipe) -> None:
         """Record a new pipe."""

@@ -22,10 +22,10 @@ from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, FilePipe, LoadEvent
 from airflow_provider_snowpipe.local.loading.pipe_loads import arrived_in_bucket, split_by_pattern
 from airflow_provider_snowpipe.local.sql.pipes import iso
+from airflow_provider_snowpipe.local.tables import read_path
 
 # -- Bodies that name files: lists for insertFiles, and events of S3 -------------------------------------
 

@@ -292,22 +292,15 @@ async def in_thread(work: Callable[[], T]) -> T:
 # -- Answers that a test asked for by ``--faults``, and the names of the calls that they replace ---------
 
 _CODES = {
-    "401": "AUTHORIZATION_FAILED",
-    "403": "FORBIDDEN",
-    "408": "REQUEST_TIMEOUT",
-    "409": "ERR_CHANNEL_MUST_BE_REOPENED",
-    "410": "PIPE_FAILED_OVER",
-    "429": "TOO_MANY_REQUESTS",
-    "500": "INTERNAL_SERVER_ERROR",
-    "503": "SERVICE_UNAVAILABLE",
-}
+    "401": "AUTHORIZATION_FAILED", "403": "FORBIDDEN", "408": "REQUEST_TIMEOUT",
+    "409": "ERR_CHANNEL_MUST_BE_REOPENED", "410": "PIPE_FAILED_OVER", "429": "TOO_MANY_REQUESTS",
+    "500": "INTERNAL_SERVER_ERROR", "503": "SERVICE_UNAVAILABLE",
+}  # fmt: skip
 
 
 _PIPE_CALLS = {
-    "insertFiles": "insert-files",
-    "insertReport": "insert-report",
-    "loadHistoryScan": "history-scan",
-}
+    "insertFiles": "insert-files", "insertReport": "insert-report", "loadHistoryScan": "history-scan",
+}  # fmt: skip
 
 
 def answer(faults: Faults, request: Request) -> Response | None:

@@ -26,9 +26,9 @@ from airflow_provider_snowpipe.local.accounts import (
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.fronts.http import Request, Response
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.execution import in_background
 from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema
+from airflow_provider_snowpipe.local.tables import read_path
 
 # -- Token calls: exchange of a credential for a scoped token, and the OAuth token endpoint --------------
 

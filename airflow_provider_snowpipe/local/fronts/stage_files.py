@@ -272,11 +272,6 @@ class StageFilesFront:
         self._secret = secret
         self._endpoint = endpoint
 
-    @staticmethod
-    def is_route(scope: Scope) -> bool:
-        """Return True for a request that this front answers."""
-        return str(scope["path"]).startswith(f"/{BUCKET}/")
-
     def instruct(self, transfer: Transfer, host: str = "", client: str = "") -> dict[str, Any]:
         """Return what the connector protocol's answer to PUT or GET tells the client.
 

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.access import require
@@ -29,8 +30,8 @@ from airflow_provider_snowpipe.local.fronts import sessions
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
 from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET, Fragment, Stage, read_fragment
-from airflow_provider_snowpipe.local.identifiers import UrlName
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.tables import UrlName
 
 # -- Privileges of streaming calls, refused in the shape of what does not exist --------------------------
 
@@ -107,6 +108,7 @@ _CHANNEL_TOKENS = ("offsetToken", "startOffsetToken", "endOffsetToken", "continu
 _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic calls"
 
 
+@dataclass(eq=False)
 class StreamingFront:
     """Handlers of the streaming REST API.
 
@@ -114,39 +116,30 @@ class StreamingFront:
     :param port: port of the service, which the stage location names.
     """
 
-    def __init__(
-        self,
-        account: Account,
-        catalog: Catalog,
-        stage: Stage,
-        faults: Faults,
-        port: int,
-        limits: Limits = DEFAULTS,
-    ) -> None:
-        self._limits = limits
-        self._account = account
-        self._catalog = catalog
-        self._stage = stage
-        self._faults = faults
-        self._port = port
+    account: Account
+    catalog: Catalog
+    stage: Stage
+    faults: Faults
+    port: int
+    limits: Limits = DEFAULTS
 
     def handle(self, request: Request) -> Response:
         """Answer one request.
 
         :raises Refusal: for everything that is not answered with 2xx.
         """
-        injected = fault_answer(self._faults, request)
+        injected = fault_answer(self.faults, request)
         if injected is not None:
             return injected
         match request.method, request.segments:
             case "GET", ("v2", "streaming", "hostname"):
                 declared = request.headers.get(sessions.TOKEN_TYPE_HEADER)
-                self._account.verify_original(request.bearer(), declared)
+                self.account.verify_original(request.bearer(), declared)
                 return Response.of_text(INGEST_HOST)
             case "POST", ("oauth", "token"):
-                return sessions.exchange(self._account, request)
+                return sessions.exchange(self.account, request)
             case "POST", ("oauth", "token-request"):
-                return sessions.access_token(self._account, request)
+                return sessions.access_token(self.account, request)
             case "POST", ("telemetry", "send", "sessionless"):
                 return Response.of_json({"data": "", "code": None, "message": None, "success": True})
             case _, (
@@ -187,11 +180,11 @@ class StreamingFront:
             "location": f"{UPLOAD_BUCKET}/{prefix}",
             "region": "us-east-1",
             "use_s3_regional_url": False,
-            "storage_endpoint": f"{INGEST_HOST}:{self._port}",
+            "storage_endpoint": f"{INGEST_HOST}:{self.port}",
             "expiry_time_ms": int(time.time() * 1000) + _STAGE_LIFETIME_MS,
             "creds": {
-                "AWS_KEY_ID": self._account.upload_key_id(prefix.rstrip("/")),
-                "AWS_SECRET_KEY": self._account.upload_secret(prefix.rstrip("/")),
+                "AWS_KEY_ID": self.account.upload_key_id(prefix.rstrip("/")),
+                "AWS_SECRET_KEY": self.account.upload_secret(prefix.rstrip("/")),
                 "AWS_TOKEN": secrets.token_hex(20),
             },
         }
@@ -212,7 +205,7 @@ class StreamingFront:
         names = request.json().get("channel_names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise Refusal(400, "INVALID_REQUEST_BODY", "channel_names must be a list of strings")
-        most = self._limits.names_per_status
+        most = self.limits.names_per_status
         if len(names) > most:
             raise Refusal(
                 400, "TOO_MANY_CHANNELS", f"{len(names)} names; at most {most} are allowed a request"
@@ -255,12 +248,12 @@ class StreamingFront:
         self, roles: frozenset[str], path: PipePath, privileges: tuple[str, ...]
     ) -> tuple[Database, Pipe]:
         database, schema, pipe = path
-        self._faults.check_pipe(database.text, schema.text, pipe.text)
-        return authorized_pipe(self._catalog, roles, path, privileges)
+        self.faults.check_pipe(database.text, schema.text, pipe.text)
+        return authorized_pipe(self.catalog, roles, path, privileges)
 
     def _roles(self, request: Request) -> frozenset[str]:
         token = request.bearer()
-        return self._account.roles(self._account.verify_any(token), token)
+        return self.account.roles(self.account.verify_any(token), token)
 
     # -- data plane -----------------------------------------------------------------------------------------
 
@@ -268,15 +261,15 @@ class StreamingFront:
         if request.method != "POST" or kind not in ("rows", "filebuffer"):
             raise Refusal(404, "NOT_FOUND", f"{request.method} ../{kind} is no call of this service")
         token = request.bearer()
-        roles = self._account.roles(self._account.verify_scoped_token(token), token)
-        if self._faults.refuse_append():
+        roles = self.account.roles(self.account.verify_scoped_token(token), token)
+        if self.faults.refuse_append():
             raise Refusal(503, "SERVICE_UNAVAILABLE", "fault append-503")
         database, pipe = self._pipe(roles, path, WRITE)
         make = self._from_body if kind == "rows" else self._from_files
         if name.upper() == ELASTIC:
             return self._append_elastic(request, database, pipe, make)
         channel = database.channels.get(pipe, name)
-        if self._faults.invalidates():
+        if self.faults.invalidates():
             channel.invalidate(MUST_REOPEN)
         answer = channel.accept(
             _required(request, "continuationToken"),
@@ -319,7 +312,7 @@ class StreamingFront:
 
     def _from_files(self, request: Request, channel: Channel, pipe: Pipe) -> Callable[[int, int], Append]:
         fragment = Fragment.from_request(request)
-        upload = self._stage.file(fragment.file_path)
+        upload = self.stage.file(fragment.file_path)
         try:
             key = base64.b64decode(pipe.encryption_key)
             lines = split_lines(read_fragment(upload.read(), fragment, key))

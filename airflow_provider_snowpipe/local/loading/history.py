@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """Loads of files in the hidden schema of one database: pipes, their queues, and what was loaded when.
 
 The load history is one table of events, written in the transaction of the rows. COPY INTO remembers a file
@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.names import Names, PipeKey, Rename
 from airflow_provider_snowpipe.local.engine.store import Definitions
-from airflow_provider_snowpipe.local.identifiers import literal
-from airflow_provider_snowpipe.local.tables import Table
+from airflow_provider_snowpipe.local.tables import Table, literal
 
 # -- Pipes that load files: their definitions and their queues, in the hidden schema of one database -----
 
@@ -76,11 +75,6 @@ class FilePipe:
     def notification_channel(self) -> str | None:
         """Where its events come from, as SHOW PIPES tells it; None without AUTO_INGEST."""
         return (self.sns_topic or "local") if self.auto_ingest else None
-
-    @property
-    def copy_body(self) -> str:
-        """The statement after COPY INTO."""
-        return self.text.split(None, 2)[2]
 
     def moved(self, change: Rename) -> FilePipe:
         """Return the pipe as it is after a rename of its database or schema."""
@@ -225,21 +219,14 @@ class FilePipes:
 
 
 # -- Load history: which file was loaded into which table, when, and with what result --------------------
-#
-# It is one table of events in the hidden schema, written in the transaction of the rows. COPY INTO
-# remembers a file for 64 days by path, ETag and size, for each table; a pipe for 14 days by path alone, for
-# each pipe (documentation pages "COPY INTO <table>" and "Introduction to Snowpipe").
 
 DAY_MS = 24 * 3600 * 1000
 COPY_MEMORY_MS = 64 * DAY_MS
 PIPE_MEMORY_MS = 14 * DAY_MS
 
 LOADED, PARTIALLY_LOADED, LOAD_FAILED, LOAD_SKIPPED = (
-    "LOADED",
-    "PARTIALLY_LOADED",
-    "LOAD_FAILED",
-    "LOAD_SKIPPED",
-)
+    "LOADED", "PARTIALLY_LOADED", "LOAD_FAILED", "LOAD_SKIPPED",
+)  # fmt: skip
 
 _LOADS_DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.load_ids;

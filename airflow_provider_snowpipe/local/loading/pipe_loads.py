@@ -145,7 +145,7 @@ def compile_pipe(catalog: Catalog, database: Database, pipe: FilePipe) -> CopyPl
     session = Session(catalog, DEFAULT_USER, database.name, pipe.key.schema, role=owner)
     session.secondary_roles = False
     try:
-        return compile_copy(session, Reader(pipe.copy_body), default=OnError(SKIP_FILE)).plan
+        return compile_copy(session, Reader(pipe.text.split(None, 2)[2]), default=OnError(SKIP_FILE)).plan
     finally:
         session.close()
 

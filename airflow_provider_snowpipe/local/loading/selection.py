@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """Which value of a record fills which column: by position, by name, or by the expressions of a statement."""
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, JSON, FileShape
-from airflow_provider_snowpipe.local.tables import Column, Table
+from airflow_provider_snowpipe.local.tables import Column, Table, literal, quote
 
 # -- DuckDB expressions that convert the values of files to the types of columns, as Snowflake's casts do --
 #

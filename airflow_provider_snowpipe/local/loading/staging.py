@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """One COPY INTO on its way: the plan, readers of files, and records converted in a temporary table."""
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from pyarrow import orc, parquet
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, object_missing, unsupported
-from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, Chunk, FileShape, Position, read_json
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
 from airflow_provider_snowpipe.local.loading.selection import RECORDS, Filled, Projection, Selection
 from airflow_provider_snowpipe.local.stages.definition import FileFormat
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.location import StageLocation
-from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, Table
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, Table, literal, quote
 
 # -- A COPY INTO statement, ready to run: what is read, what is filled, and what happens with errors -----
 
@@ -166,13 +165,9 @@ def _chunk(batch: pa.RecordBatch, row: int) -> Chunk:
 
 BLOCK_BYTES = 8 << 20
 _SUFFIXES = {
-    ".gz": "GZIP",
-    ".bz2": "BZ2",
-    ".br": "BROTLI",
-    ".zst": "ZSTD",
-    ".deflate": "DEFLATE",
+    ".gz": "GZIP", ".bz2": "BZ2", ".br": "BROTLI", ".zst": "ZSTD", ".deflate": "DEFLATE",
     ".raw_deflate": "RAW_DEFLATE",
-}
+}  # fmt: skip
 _MAGIC = ((b"\x1f\x8b", "GZIP"), (b"\x28\xb5\x2f\xfd", "ZSTD"), (b"BZh", "BZ2"))
 _INFLATE_BITS = {"DEFLATE": zlib.MAX_WBITS, "RAW_DEFLATE": -zlib.MAX_WBITS}
 

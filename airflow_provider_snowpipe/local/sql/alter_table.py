@@ -12,17 +12,12 @@ from sqlglot import exp
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import column_key
-from airflow_provider_snowpipe.local.errors import (
-    compilation_error,
-    invalid_identifier,
-    unsupported,
-)
-from airflow_provider_snowpipe.local.identifiers import quote
-from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
+from airflow_provider_snowpipe.local.errors import compilation_error, invalid_identifier, unsupported
+from airflow_provider_snowpipe.local.sql import ddl, show, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table, quote
 
 _Place = tuple[Session, Database, Table]
 
@@ -106,9 +101,9 @@ def _add(place: _Place, reader: Reader) -> Iterator[None]:
             if is_tolerant:
                 continue
             raise compilation_error(f"column '{definition.name}' already exists", "001430", "42601")
-        if iceberg.definition_of(database, table.schema, table.name) is not None:
-            iceberg.read_types(tree)
-            (column,) = iceberg.check((ddl.read_column(session, database, definition, statements),))
+        if show.iceberg_options(database, table.schema, table.name) is not None:
+            ddl.read_iceberg_types(tree)
+            (column,) = ddl.iceberg_columns((ddl.read_column(session, database, definition, statements),))
         else:
             column = ddl.read_column(session, database, definition, statements)
         columns.append(column)
@@ -216,7 +211,7 @@ def _columns(place: _Place, reader: Reader) -> Iterator[None]:
         column = _find(known, name)
         if change.endswith("COMMENT"):
             key = column_key(table.name, name)
-            database.objects.set_comment("COLUMN", table.schema, key, comment, database.clock.now_ms())
+            database.objects.set_comment("COLUMN", table.schema, key, comment)
             continue
         changed, statement = _changed(column, change, kind)
         columns = tuple(changed if each is column else each for each in known.columns)

@@ -16,7 +16,6 @@ from airflow_provider_snowpipe.local.errors import (
     invalid_identifier,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import quote_path
 from airflow_provider_snowpipe.local.loading import history, loader
 from airflow_provider_snowpipe.local.loading.loader import FileOutcome, commit_load
 from airflow_provider_snowpipe.local.loading.selection import (
@@ -53,12 +52,12 @@ from airflow_provider_snowpipe.local.stages.definition import (
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     read_location,
-    require_read,
+    require_access,
     resolve_file_format,
     resolve_location,
     with_settings,
 )
-from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table, quote_path
 
 # -- Options of COPY INTO table: names, types and the combinations that Snowflake refuses ----------------
 
@@ -205,18 +204,12 @@ def _validation(value: Setting) -> str:
 
 
 _READERS: dict[str, tuple[str, Any]] = {
-    "FILES": ("files", _files),
-    "PATTERN": ("pattern", _pattern),
-    "FILE_FORMAT": ("file_format", _format),
-    "MATCH_BY_COLUMN_NAME": ("matching", _matching),
-    "INCLUDE_METADATA": ("included", _included),
-    "ON_ERROR": ("on_error", read_on_error),
-    "SIZE_LIMIT": ("size_limit", _size),
+    "FILES": ("files", _files), "PATTERN": ("pattern", _pattern), "FILE_FORMAT": ("file_format", _format),
+    "MATCH_BY_COLUMN_NAME": ("matching", _matching), "INCLUDE_METADATA": ("included", _included),
+    "ON_ERROR": ("on_error", read_on_error), "SIZE_LIMIT": ("size_limit", _size),
     "VALIDATION_MODE": ("validation", _validation),
-}
+}  # fmt: skip
 
-
-# -- COPY INTO table: one transaction, one row of result for each file -----------------------------------
 
 # -- Compilation of COPY INTO table: the text of a statement becomes a plan ------------------------------
 
@@ -264,27 +257,17 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     }
     options = read_copy_options({**inherited, **inner, **settings})
     location = with_settings(session, source.location, options.access)
-    require_read(session, location)
+    require_access(session, location, "READ")
     file_format = resolve_file_format(session, options.file_format, location.file_format)
     if file_format.type not in LOADED_TYPES:
         raise unsupported(f"loading of files of type {file_format.type}")
     selection = _selection(session, table, names, source.select, options, file_format)
     plan = CopyPlan(
-        database,
-        table,
-        location,
-        file_format,
-        selection,
-        options.on_error or default or OnError(),
-        options.files,
-        options.pattern,
-        options.size_limit,
-        options.flags.get("PURGE", False),
-        options.flags.get("RETURN_FAILED_ONLY", False),
-        options.truncate,
-        options.flags.get("FORCE", False),
+        database, table, location, file_format, selection, options.on_error or default or OnError(),
+        options.files, options.pattern, options.size_limit, options.flags.get("PURGE", False),
+        options.flags.get("RETURN_FAILED_ONLY", False), options.truncate, options.flags.get("FORCE", False),
         options.flags.get("LOAD_UNCERTAIN_FILES", False),
-    )
+    )  # fmt: skip
     return CompiledCopy(plan, options)
 
 

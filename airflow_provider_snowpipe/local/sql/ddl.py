@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - names go through identifiers.quote, values are bound.
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
 """CREATE, DROP and TRUNCATE of databases, schemas and tables."""
 
 from __future__ import annotations
@@ -6,35 +6,34 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import (
+    SqlError,
     compilation_error,
     invalid_identifier,
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import literal
-from airflow_provider_snowpipe.local.sql import (
-    copy_history,
-    engine_errors,
-    functions,
-    iceberg,
-    show,
-    translate,
-    views,
-)
+from airflow_provider_snowpipe.local.sql import checks, functions, history, show, sources, translate, views
 from airflow_provider_snowpipe.local.sql import query as lengths
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import Result, done, status
 from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from airflow_provider_snowpipe.local.sql.stages import with_settings
 from airflow_provider_snowpipe.local.stages.definition import Setting, StageDefinition, invalid_value
-from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import (
+    MAX_VARCHAR,
+    ClusteringKey,
+    Column,
+    ColumnType,
+    Table,
+    literal,
+)
 
 # -- Options of tables at CREATE TABLE and by ALTER TABLE SET: errors, evolution, stage options, comment --
 #
@@ -42,19 +41,20 @@ from airflow_provider_snowpipe.local.tables import ClusteringKey, Column, Column
 
 _FIELDS = {"ERROR_LOGGING": "error_logging", "ENABLE_SCHEMA_EVOLUTION": "schema_evolution"}
 _WITHOUT_EFFECT = frozenset(
-    {
-        "DATA_RETENTION_TIME_IN_DAYS",
-        "MAX_DATA_EXTENSION_TIME_IN_DAYS",
-        "CHANGE_TRACKING",
-        "DEFAULT_DDL_COLLATION",
-    }
-)
+    {"DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "CHANGE_TRACKING",
+     "DEFAULT_DDL_COLLATION"}
+)  # fmt: skip
 _STAGE = ("STAGE_FILE_FORMAT", "STAGE_COPY_OPTIONS")
 # What sqlglot makes of words around a table that have their own reader, or no effect here.
 _OTHERS = (
     exp.TemporaryProperty, exp.TransientProperty, exp.ClusterProperty, exp.Cluster, exp.Tags,
     exp.CopyGrantsProperty, exp.SchemaCommentProperty, exp.VolatileProperty, exp.IcebergProperty,
 )  # fmt: skip
+
+
+def _properties(tree: exp.Create) -> list[exp.Expr]:
+    found = tree.args.get("properties")
+    return list(found.expressions) if found else []
 
 
 def take_stage_options(reader: Reader) -> tuple[str, dict[str, Setting]]:
@@ -84,9 +84,8 @@ def created_with(tree: exp.Create, table: Table, others: Collection[str] = ()) -
 
     :raises SqlError: for a value that is not TRUE or FALSE, 000002 for an option that is not known.
     """
-    properties = tree.args.get("properties")
     chosen: dict[str, bool] = {}
-    for setting in properties.expressions if properties else ():
+    for setting in _properties(tree):
         if isinstance(setting, _OTHERS):
             continue
         name = setting.name.upper() if isinstance(setting, exp.Property) else ""
@@ -105,26 +104,24 @@ def keep_created(
     session: Session, database: Database, table: Table, tree: exp.Create, staged: Mapping[str, Setting]
 ) -> None:
     """Keep the comments and the stage options of a table that was just created."""
-    now_ms = database.clock.now_ms()
-    comment = (
-        next(tree.args["properties"].find_all(exp.SchemaCommentProperty), None)
-        if tree.args.get("properties")
-        else None
-    )
+    comment = next((part for part in _properties(tree) if isinstance(part, exp.SchemaCommentProperty)), None)
     if comment is not None:
-        database.objects.set_comment("TABLE", table.schema, table.name, comment.this.name, now_ms)
+        database.objects.set_comment("TABLE", table.schema, table.name, comment.this.name)
     for definition in tree.this.expressions if isinstance(tree.this, exp.Schema) else ():
         for constraint in definition.find_all(exp.CommentColumnConstraint):
             key = column_key(table.name, definition.name)
-            database.objects.set_comment("COLUMN", table.schema, key, constraint.this.name, now_ms)
+            database.objects.set_comment("COLUMN", table.schema, key, constraint.this.name)
     if staged:
         _set_stage(session, database, table, staged)
 
 
-def _keep_transient(database: Database, table: Table, reader: Reader) -> None:
-    if "TRANSIENT" in reader.modifiers:
-        made = SchemaObject(TABLE_OPTIONS, table.schema, table.name, table.created_on_ms, {"transient": True})
-        database.objects.put(made)
+def _keep_option(
+    database: Database, table: Table, reader: Reader, lake: Mapping[str, str] | None = None
+) -> None:
+    option = {"iceberg": lake} if lake is not None else {"transient": True}
+    if lake is not None or "TRANSIENT" in reader.modifiers:
+        now_ms = table.created_on_ms
+        database.objects.put(SchemaObject(TABLE_OPTIONS, table.schema, table.name, now_ms, option))
 
 
 def alter_table(
@@ -146,8 +143,7 @@ def alter_table(
         elif name == "COMMENT":
             if not isinstance(value, str) and value is not None:
                 raise invalid_value("COMMENT", value, "a string")
-            now_ms = database.clock.now_ms()
-            database.objects.set_comment("TABLE", table.schema, table.name, str(value or ""), now_ms)
+            database.objects.set_comment("TABLE", table.schema, table.name, str(value or ""))
         elif name not in _WITHOUT_EFFECT:
             raise unsupported(f"table option {name}")
     with database.write_lock:
@@ -173,15 +169,6 @@ def _set_stage(session: Session, database: Database, table: Table, staged: Mappi
 
 
 # -- CLUSTER BY: the clustering key of a table, checked against its columns and translated for the ingest --
-
-
-def of_create(tree: exp.Create) -> list[exp.Expr]:
-    """Return the expressions of CLUSTER BY in a CREATE TABLE; none without it."""
-    properties = tree.args.get("properties")
-    for setting in properties.expressions if properties else ():
-        if isinstance(setting, exp.ClusterProperty):
-            return list(setting.expressions)
-    return []
 
 
 def key_of(session: Session, table: Table, written: Sequence[exp.Expr]) -> ClusteringKey:
@@ -254,8 +241,110 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
     database.tables.create(made, statements, replace=reader.is_replacing)
     session.created("TABLE", database.name, schema, name)
-    _keep_transient(database, made, reader)
+    _keep_option(database, made, reader)
     return status(f"Table {head.name} successfully created.")
+
+
+# -- Iceberg tables with Snowflake as their catalog, unpartitioned --------------------------------------
+#
+# Rows are kept as those of any table: there are no Parquet files and no metadata for other engines. The page
+# "Data types for Apache Iceberg tables" tells what types a column may have.
+
+# Digits of seconds: microseconds, as Iceberg has them.
+_PRECISION = 6
+_TEXTS = ("EXTERNAL_VOLUME", "CATALOG", "BASE_LOCATION", "CATALOG_SYNC", "STORAGE_SERIALIZATION_POLICY",
+          "TARGET_FILE_SIZE")  # fmt: skip
+_ICEBERG_OPTIONS = frozenset({*_TEXTS, "ENABLE_DATA_COMPACTION"})
+# Iceberg's own words for numbers; a type of Snowflake's that is the same word means Iceberg's here.
+_NUMBERS = {exp.DataType.Type.INT: 10, exp.DataType.Type.BIGINT: 19}
+
+
+def iceberg_only(handler: Callable[[Session, Reader], Result]) -> Callable[[Session, Reader], Result]:
+    """Return a handler of a statement about tables that refuses one which is no Iceberg table."""
+
+    def handle(session: Session, reader: Reader) -> Result:
+        position = reader.position
+        database, schema, name = session.resolve(reader.target().path)
+        if (
+            database.tables.find(schema, name) is not None
+            and show.iceberg_options(database, schema, name) is None
+        ):
+            raise object_missing("Iceberg table", name)
+        reader.seek(position)
+        return handler(session, reader)
+
+    return handle
+
+
+def _read_iceberg(tree: exp.Create) -> dict[str, str] | None:
+    """Return the options of CREATE ICEBERG TABLE, None for another table.
+
+    :raises SqlError: 000002 for another catalog than Snowflake's, and for partitions.
+    """
+    found = _properties(tree)
+    if not any(isinstance(setting, exp.IcebergProperty) for setting in found):
+        return None
+    if any(isinstance(setting, (exp.TemporaryProperty, exp.TransientProperty)) for setting in found):
+        raise compilation_error("syntax error: an Iceberg table is neither temporary nor transient.")
+    if any(isinstance(setting, exp.PartitionedByProperty) for setting in found):
+        raise unsupported("PARTITION BY of Iceberg tables")
+    copied = next((word for word in ("clone", "like") if tree.args.get(word)), None)
+    if copied or any(isinstance(setting, exp.LikeProperty) for setting in found):
+        raise unsupported(f"{(copied or 'like').upper()} of Iceberg tables")
+    chosen = {
+        setting.name.upper(): setting.args["value"].name
+        for setting in found
+        if isinstance(setting, exp.Property) and setting.name.upper() in _TEXTS
+    }
+    catalog = chosen.get("CATALOG", "SNOWFLAKE")
+    if catalog.upper() != "SNOWFLAKE":
+        raise unsupported(f"CATALOG = '{catalog}' of Iceberg tables")
+    return chosen | {"CATALOG": "SNOWFLAKE"}
+
+
+def read_iceberg_types(tree: exp.Expr) -> None:
+    """Give the columns of CREATE ICEBERG TABLE the types that Iceberg's words stand for.
+
+    :raises SqlError: for a type that an Iceberg table does not have.
+    """
+    for definition in tree.find_all(exp.ColumnDef):
+        kind = definition.kind
+        if kind is None:
+            continue
+        if kind.this in _NUMBERS:
+            digits = _NUMBERS[kind.this]
+            definition.set("kind", exp.DataType.build(f"NUMBER({digits}, 0)", dialect="snowflake"))
+            continue
+        sizes = [param.this.name for param in kind.expressions if isinstance(param, exp.DataTypeParam)]
+        word = ColumnType.from_sqlglot(kind).kind
+        if word.startswith("TIME") and sizes != [str(_PRECISION)]:
+            raise _refused(definition.name, f"{word}({sizes[0] if sizes else 9})", f"{word}({_PRECISION})")
+
+
+def iceberg_columns(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return the columns of an Iceberg table, times with microseconds.
+
+    :raises SqlError: for a type that an Iceberg table does not have.
+    """
+    for column in columns:
+        kind = column.type
+        if kind.is_semi_structured or kind.kind == "TIMESTAMP_TZ":
+            raise _refused(column.name, str(kind))
+        if kind.kind == "VARCHAR" and kind.length != MAX_VARCHAR:
+            raise _refused(column.name, str(kind), f"VARCHAR({MAX_VARCHAR}), or no length")
+    return tuple(_with_microseconds(column) for column in columns)
+
+
+def _with_microseconds(column: Column) -> Column:
+    if not column.type.kind.startswith("TIME"):
+        return column
+    kind = ColumnType(column.type.kind, precision=_PRECISION)
+    return Column(column.name, kind, column.nullable, column.default, column.default_text)
+
+
+def _refused(column: str, kind: str, instead: str = "") -> SqlError:
+    remedy = f"; use {instead}" if instead else ""
+    return compilation_error(f"Unsupported data type '{kind}' of column {column} for Iceberg tables{remedy}.")
 
 
 # -- CREATE, DROP and TRUNCATE of databases, schemas and tables ------------------------------------------
@@ -264,12 +353,9 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
 _LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
 # Accepted because they change nothing about the rows; kept out of the stored table.
 _IGNORED_CONSTRAINTS = (
-    exp.CommentColumnConstraint,
-    exp.PrimaryKeyColumnConstraint,
-    exp.UniqueColumnConstraint,
-    exp.CollateColumnConstraint,
-    exp.Reference,
-)
+    exp.CommentColumnConstraint, exp.PrimaryKeyColumnConstraint, exp.UniqueColumnConstraint,
+    exp.CollateColumnConstraint, exp.Reference,
+)  # fmt: skip
 
 
 # Taken without effect, but for COMMENT.
@@ -285,7 +371,7 @@ def create_database(session: Session, reader: Reader) -> Result:
     name, comment = head.name, _container_comment(reader)
     session.commit()
     exists = session.catalog.find(name) is not None
-    session.require_global("CREATE DATABASE")
+    session.require("CREATE DATABASE", "ACCOUNT")
     if exists and head.is_tolerant:
         use_schema(session, name, None)
         return status(f"{name} already exists, statement succeeded.")
@@ -295,7 +381,7 @@ def create_database(session: Session, reader: Reader) -> Result:
     session.catalog.create_database(name)
     made = session.catalog.database(name)
     if comment:
-        made.objects.set_comment("DATABASE", "", name, comment, made.clock.now_ms())
+        made.objects.set_comment("DATABASE", "", name, comment)
     session.created("DATABASE", name)
     session.created("SCHEMA", name, "PUBLIC")
     use_schema(session, name, None)
@@ -317,7 +403,7 @@ def create_schema(session: Session, reader: Reader) -> Result:
             database.drop_schema(name)
     database.create_schema(name)
     if comment:
-        database.objects.set_comment("SCHEMA", name, name, comment, database.clock.now_ms())
+        database.objects.set_comment("SCHEMA", name, name, comment)
     session.created("SCHEMA", database.name, name)
     use_schema(session, database.name, name)
     return status(f"Schema {name} successfully created.")
@@ -374,7 +460,7 @@ def _drop(session: Session, database: Database, schema: str, name: str) -> None:
 def truncate_table(session: Session, reader: Reader) -> Result:
     """TRUNCATE TABLE [IF EXISTS] name: DML ("Transactions", "Terminology"); channels keep their tokens."""
     if reader.word == "ERROR_TABLE" and reader.is_sign("(", ahead=1):
-        return copy_history.truncate(session, reader)
+        return history.truncate(session, reader)
     head = reader.last_target()
     database, table = session.table_if_exists(head, "TRUNCATE")
     if table is None:
@@ -402,12 +488,14 @@ def create_table(session: Session, reader: Reader) -> Result:
         raise unsupported("this form of CREATE TABLE")
     translate.normalize_identifiers(named)
     path = tuple(part.name for part in named.parts)
-    database, schema, name = session.place_new_table(path, temporary=_is_temporary(tree))
-    lake = iceberg.read(tree)
+    properties = _properties(tree)
+    is_temporary = any(isinstance(part, exp.TemporaryProperty) for part in properties)
+    database, schema, name = session.place_new_table(path, temporary=is_temporary)
+    lake = _read_iceberg(tree)
     kind = "TABLE" if lake is None else "ICEBERG TABLE"
     session.require(f"CREATE {kind}", "SCHEMA", database.name, schema)
     if lake is not None:
-        iceberg.read_types(tree)
+        read_iceberg_types(tree)
     known = database.tables.find(schema, name)
     if known is not None and tree.args.get("replace"):
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
@@ -418,28 +506,21 @@ def create_table(session: Session, reader: Reader) -> Result:
         table, statements = _as_select(session, database, schema, name, tree)
     else:
         table, statements = _with_columns(session, database, schema, name, tree.this)
-    table = created_with(tree, table, () if lake is None else iceberg.OPTIONS)
+    table = created_with(tree, table, () if lake is None else _ICEBERG_OPTIONS)
     if lake is not None:
-        table = dataclasses.replace(table, columns=iceberg.check(table.columns))
-    written = of_create(tree)
+        table = dataclasses.replace(table, columns=iceberg_columns(table.columns))
+    clustered = (part for part in properties if isinstance(part, exp.ClusterProperty))
+    written = [each for part in clustered for each in part.expressions]
     if written:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
     session.commit()
     database.tables.create(table, statements, replace=replace, lent=session.lent)
     session.created("TABLE", database.name, schema, name)
-    if lake is not None:
-        iceberg.keep(database, table, lake)
-    _keep_transient(database, table, reader)
+    _keep_option(database, table, reader, lake)
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
     return dataclasses.replace(status(f"Table {path[-1]} successfully created."), changed=counted)
-
-
-def _is_temporary(tree: exp.Create) -> bool:
-    properties = tree.args.get("properties")
-    found = properties.expressions if properties else ()
-    return any(isinstance(setting, exp.TemporaryProperty) for setting in found)
 
 
 def _with_columns(
@@ -459,7 +540,7 @@ def _with_columns(
         raise compilation_error(
             "CREATE TABLE needs columns with different names; the local service ignores case."
         )
-    table = translate.new(database, schema, name, columns)
+    table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
 
@@ -495,7 +576,7 @@ def read_column(
 
 
 def _default(expression: exp.Expr) -> str:
-    engine_errors.check(expression)
+    checks.check(expression)
     if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
         return translate.to_duckdb(expression)
     return f"({translate.to_duckdb(functions.rewrite_all(expression.copy()))})"
@@ -525,7 +606,7 @@ def _as_select(
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
     if not isinstance(tree.this, exp.Schema):
-        table = translate.new(database, schema, name, tuple(found))
+        table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create, f"INSERT INTO {table.path} {sql}"]
     body = tree.this.copy()

@@ -16,7 +16,7 @@ import sqlglot.errors
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.sql import front, query, query_history, results, translate
+from airflow_provider_snowpipe.local.sql import front, history, query, results, translate
 from airflow_provider_snowpipe.local.sql.reader import strip_comments
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -116,7 +116,7 @@ class Execution:
     def run(self) -> None:
         """Run the statement to its end; failures are kept in :attr:`error`."""
         seconds = self.session.statement_seconds
-        entry = query_history.begin(self.session, self.query_id, self.statement)
+        entry = history.begin(self.session, self.query_id, self.statement)
         timer = None
         # A thread costs more than a small statement: none for the days that are the default.
         if 0 < seconds < _DAY_SECONDS:
@@ -133,7 +133,7 @@ class Execution:
         finally:
             if timer is not None:
                 timer.cancel()
-            query_history.end(self.session, entry, self.result, self.error)
+            history.end(self.session, entry, self.result, self.error)
             self._done.set()
 
     def abandon(self, error: SqlError) -> None:
@@ -222,11 +222,8 @@ class Batch:
 
 def timed_out(seconds: float) -> SqlError:
     """Return the error of a statement that took too long (000630)."""
-    return SqlError(
-        "000630",
-        "57014",
-        f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled.",
-    )
+    why = f"Statement reached its statement or warehouse timeout of {seconds:g} second(s) and was canceled."
+    return SqlError("000630", "57014", why)
 
 
 class Executions:

@@ -20,11 +20,10 @@ from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     alter_table,
-    copy_history,
     copy_into,
     ddl,
     grants,
-    iceberg,
+    history,
     information_schema,
     pipes,
     query,
@@ -34,10 +33,9 @@ from airflow_provider_snowpipe.local.sql import (
     users,
     views,
 )
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
-from airflow_provider_snowpipe.local.sql.engine_errors import disk_full, translate_error
+from airflow_provider_snowpipe.local.sql.checks import disk_full, translate_error
 from airflow_provider_snowpipe.local.sql.reader import Reader, inline, strip_comments
-from airflow_provider_snowpipe.local.sql.results import USE, Result, already_dropped, done, listing
+from airflow_provider_snowpipe.local.sql.results import USE, Bindings, Result, already_dropped, done, listing
 from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.show import Shown
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
@@ -215,11 +213,11 @@ STATEMENTS: dict[str, Handler] = {
     "DESCRIBE TABLE": show.describe_relation,
     "SHOW [TERSE] TABLES": _listing(show.show_tables),
     f"{_NEW} ICEBERG TABLE": ddl.create_table,
-    "ALTER ICEBERG TABLE": iceberg.only(alter_table.alter_table),
-    "DROP ICEBERG TABLE": iceberg.only(ddl.drop_table),
-    "TRUNCATE ICEBERG TABLE": iceberg.only(ddl.truncate_table),
-    "DESCRIBE ICEBERG TABLE": iceberg.only(show.describe_relation),
-    "SHOW [TERSE] ICEBERG TABLES": _listing(iceberg.show_iceberg_tables),
+    "ALTER ICEBERG TABLE": ddl.iceberg_only(alter_table.alter_table),
+    "DROP ICEBERG TABLE": ddl.iceberg_only(ddl.drop_table),
+    "TRUNCATE ICEBERG TABLE": ddl.iceberg_only(ddl.truncate_table),
+    "DESCRIBE ICEBERG TABLE": ddl.iceberg_only(show.describe_relation),
+    "SHOW [TERSE] ICEBERG TABLES": _listing(show.show_iceberg_tables),
     "UNDROP": show.undrop,
     f"{_NEW} [SECURE] VIEW": views.create_view,
     "DROP VIEW": views.drop(VIEW),
@@ -262,8 +260,8 @@ STATEMENTS: dict[str, Handler] = {
     "SHOW [TERSE] ROLES": _listing(users.show_roles),
     "GRANT ROLE": users.grant_role,
     "REVOKE ROLE": users.grant_role,
-    "GRANT DATABASE ROLE": copy_history.grant_viewer,
-    "REVOKE DATABASE ROLE": copy_history.grant_viewer,
+    "GRANT DATABASE ROLE": history.grant_viewer,
+    "REVOKE DATABASE ROLE": history.grant_viewer,
     "GRANT": grants.grant,
     "REVOKE": grants.grant,
     "SHOW GRANTS": _limited(grants.show_grants),
@@ -375,6 +373,7 @@ _NO_PLACE = frozenset({"090105", "090106"})
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 _WORD = re.compile(r"\w+")
+_SYSTEM = re.compile(r"SELECT\s*SYSTEM\$", re.IGNORECASE)
 # A bound name, stage or format of a time has to be known before the statement can be read.
 _READ_BY_VALUE = re.compile(
     r"\bIDENTIFIER\s*\(\s*[?:]"
@@ -473,11 +472,8 @@ def snowflake_errors(session: Session) -> Iterator[None]:
 
 def _internal(error: Exception) -> SqlError:
     log.error("statement failed inside the service", exc_info=error)
-    return SqlError(
-        "000603",
-        "XX000",
-        f"SQL execution internal error in the local service: {type(error).__name__}: {error}",
-    )
+    why = f"SQL execution internal error in the local service: {type(error).__name__}: {error}"
+    return SqlError("000603", "XX000", why)
 
 
 @contextlib.contextmanager
@@ -493,7 +489,7 @@ def _restoring(session: Session) -> Iterator[None]:
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
     verb = _first_word(text)
-    if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not _is_system_function(text)):
+    if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not _SYSTEM.match(text)):
         # sqlglot reads queries and DML by itself.
         if bindings and _READ_BY_VALUE.search(text):
             each = bindings.each() if verb in _CHANGES else [bindings]
@@ -530,11 +526,6 @@ def _run_for_each(session: Session, text: str, rows: Sequence[Bindings]) -> Resu
 def _first_word(text: str) -> str:
     match = _WORD.match(text)
     return match[0].upper() if match else ""
-
-
-def _is_system_function(text: str) -> bool:
-    """True for ``SELECT SYSTEM$name(..)``."""
-    return text[6:].lstrip()[:7].upper() == "SYSTEM$"
 
 
 # How sqlglot says that the engine lacks something, and the names of functions in what it says.

@@ -139,7 +139,7 @@ def rewrite(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
         path = sqlglot.parse_one(node.expression.sql(dialect="duckdb"), dialect="duckdb")
-        return exp.Anonymous(this="json_extract", expressions=[node.this.copy(), path])
+        return timestamps.call("json_extract", node.this, path)
     if not isinstance(node, exp.Func) or isinstance(node, exp.Cast):
         return node
     read = timestamps.read_call(node)
@@ -202,7 +202,7 @@ def binary_of(node: exp.Expr) -> exp.Expr:
             raise SqlError(
                 "100115", "22000", f"The following string is not a legal hex-encoded value: '{node.name}'"
             ) from error
-        return exp.Anonymous(this="unhex", expressions=[node.copy()])
+        return timestamps.call("unhex", node)
     return timestamps.call("_binary", node)
 
 
@@ -227,8 +227,7 @@ def _cast(node: exp.Cast) -> exp.Expr:
         length = node.to.expressions[0].name if node.to.expressions else ""
         if not length.isdigit():
             return node
-        whole = exp.cast(node.this.copy(), "TEXT")
-        return exp.Anonymous(this="left", expressions=[whole, exp.Literal.number(length)])
+        return timestamps.call("left", exp.cast(node.this.copy(), "TEXT"), exp.Literal.number(length))
     if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
         return binary_of(node.this)
     if node.to.is_type(exp.DataType.Type.BOOLEAN) and isinstance(node.this, _READ_AS_TEXT):
@@ -284,7 +283,7 @@ def _to_binary(node: exp.ToBinary) -> exp.Expr:
     if not node.args.get("safe"):
         return node
     node.set("safe", None)
-    return exp.Anonymous(this="TRY", expressions=[node.copy()])
+    return timestamps.call("TRY", node)
 
 
 def _date_add(node: exp.DateAdd) -> exp.Expr:
@@ -362,32 +361,22 @@ def _ratio(node: exp.Window) -> exp.Expr:
 def _literal(node: exp.Expr) -> exp.Expr:
     """ARRAY_CONSTRUCT, ``[..]``, OBJECT_CONSTRUCT and ``{..}``: JSON, whose elements may differ in type."""
     if isinstance(node, exp.Array):
-        return exp.Anonymous(this="json_array", expressions=[e.copy() for e in node.expressions])
+        return timestamps.call("json_array", *node.expressions)
     pairs: list[exp.Expr] = []
     for part in node.expressions:
         if not isinstance(part, exp.PropertyEQ):
             raise unsupported("OBJECT_CONSTRUCT of these arguments")
         key = part.this
         name = exp.Literal.string(key.name) if isinstance(key, (exp.Identifier, exp.Literal)) else key
-        pair = exp.Tuple(
-            expressions=[name, exp.Anonymous(this="to_json", expressions=[part.expression.copy()])]
-        )
-        pairs.append(pair)
+        pairs.append(exp.Tuple(expressions=[name, timestamps.call("to_json", part.expression)]))
     if not pairs:
         return exp.cast(exp.Literal.string("{}"), "JSON")
     if all(isinstance(pair.expressions[0], exp.Literal) for pair in pairs):
         pairs.sort(key=lambda pair: str(pair.expressions[0].name).encode())
     listed = exp.Array(expressions=pairs).sql(dialect="duckdb")
     # A key whose value is SQL NULL is left out, as in Snowflake; a JSON null stays.
-    return exp.Anonymous(
-        this="to_json",
-        expressions=[
-            sqlglot.parse_one(
-                f"map_from_entries(list_filter({listed}, lambda x: x[1] IS NOT NULL AND x[2] IS NOT NULL))",
-                dialect="duckdb",
-            )
-        ],
-    )
+    kept = f"list_filter({listed}, lambda x: x[1] IS NOT NULL AND x[2] IS NOT NULL)"
+    return timestamps.call("to_json", sqlglot.parse_one(f"map_from_entries({kept})", dialect="duckdb"))
 
 
 def _keys(node: exp.Anonymous) -> exp.Expr:
@@ -395,16 +384,15 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
     if not keys or not all(isinstance(key, exp.Literal) for key in keys):
         raise unsupported(f"{node.name.upper()} with keys that are not literals")
     if node.name.upper() == "OBJECT_DELETE":
-        nothing = [part for key in keys for part in (key.copy(), exp.null())]
-        patch = exp.Anonymous(this="json_object", expressions=nothing)
-        return exp.Anonymous(this="json_merge_patch", expressions=[fill("to_json(_0)", [target]), patch])
+        patch = timestamps.call("json_object", *(part for key in keys for part in (key, exp.null())))
+        return timestamps.call("json_merge_patch", fill("to_json(_0)", [target]), patch)
     chosen: list[exp.Expr] = []
     for key in keys:
         path = exp.Literal.string(f'$."{key.name}"')
-        value = exp.Anonymous(this="json_extract", expressions=[fill("to_json(_0)", [target]), path])
-        chosen += [key.copy(), value]
-    picked = exp.Anonymous(this="json_object", expressions=chosen)
-    return exp.Anonymous(this="json_merge_patch", expressions=[exp.Literal.string("{}"), picked])
+        chosen += [key, timestamps.call("json_extract", fill("to_json(_0)", [target]), path)]
+    return timestamps.call(
+        "json_merge_patch", exp.Literal.string("{}"), timestamps.call("json_object", *chosen)
+    )
 
 
 def _base64(node: exp.Base64Encode) -> exp.Expr:
@@ -434,22 +422,11 @@ def _lacking(node: exp.Func) -> exp.Expr:
 
 
 _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
-    ((exp.Window,), _ratio),
-    ((exp.Rand,), _random),
-    ((exp.Uniform, exp.Randstr), _drawn),
-    ((exp.Trim,), _trim),
-    ((exp.RegexpExtract,), _regexp_substr),
-    ((exp.ParseJSON,), _parse_json),
-    ((exp.Repeat, exp.Pad, exp.Space), _bounded),
-    ((exp.Array, exp.Struct), _literal),
-    ((exp.Cast,), _cast),
-    ((exp.ConvertTimezone,), _convert_timezone),
-    ((exp.CurrentTimestamp,), _sysdate),
-    ((exp.TimestampTzFromParts,), _tz_from_parts),
-    ((exp.TimeToStr,), _time_to_text),
-    ((exp.ToBinary,), _to_binary),
-    ((exp.DateAdd,), _date_add),
-    ((exp.Base64Encode,), _base64),
-    ((exp.ArraySort,), _sort_array),
-    (_LACKING, _lacking),
-)
+    ((exp.Window,), _ratio), ((exp.Rand,), _random), ((exp.Uniform, exp.Randstr), _drawn),
+    ((exp.Trim,), _trim), ((exp.RegexpExtract,), _regexp_substr), ((exp.ParseJSON,), _parse_json),
+    ((exp.Repeat, exp.Pad, exp.Space), _bounded), ((exp.Array, exp.Struct), _literal), ((exp.Cast,), _cast),
+    ((exp.ConvertTimezone,), _convert_timezone), ((exp.CurrentTimestamp,), _sysdate),
+    ((exp.TimestampTzFromParts,), _tz_from_parts), ((exp.TimeToStr,), _time_to_text),
+    ((exp.ToBinary,), _to_binary), ((exp.DateAdd,), _date_add), ((exp.Base64Encode,), _base64),
+    ((exp.ArraySort,), _sort_array), (_LACKING, _lacking),
+)  # fmt: skip

@@ -239,29 +239,18 @@ def computed(node: exp.Expr, known: Names) -> exp.Expr:
 
 _BITS = ("this", "expression")
 _ARGUMENTS: dict[type[exp.Expr], tuple[tuple[str, ...], str]] = {
-    exp.Left: (("expression",), "BIGINT"),
-    exp.Right: (("expression",), "BIGINT"),
-    exp.Substring: (("start", "length"), "BIGINT"),
-    exp.Stuff: (("start", "length"), "BIGINT"),
-    exp.StrPosition: (("position",), "BIGINT"),
-    exp.SplitPart: (("part_index",), "BIGINT"),
-    exp.Strtok: (("part_index",), "BIGINT"),
-    exp.Chr: (("expressions",), "INT"),
-    exp.BitwiseAnd: (_BITS, "INT128"),
-    exp.BitwiseOr: (_BITS, "INT128"),
-    exp.BitwiseXor: (_BITS, "INT128"),
-    exp.BitwiseNot: (("this",), "INT128"),
-    exp.Factorial: (("this",), "INT"),
-    exp.Ntile: (("this",), "BIGINT"),
-    exp.Lag: (("offset",), "BIGINT"),
-    exp.Lead: (("offset",), "BIGINT"),
-    exp.NthValue: (("offset",), "BIGINT"),
-    exp.RegexpExtract: (("position", "occurrence"), "BIGINT"),
-    exp.RegexpInstr: (("position", "occurrence"), "BIGINT"),
-    exp.RegexpCount: (("position",), "BIGINT"),
+    exp.Left: (("expression",), "BIGINT"), exp.Right: (("expression",), "BIGINT"),
+    exp.Substring: (("start", "length"), "BIGINT"), exp.Stuff: (("start", "length"), "BIGINT"),
+    exp.StrPosition: (("position",), "BIGINT"), exp.SplitPart: (("part_index",), "BIGINT"),
+    exp.Strtok: (("part_index",), "BIGINT"), exp.Chr: (("expressions",), "INT"),
+    exp.BitwiseAnd: (_BITS, "INT128"), exp.BitwiseOr: (_BITS, "INT128"), exp.BitwiseXor: (_BITS, "INT128"),
+    exp.BitwiseNot: (("this",), "INT128"), exp.Factorial: (("this",), "INT"),
+    exp.Ntile: (("this",), "BIGINT"), exp.Lag: (("offset",), "BIGINT"), exp.Lead: (("offset",), "BIGINT"),
+    exp.NthValue: (("offset",), "BIGINT"), exp.RegexpExtract: (("position", "occurrence"), "BIGINT"),
+    exp.RegexpInstr: (("position", "occurrence"), "BIGINT"), exp.RegexpCount: (("position",), "BIGINT"),
     exp.GenerateSeries: (("start", "end", "step"), "BIGINT"),
     exp.TimestampFromParts: (("year", "month", "day", "hour", "min"), "BIGINT"),
-}
+}  # fmt: skip
 # The nodes of which operands or arguments may be whole numbers of the engine's.
 OF_WHOLE = frozenset({*_ARGUMENTS, *_OPERATIONS, exp.GetExtract})
 _NUMBERS = (exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Floor, exp.Ceil, exp.Round, exp.Trunc, exp.Abs, exp.Sum)

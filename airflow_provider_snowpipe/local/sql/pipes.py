@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.loading.history import DAY_MS, FilePipe
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe, relative, unloaded
 from airflow_provider_snowpipe.local.loading.staging import SKIP_FILE, OnError
@@ -31,7 +30,7 @@ from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultCol
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.definition import Setting, invalid_parameter, invalid_value
-from airflow_provider_snowpipe.local.tables import Table
+from airflow_provider_snowpipe.local.tables import Table, read_path
 
 # -- CREATE, ALTER and DROP of streaming pipes -----------------------------------------------------------
 
@@ -77,12 +76,6 @@ def _drop_streaming(session: Session, path: tuple[str, ...]) -> Result:
     database.pipes.drop(PipeKey(schema, name))
     session.dropped("PIPE", database.name, schema, name)
     return status(f"{name} successfully dropped.")
-
-
-def _refuse_alter(session: Session, path: tuple[str, ...]) -> Result:
-    """ALTER PIPE: refused; a default pipe is managed, and a streaming pipe's text is fixed."""
-    _refuse_default(session.resolve(path)[2], "altered")
-    raise unsupported("ALTER PIPE")
 
 
 def existing_pipe(session: Session, path: tuple[str, ...]) -> tuple[Database, Pipe]:
@@ -145,11 +138,6 @@ def _refuse_default(name: str, verb: str) -> None:
         )
 
 
-def is_streaming(copy: str) -> bool:
-    """Return True for the text of a COPY that reads ``TABLE(DATA_SOURCE(..))``."""
-    return "TABLE(DATA_SOURCE(" in "".join(copy.upper().split())
-
-
 def _compile(session: Session, place: tuple[Database, str], copy: Reader) -> tuple[Table, PipeDefinition]:
     text = copy.text[copy.position :].strip()
     copy.expect("COPY INTO")
@@ -207,8 +195,6 @@ def _options(settings: Mapping[str, Setting]) -> tuple[str | None, bool]:
             raise unsupported(f"{name} = {value} in a streaming pipe")
     return matching, clusters
 
-
-# -- CREATE, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module ------
 
 # -- ALTER PIPE .. REFRESH: queues files that were staged before, or whose event was lost ----------------
 
@@ -272,7 +258,7 @@ def create_pipe(session: Session, reader: Reader) -> Result:
         if not replace:
             raise object_exists(f"{database.name}.{schema}.{name}")
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
-    if is_streaming(reader.text[reader.position :]):
+    if "TABLE(DATA_SOURCE(" in "".join(reader.text[reader.position :].upper().split()):
         if set(settings) - {"COMMENT"}:
             raise invalid_parameter(next(name for name in settings if name != "COMMENT"))
         result = _create_streaming(session, head, reader, replace=replace)
@@ -354,18 +340,11 @@ def _compiled(
     if table.database != database.name:
         raise unsupported("a pipe and its table in different databases")
     return FilePipe(
-        key,
-        database.clock.now_ms(),
-        copy,
-        table.schema,
-        table.name,
-        auto_ingest,
-        text_setting(settings, "COMMENT"),
-        text_setting(settings, "INTEGRATION"),
-        text_setting(settings, "AWS_SNS_TOPIC"),
-        text_setting(settings, "ERROR_INTEGRATION"),
+        key, database.clock.now_ms(), copy, table.schema, table.name, auto_ingest,
+        text_setting(settings, "COMMENT"), text_setting(settings, "INTEGRATION"),
+        text_setting(settings, "AWS_SNS_TOPIC"), text_setting(settings, "ERROR_INTEGRATION"),
         compiled.plan.pattern,
-    )
+    )  # fmt: skip
 
 
 def _check(compiled: CompiledCopy) -> None:
@@ -444,7 +423,9 @@ def alter_pipe(session: Session, reader: Reader) -> Result:
         database, schema, name = session.resolve(head.path)
         if head.is_tolerant and database.pipes.find(PipeKey(schema, name)) is None:
             return done()
-        return _refuse_alter(session, head.path)
+        # A default pipe is managed, and a streaming pipe's text is fixed.
+        _refuse_default(name, "altered")
+        raise unsupported("ALTER PIPE")
     session.commit()
     if verb == "REFRESH":
         return refresh(session, *found, settings)

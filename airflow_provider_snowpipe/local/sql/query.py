@@ -18,10 +18,17 @@ from airflow_provider_snowpipe.local.engine.conversions import MACROS, cut
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.limits import DEFAULTS
-from airflow_provider_snowpipe.local.sql import engine_errors, functions, numbers, results, translate
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql import (
+    checks,
+    functions,
+    numbers,
+    results,
+    sources,
+    timestamps,
+    translate,
+)
 from airflow_provider_snowpipe.local.sql.relations import lent_result
-from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
+from airflow_provider_snowpipe.local.sql.results import Bindings, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, NUMBER, Column, ColumnType, Table
 
@@ -53,7 +60,7 @@ def enforce(database: Database, tree: exp.Expr, typed: Collection[int] = ()) -> 
     :raises SqlError: 100078 for a literal that is too long, 100115 for one that is no hexadecimal text.
     """
     target = translate.target_of(tree)
-    table = translate.find(database, target) if target is not None else None
+    table = sources.find(database, target) if target is not None else None
     if table is None:
         return
     names = [column.name for column in table.columns]
@@ -150,11 +157,8 @@ _COUNTS = {
 }
 _CHANGED = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted", "DUPLICATE": "duplicated"}
 _STATEMENT_TYPES = {
-    "INSERT": results.INSERT,
-    "UPDATE": results.UPDATE,
-    "DELETE": results.DELETE,
-    "MERGE": results.MERGE,
-}
+    "INSERT": results.INSERT, "UPDATE": results.UPDATE, "DELETE": results.DELETE, "MERGE": results.MERGE,
+}  # fmt: skip
 # "SEQ1 / SEQ2 / SEQ4 / SEQ8": whole numbers of one, two, four and eight bytes.
 _SEQUENCES: dict[type, ColumnType] = {
     exp.Seq1: ColumnType("NUMBER", precision=3, scale=0),
@@ -274,7 +278,7 @@ def _constant(text: str, cursor: duckdb.DuckDBPyConnection) -> Result:
     known = _CONSTANTS.get(text)
     if known is None:
         tree = translate.parse(text)
-        engine_errors.check(tree)
+        checks.check(tree)
         translate.name_projections(tree)
         known = _fetched(cursor.execute(translate.to_duckdb(tree)))
         if len(_CONSTANTS) < _MOST_CONSTANTS:
@@ -335,10 +339,7 @@ def _branches(session: Session, tree: exp.MultitableInserts, found: Result) -> l
             condition = exp.and_(*(_is_not(each) for each in before), written) if first else written
             before.append(written)
         insert = branch.this.copy()
-        source = exp.Subquery(
-            this=lent_result(session, found),
-            alias=exp.TableAlias(this=exp.to_identifier("SOURCE", quoted=True)),
-        )
+        source = timestamps.aliased(lent_result(session, found), "SOURCE")
         source.meta["columns"] = columns
         select = exp.select(*_values(insert)).from_(source, copy=False)
         insert.set(
@@ -424,7 +425,7 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
     """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers."""
     values = tree.expression if isinstance(tree, exp.Insert) else None
     table = translate.target_of(tree)
-    known = translate.find(database, table) if table is not None else None
+    known = sources.find(database, table) if table is not None else None
     if not isinstance(values, exp.Values) or len(values.expressions) != 1 or known is None:
         return {}
     listed = [part.name for part in tree.this.expressions] if isinstance(tree.this, exp.Schema) else []
@@ -441,7 +442,7 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
 def _replaced(session: Session, database: Database, tree: exp.Expr) -> Table:
     """Return the table whose rows an INSERT OVERWRITE replaces."""
     target = translate.target_of(tree)
-    table = translate.find(database, target) if target is not None else None
+    table = sources.find(database, target) if target is not None else None
     if table is None:
         raise unsupported("INSERT OVERWRITE into something that is not a table")
     session.require("DELETE", "TABLE", database.name, table.schema, table.name)
@@ -497,7 +498,7 @@ def _target(session: Session, tree: exp.Expr) -> Database:
     target = translate.target_of(tree)
     if target is None:
         raise unsupported(f"{tree.key.upper()} into something that is not a table")
-    return translate.database_of(session, target)
+    return sources.database_of(session, target)
 
 
 def counts(tree: exp.Expr, changed: Mapping[str, int] = MappingProxyType({})) -> Result:

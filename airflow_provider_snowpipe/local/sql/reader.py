@@ -20,7 +20,7 @@ from sqlglot.errors import TokenError
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.query_history import without_secrets
-from airflow_provider_snowpipe.local.sql.bindings import Bindings
+from airflow_provider_snowpipe.local.sql.results import Bindings
 from airflow_provider_snowpipe.local.stages.definition import Setting, Word, invalid_value, unescape
 
 # -- Tokens: sqlglot's for Snowflake, but every word is a word, and no word ends the tokens -----------------
@@ -136,11 +136,8 @@ def check_count(statements: list[str], wanted: int) -> None:
     if not statements:
         raise compilation_error("Empty SQL statement.", "000900", "42601")
     if wanted not in (0, len(statements)):
-        raise SqlError(
-            "000008",
-            "0A000",
-            f"Actual statement count {len(statements)} did not match the desired statement count {wanted}.",
-        )
+        why = f"Actual statement count {len(statements)} did not match the desired statement count {wanted}."
+        raise SqlError("000008", "0A000", why)
 
 
 # -- Text that needs no bindings: values and names written where the statement has placeholders --------------

@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.local.errors import (
     invalid_identifier,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.loading import selection
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, FileShape
 from airflow_provider_snowpipe.local.loading.selection import (
@@ -31,10 +30,10 @@ from airflow_provider_snowpipe.local.loading.selection import (
     text_field,
     whole_row,
 )
-from airflow_provider_snowpipe.local.sql import engine_errors, timestamps, translate
+from airflow_provider_snowpipe.local.sql import checks, sources, timestamps, translate
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import named_type
-from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table, literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def read_expressions(text: str) -> list[exp.Expr]:
         raise compilation_error(
             "COPY statement only supports simple SELECT from stage statements for import.", "002079", "0A000"
         )
-    engine_errors.check(tree)
+    checks.check(tree)
     tree = tree.transform(_without_alias)
     found = list(tree.expressions)
     for projection in found:
@@ -130,10 +129,6 @@ def _text_casts(
     return exp.Cast(this=inner, to=named_type(kind, node.to))
 
 
-def _text_of(path: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this="json_extract_string", expressions=[path, exp.Literal.string("$")])
-
-
 @dataclass(frozen=True, slots=True)
 class _Compiler:
     session: Session
@@ -150,7 +145,7 @@ class _Compiler:
             return self._path(column, tree)
         if isinstance(tree, exp.Cast) and _is_path(tree.this):
             return self._cast(column, tree)
-        engine_errors.check(tree)
+        checks.check(tree)
         holder: exp.Expr = exp.Select(expressions=[tree.copy()])
         holder = holder.transform(timestamps.at_start).transform(self._inner_cast).transform(self._leaf)
         prepared = translate.prepare(self.session, holder.expressions[0], is_checked=True)
@@ -181,11 +176,8 @@ class _Compiler:
             sql = selection.arrow_value(column, name, kind, self.options)
             return Filled(column, lambda _raw: sql, selection.arrow_text(name, kind))
         json = self._json(tree)
-        return Filled(
-            column,
-            lambda raw: selection.json_value(column, raw, self.options),
-            f"CASE WHEN json_type({json}) <> 'NULL' THEN {json} END",
-        )
+        why = f"CASE WHEN json_type({json}) <> 'NULL' THEN {json} END"
+        return Filled(column, lambda raw: selection.json_value(column, raw, self.options), why)
 
     def _json(self, tree: exp.Expr) -> str:
         """Return an expression of a path's value as JSON."""
@@ -222,7 +214,7 @@ class _Compiler:
     def _text(self, tree: exp.Expr) -> exp.Expr:
         if self.shape.kind == CSV and not _keys(tree):
             return tree
-        return _text_of(tree)
+        return sources.text_of(tree)
 
     def _leaf(self, node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name.upper() in METADATA:
@@ -344,7 +336,7 @@ def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
         return first if str(written.type) == str(column.type) else _between(written, column, first)
     if _is_streamed_path(tree):
         return _converted(column, tree)
-    engine_errors.check(tree)
+    checks.check(tree)
     holder: exp.Expr = exp.Select(expressions=[tree.copy()])
     holder = holder.transform(timestamps.at_start).transform(_streamed_text).transform(_row)
     sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0], is_checked=True))
@@ -359,12 +351,8 @@ def _is_streamed_path(tree: exp.Expr) -> bool:
     )
 
 
-def _path_sql(tree: exp.Expr) -> str:
-    return translate.to_duckdb(tree.copy().transform(_row))
-
-
 def _converted(column: Column, path: exp.Expr) -> str:
-    raw = f"({_path_sql(path)})"
+    raw = f"({translate.to_duckdb(path.copy().transform(_row))})"
     if column.type.is_semi_structured:
         return conversions.convert(column, f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END")
     return conversions.convert(column, f"({raw} ->> '$')")
@@ -379,4 +367,4 @@ def _row(node: exp.Expr) -> exp.Expr:
 
 
 def _streamed_text(node: exp.Expr) -> exp.Expr:
-    return _text_casts(node, _is_streamed_path, _text_of)
+    return _text_casts(node, _is_streamed_path, sources.text_of)

@@ -14,7 +14,6 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
-from airflow_provider_snowpipe.local.identifiers import literal, quote
 from airflow_provider_snowpipe.local.loading import loader
 from airflow_provider_snowpipe.local.loading.loader import read_file
 from airflow_provider_snowpipe.local.loading.selection import ByName, ByPosition
@@ -24,7 +23,7 @@ from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, js
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.staged_rows import infer_schema
 from airflow_provider_snowpipe.local.stages.files import StagedFile
-from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, ColumnType
+from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, ColumnType, literal, quote
 
 # -- VALIDATION_MODE of COPY INTO, and VALIDATE(): the errors of files, without loading them -------------
 

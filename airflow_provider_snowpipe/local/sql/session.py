@@ -17,7 +17,6 @@ import duckdb
 import pyarrow as pa
 
 from airflow_provider_snowpipe.local.access import access as check
-from airflow_provider_snowpipe.local.access.access import ACCOUNT_OBJECT
 from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.engine.database import Database
@@ -28,10 +27,9 @@ from airflow_provider_snowpipe.local.errors import (
     missing_account_object,
     object_missing,
 )
-from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql.results import Result
-from airflow_provider_snowpipe.local.stages.registry import TemporaryObjects
-from airflow_provider_snowpipe.local.tables import TEMPORARY, Table
+from airflow_provider_snowpipe.local.stages.storage import TemporaryObjects
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Table, literal
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.local.loading.staging import CopyPlan
@@ -239,7 +237,6 @@ class Session:
     warehouse: str | None = None
     parameters: dict[str, object] = field(default_factory=dict)
     session_id: int = field(default_factory=lambda: uuid.uuid4().int >> 76)
-    last_query_id: str | None = None
     query_id: str = ""
     last_copy_id: str = ""
     moves_files: bool = False
@@ -300,13 +297,6 @@ class Session:
         """Forget the grants on a dropped object and on everything that was inside it."""
         self.catalog.access.dropped(Securable(kind, path))
 
-    def require_global(self, privilege: str) -> None:
-        """Raise unless the session's roles hold a privilege of the account, for example CREATE DATABASE.
-
-        :raises SqlError: 003001.
-        """
-        check.require(self.catalog.access, self.roles, privilege, ACCOUNT_OBJECT)
-
     @property
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """DuckDB cursor of this session."""
@@ -357,7 +347,6 @@ class Session:
 
     def remember(self, query_id: str, result: Result) -> None:
         """Keep a result for RESULT_SCAN; the oldest ones are forgotten."""
-        self.last_query_id = query_id
         self.results[query_id] = result
         while len(self.results) > _REMEMBERED_RESULTS:
             self.results.popitem(last=False)
@@ -381,10 +370,6 @@ class Session:
         self.cursor.register(name, table)
         self.lent[name] = table
         return name
-
-    def is_lent(self, name: str) -> bool:
-        """Return True for a name that :meth:`lend` gave out for the running statement."""
-        return name in self.lent
 
     def forget_lent(self) -> None:
         """Remove the relations that the statement was lent, unless a transaction may repeat it."""

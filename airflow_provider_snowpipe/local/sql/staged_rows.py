@@ -1,4 +1,4 @@
-# ruff: noqa: S608 - expressions are our own, values go through identifiers.literal.
+# ruff: noqa: S608 - expressions are our own, values go through tables.literal.
 """Rows of staged files: ``SELECT $1, METADATA$FILENAME FROM @stage (FILE_FORMAT => .., PATTERN => ..)``.
 
 As the page "Querying Data in Staged Files" describes it. The rows are read into memory before the statement
@@ -23,7 +23,6 @@ from airflow_provider_snowpipe.local.errors import (
     invalid_identifier,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import literal, quote, quote_path
 from airflow_provider_snowpipe.local.loading import selection, staging
 from airflow_provider_snowpipe.local.loading.chunks import CSV, JSON, Chunk
 from airflow_provider_snowpipe.local.loading.selection import (
@@ -35,19 +34,28 @@ from airflow_provider_snowpipe.local.loading.selection import (
     whole_row,
 )
 from airflow_provider_snowpipe.local.loading.staging import LOADED_TYPES, RowError, facts_of, read_chunks
+from airflow_provider_snowpipe.local.sql import timestamps
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import FileFormat
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
-    require_read,
+    require_access,
     resolve_file_format,
     resolve_location,
 )
-from airflow_provider_snowpipe.local.tables import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, Column, ColumnType
-
-# -- TABLE(INFER_SCHEMA(LOCATION => .., FILE_FORMAT => ..)): the columns of staged Parquet and ORC files --
+from airflow_provider_snowpipe.local.tables import (
+    BOOLEAN,
+    NUMBER,
+    TEXT,
+    TIMESTAMP_LTZ,
+    Column,
+    ColumnType,
+    literal,
+    quote,
+    quote_path,
+)
 
 # -- TABLE(INFER_SCHEMA(LOCATION => .., FILE_FORMAT => ..)): the columns of staged Parquet and ORC files --
 
@@ -78,7 +86,7 @@ def infer_schema(session: Session, call: exp.Anonymous) -> Result:
     location, rest = resolve_location(session, literal(_string(arguments, "LOCATION")))
     if rest:
         raise compilation_error(f"invalid LOCATION at '{rest[:30]}'.")
-    require_read(session, location)
+    require_access(session, location, "READ")
     kind = resolve_file_format(session, {"FORMAT_NAME": _string(arguments, "FILE_FORMAT")}).type
     if kind not in _READERS:
         raise unsupported(f"INFER_SCHEMA of {kind} files; Parquet and ORC are known")
@@ -168,10 +176,6 @@ _READERS: dict[str, Callable[[Path], pa.Schema]] = {
 
 
 # -- Rows of staged files: ``SELECT $1, METADATA$FILENAME FROM @stage (FILE_FORMAT => .., PATTERN => ..)`` --
-#
-# As the page "Querying Data in Staged Files" describes it. The rows are read into memory before the
-# statement runs; CSV has a text column for each field that the statement names, other types one VARIANT,
-# ``$1``.
 
 _ALIAS = "STAGED_FILES"
 _VARIANT = ColumnType("VARIANT")
@@ -239,7 +243,7 @@ def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Sub
     location, rest = resolve_location(session, written)
     if rest:
         raise compilation_error(f"syntax error: unexpected '{rest[:40]}'.")
-    require_read(session, location)
+    require_access(session, location, "READ")
     file_format = resolve_file_format(session, _format(table.args.get("format")), location.file_format)
     if file_format.type not in LOADED_TYPES:
         raise unsupported(f"reading of files of type {file_format.type}")
@@ -261,10 +265,8 @@ def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Sub
         else quote(column.name)
         for column in columns
     )
-    query = exp.Subquery(
-        this=sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb"),
-        alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
-    )
+    read = sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb")
+    query = timestamps.aliased(read, alias)
     query.meta["columns"] = columns
     return query
 

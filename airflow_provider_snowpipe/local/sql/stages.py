@@ -39,11 +39,10 @@ from airflow_provider_snowpipe.local.stages.location import (
     find_defined,
     format_path,
     read_location,
-    require_read,
-    require_write,
+    require_access,
     resolve_location,
 )
-from airflow_provider_snowpipe.local.stages.registry import Staged
+from airflow_provider_snowpipe.local.stages.storage import Staged
 from airflow_provider_snowpipe.local.tables import NUMBER
 
 # -- Options of CREATE STAGE and ALTER STAGE SET ---------------------------------------------------------
@@ -155,7 +154,7 @@ def put(session: Session, reader: Reader) -> Result:
     settings = _settings(
         reader, {"PARALLEL", "AUTO_COMPRESS", "SOURCE_COMPRESSION", "OVERWRITE", "THRESHOLD"}
     )
-    require_write(session, location)
+    require_access(session, location, "WRITE")
     area, prefix = location.upload_folder()
     session.catalog.storage.create(area.root.name)
     compression = settings.get("SOURCE_COMPRESSION", "AUTO_DETECT")
@@ -180,7 +179,7 @@ def get(session: Session, reader: Reader) -> Result:
     _check_client(session)
     location, local = read_location(session, reader), _local_path(reader)
     settings = _settings(reader, {"PARALLEL", "PATTERN"})
-    require_read(session, location)
+    require_access(session, location, "READ")
     if location.is_external or not isinstance(location.area, FolderArea):
         raise compilation_error(f"cannot GET files from the external stage {location.name}.")
     transfer = Transfer(
@@ -198,7 +197,7 @@ def list_files(session: Session, reader: Reader) -> Result:
     """LIST | LS location [PATTERN = '..']."""
     location = read_location(session, reader)
     settings = _settings(reader, {"PATTERN"})
-    require_read(session, location)
+    require_access(session, location, "READ")
     files = _chosen(location, settings)
     columns = (
         ResultColumn("name"),
@@ -216,7 +215,7 @@ def remove_files(session: Session, reader: Reader) -> Result:
     """REMOVE | RM location [PATTERN = '..']."""
     location = read_location(session, reader)
     settings = _settings(reader, {"PATTERN"})
-    require_write(session, location)
+    require_access(session, location, "WRITE")
     files = _chosen(location, settings)
     location.remove(files)
     rows: list[Sequence[Any]] = [(location.listed_name(f), "removed") for f in files]
@@ -232,7 +231,7 @@ def staged_bindings(session: Session, place: str) -> dict[str, dict[str, Any]]:
     location, rest = resolve_location(session, place)
     if rest:
         raise compilation_error(f"invalid place '{place[:60]}' of bound values.")
-    require_read(session, location)
+    require_access(session, location, "READ")
     rows: list[list[str | None]] = []
     for file in sorted(location.list(), key=lambda one: (len(one.path), one.path)):
         with location.local_copy(file) as path:

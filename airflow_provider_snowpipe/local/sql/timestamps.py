@@ -24,11 +24,9 @@ _MACROS = {
     "TO_TIMESTAMP": "_ntz", "TO_TIMESTAMP_NTZ": "_ntz", "TO_TIMESTAMP_LTZ": "_ltz", "TO_TIMESTAMP_TZ": "_tz",
 }  # fmt: skip
 _TYPES = {
-    exp.DataType.Type.TIMESTAMP: "_ntz",
-    exp.DataType.Type.TIMESTAMPNTZ: "_ntz",
-    exp.DataType.Type.TIMESTAMPLTZ: "_ltz",
-    exp.DataType.Type.TIMESTAMPTZ: "_tz",
-}
+    exp.DataType.Type.TIMESTAMP: "_ntz", exp.DataType.Type.TIMESTAMPNTZ: "_ntz",
+    exp.DataType.Type.TIMESTAMPLTZ: "_ltz", exp.DataType.Type.TIMESTAMPTZ: "_tz",
+}  # fmt: skip
 _CALLED = {
     "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
     "_instant": "TIMESTAMP_LTZ", "_clock": "TIMESTAMP_NTZ", "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
@@ -36,16 +34,11 @@ _CALLED = {
     "_zoned": "TIMESTAMP_TZ", "_scaled": "TIMESTAMP_NTZ",
 }  # fmt: skip
 _CAST = {
-    exp.DataType.Type.FLOAT: "FLOAT",
-    exp.DataType.Type.DOUBLE: "FLOAT",
-    exp.DataType.Type.BINARY: "BINARY",
-    exp.DataType.Type.DATE: "DATE",
-    exp.DataType.Type.TIME: "TIME",
-    exp.DataType.Type.TIMESTAMP: "TIMESTAMP_NTZ",
-    exp.DataType.Type.TIMESTAMPNTZ: "TIMESTAMP_NTZ",
-    exp.DataType.Type.TIMESTAMPLTZ: "TIMESTAMP_LTZ",
-    exp.DataType.Type.TIMESTAMPTZ: "TIMESTAMP_LTZ",
-}
+    exp.DataType.Type.FLOAT: "FLOAT", exp.DataType.Type.DOUBLE: "FLOAT", exp.DataType.Type.BINARY: "BINARY",
+    exp.DataType.Type.DATE: "DATE", exp.DataType.Type.TIME: "TIME",
+    exp.DataType.Type.TIMESTAMP: "TIMESTAMP_NTZ", exp.DataType.Type.TIMESTAMPNTZ: "TIMESTAMP_NTZ",
+    exp.DataType.Type.TIMESTAMPLTZ: "TIMESTAMP_LTZ", exp.DataType.Type.TIMESTAMPTZ: "TIMESTAMP_LTZ",
+}  # fmt: skip
 # Macros that the engine chooses by the type of their argument, and the engine's type of what they return.
 _BY_TYPE = {
     "_ntz": "TIMESTAMP", "_ltz": "TIMESTAMPTZ", "_tz": "TIMESTAMPTZ", "_date": "DATE", "_time": "TIME",
@@ -57,14 +50,8 @@ _SAME_TYPE = (
     exp.ArgMin, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead, exp.IgnoreNulls, exp.Nullif,
 )  # fmt: skip
 MOVED = (
-    exp.DateAdd,
-    exp.DateSub,
-    exp.AddMonths,
-    exp.TimestampTrunc,
-    exp.DateTrunc,
-    exp.TimeSlice,
-    exp.TimeAdd,
-)
+    exp.DateAdd, exp.DateSub, exp.AddMonths, exp.TimestampTrunc, exp.DateTrunc, exp.TimeSlice, exp.TimeAdd,
+)  # fmt: skip
 _OF_VARIANT = frozenset({"to_json", "to_variant"})
 _OF_DAYS = frozenset({"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
 _RETURNED: dict[type[exp.Expr], str] = {
@@ -175,6 +162,11 @@ def _cut(node: exp.Cast, read: exp.Expr) -> exp.Expr:
 
 def _tried(node: exp.Cast, read: exp.Expr) -> exp.Expr:
     return call("TRY", read) if isinstance(node, exp.TryCast) else read
+
+
+def aliased(query: exp.Expr, name: str) -> exp.Subquery:
+    """Return a query as a relation of this exact name."""
+    return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
 
 
 def call(name: str, *given: exp.Expr) -> exp.Expr:
@@ -299,7 +291,8 @@ def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -
             child for child in node.iter_expressions() if isinstance(child, exp.Literal) and child.is_string
         ]
         return "_instant", zoned + texts
-    if isinstance(node, exp.TimeToUnix) or "epoch" in _name(node) or _is_epoch(node):
+    part = node.this.name.upper() if isinstance(node, exp.Extract) else ""
+    if isinstance(node, exp.TimeToUnix) or "epoch" in _name(node) or part.startswith("EPOCH"):
         return "_instant", zoned
     if isinstance(node, _MIXED):
         others = [child for child in _values(node) if child not in zoned]
@@ -311,10 +304,6 @@ def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -
 
 def _name(node: exp.Expr) -> str:
     return node.name.lower() if isinstance(node, exp.Anonymous) else ""
-
-
-def _is_epoch(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Extract) and node.this.name.upper().startswith("EPOCH")
 
 
 def _written(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import sqlglot
@@ -22,23 +22,19 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import quote
 from airflow_provider_snowpipe.local.sql import (
-    calls,
-    copy_history,
-    engine_errors,
+    checks,
     functions,
-    get_ddl,
+    history,
     information_schema,
-    numbers,
     show,
+    sources,
     staged_rows,
     timestamps,
     views,
 )
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, Table
 
 # -- Names of result columns: an expression without alias is named by its text ---------------------------
 
@@ -76,9 +72,9 @@ def _projections(tokens: Sequence[Token], text: str) -> list[str]:
     """Return the texts between the first SELECT outside of parentheses and its FROM."""
     depth, start, parts = 0, -1, []
     for token in tokens:
-        if token.token_type in calls.OPENING:
+        if token.token_type in checks.OPENING:
             depth += 1
-        elif token.token_type in calls.CLOSING:
+        elif token.token_type in checks.CLOSING:
             depth -= 1
         if depth:
             continue
@@ -93,395 +89,6 @@ def _projections(tokens: Sequence[Token], text: str) -> list[str]:
         elif token.token_type in _ENDS:
             return [*parts, text[start : token.start].strip()]
     return [*parts, text[start:].strip()] if start >= 0 else []
-
-
-# -- Translation of Snowflake queries and DML to DuckDB --------------------------------------------------
-
-# -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------
-
-_PLACE = "place"
-
-
-def new(database: Database, schema: str, name: str, columns: tuple[Column, ...]) -> Table:
-    """Return a table that a statement is to create, at the home of its schema."""
-    now = database.clock.now_ms()
-    return Table(
-        database.name,
-        schema,
-        name,
-        columns,
-        now,
-        home=database.names.home(schema),
-        engine_name=database.tables.engine_name(schema, name),
-    )
-
-
-def put(node: exp.Table, database: Database, schema: str, name: str) -> None:
-    """Let a node name a table as the engine does."""
-    table = database.tables.find(schema, name)
-    engine = (*database.names.home(schema), name if table is None else table.engine)
-    for part, word in zip(("catalog", "db", "this"), engine, strict=True):
-        node.set(part, exp.to_identifier(word, quoted=True))
-    node.meta[_PLACE] = (database.name, schema, name)
-
-
-def database_of(session: Session, node: exp.Table) -> Database:
-    """Return the database of a table that :func:`put` named.
-
-    :raises SqlError: when it was dropped meanwhile.
-    """
-    return session.catalog.database(node.meta[_PLACE][0])
-
-
-def find(database: Database, node: exp.Table) -> Table | None:
-    """Return the table of a database that :func:`put` named, or None for another relation."""
-    place = node.meta.get(_PLACE)
-    return None if place is None or place[0] != database.name else database.tables.find(*place[1:])
-
-
-def find_anywhere(session: Session, node: exp.Table) -> Table | None:
-    """Return the table that :func:`put` named, or None for another relation."""
-    place = node.meta.get(_PLACE)
-    database = None if place is None else session.catalog.find(place[0])
-    return None if database is None else find(database, node)
-
-
-# -- VARIANT values inside expressions: where Snowflake reads a text or a number, DuckDB needs to be told --
-#
-# DuckDB knows VARIANT as JSON and would compare, join and cast the JSON text with its quotes. Which columns
-# hold JSON is known by name: from the tables of the query, from FLATTEN, and from aliases of such
-# expressions. Dates are followed the same way, because Snowflake's DATEADD of days keeps a DATE a DATE.
-
-_JSON_CALLS = frozenset(
-    {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
-     "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
-     "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
-)  # fmt: skip
-# Calls whose value is a list of the engine's.
-_LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Split)
-_FLATTEN = ("SEQ", "KEY", "PATH", "INDEX", "VALUE", "THIS")
-_FLATTENED = frozenset({"VALUE", "THIS"})
-# Functions of text: an argument that holds JSON is read as its text.
-_OF_TEXT = (
-    exp.Upper, exp.Lower, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.Length, exp.Trim,
-    exp.Substring, exp.SplitPart, exp.Split, exp.RegexpLike, exp.RegexpReplace, exp.RegexpExtract,
-    exp.Replace, exp.Left, exp.Right, exp.StartsWith, exp.EndsWith, exp.Contains, exp.Initcap, exp.Reverse,
-)  # fmt: skip
-# Macros that read a value of any type, JSON by its text.
-_READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
-_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
-_COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
-_OF_NUMBERS = (
-    exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
-)  # fmt: skip
-_CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
-_PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
-_JSON_READERS = _PATHS | {"TO_JSON", "TRY", "IF"}
-_SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})
-
-
-def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
-    """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
-    _cast_aggregated_texts(session, tree)
-    names = _json_names(session, tree)
-
-    kinds = _kinds(session, tree)
-    number_names = frozenset(name for name, kind in kinds.items() if kind == "NUMBER")
-    kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
-
-    def change(node: exp.Expr) -> exp.Expr:
-        timed = timestamps.change(node, kinds, session.parameters)
-        if timed is not node:
-            return timed
-        if isinstance(node, exp.Cast):
-            return _semi_structured_cast(node, names)
-        if isinstance(node, timestamps.MOVED) and timestamps.kind_of(node, kinds) == "DATE":
-            return exp.cast(node.copy(), "DATE")
-        if isinstance(node, (exp.Min, exp.Max)) and is_json(node.this, names):
-            call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
-            return _call(call, node.this, _call("_variant_key", node.this))
-        _read_operands(node, names)
-        _read_whole_numbers(node, kinds, number_names)
-        return numbers.computed(node, known)
-
-    if names:
-        _sort_keys(session, tree, names)
-    nodes = list(tree.walk(prune=lambda part: part.meta.get("engine") is True))
-    known = numbers.names(nodes, lambda: columns_of(session, tree))
-    # From the leaves up: an inner cast decides what the outer one sees.
-    for node in reversed(nodes):
-        changed = change(node)
-        if changed is not node:
-            if node is tree:
-                return changed
-            node.replace(changed)
-    return tree
-
-
-def _cast_aggregated_texts(session: Session, tree: exp.Expr) -> None:
-    """SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes")."""
-    calls = list(tree.find_all(*_OF_NUMBERS))
-    kinds: dict[str, set[str]] = {}
-    for column in columns_of(session, tree) if calls else ():
-        kinds.setdefault(column.name, set()).add(column.type.kind)
-    for call in calls:
-        for value in call.this.expressions if isinstance(call.this, exp.Distinct) else [call.this]:
-            if isinstance(value, exp.Column) and kinds.get(value.name) == {"VARCHAR"}:
-                value.replace(exp.cast(value.copy(), "DOUBLE"))
-
-
-def _read_operands(node: exp.Expr, names: set[str]) -> None:
-    if isinstance(node, _OF_TEXT) or (isinstance(node, exp.Anonymous) and node.name in _READING):
-        _each(node, names, "VARCHAR")
-    elif isinstance(node, _COMPARED):
-        _compare(node, names)
-    elif isinstance(node, _COUNTED):
-        _each(node, names, "DOUBLE")
-    elif isinstance(node, exp.Ordered) and is_json(value := _ordered(node), names):
-        node.set("this", _call("_variant_key", value))
-
-
-def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozenset[str]) -> None:
-    """Cast what the engine takes as a whole number only: arguments, days by which a DATE moves, an index."""
-    if type(node) not in numbers.OF_WHOLE:
-        return
-    numbers.as_whole_number(node)
-    if isinstance(node, (exp.Add, exp.Sub)):
-        left, right = node.this, node.expression
-        moved, days = (left, right) if timestamps.kind_of(left, kinds) == "DATE" else (right, left)
-        is_moved = moved is left or isinstance(node, exp.Add)
-        if is_moved and numbers.is_number(days, names) and timestamps.kind_of(moved, kinds) == "DATE":
-            days.replace(exp.cast(days.copy(), "INT"))
-    elif isinstance(node, exp.GetExtract) and numbers.is_number(node.expression, names):
-        node.set("expression", exp.cast(node.expression.copy(), "BIGINT"))
-
-
-def _sort_keys(session: Session, tree: exp.Expr, names: set[str]) -> None:
-    """Number the inputs of FLATTEN, and let a query read its semi-structured columns with sorted keys.
-
-    Rows keep their values as they came: to sort keys costs more than to parse a row. A column that only
-    paths lead into is left alone.
-    """
-    flattened = _number_inputs(session, tree)
-    has_star = any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star))
-    used = {column.name for column in tree.find_all(exp.Column) if not _is_below_path(column)}
-    changed = tree.this if isinstance(tree, _CHANGES) else None
-    changed = changed.this if isinstance(changed, exp.Schema) else changed
-    for table in list(tree.find_all(exp.Table)):
-        known = None if table is changed else find_anywhere(session, table)
-        columns = [c for c in known.columns if c.type.is_semi_structured] if known is not None else []
-        columns = [column for column in columns if has_star or column.name in used & names]
-        alias = table.args.get("alias")
-        if not columns or alias is None or (has_star and alias.name in flattened):
-            continue
-        named = [quote(column.name) for column in columns]
-        replaced = ", ".join(f"_sorted_keys({name}) AS {name}" for name in named)
-        rowid = ", rowid AS rowid" if alias.name in flattened else ""
-        query = sqlglot.parse_one(f"SELECT * REPLACE ({replaced}){rowid}", dialect="duckdb")
-        source = table.copy()
-        source.set("alias", None)
-        query.set("from_", exp.From(this=source))
-        wrapped = exp.Subquery(this=query, alias=alias.copy())
-        wrapped.meta["engine"] = True
-        for part in ("joins", "laterals", "pivots", "sample"):
-            wrapped.set(part, source.args.pop(part, None))
-        table.replace(wrapped)
-
-
-def _is_below_path(column: exp.Column) -> bool:
-    parent = column.parent
-    while isinstance(parent, exp.Paren):
-        parent = parent.parent
-    return isinstance(parent, exp.Anonymous) and parent.name.upper() in _PATHS
-
-
-def _number_inputs(session: Session, tree: exp.Expr) -> set[str]:
-    """Give each input record of a FLATTEN its SEQ; return the aliases of the tables that they come from."""
-    flattened: set[str] = set()
-    orders: dict[int, tuple[exp.Select, list[exp.Column | None]]] = {}
-    for view in tree.find_all(exp.Subquery):
-        given = view.meta.get("flatten")
-        if given is None:
-            continue
-        column = given.find(exp.Column)
-        select = view.find_ancestor(exp.Select)
-        number = "CAST(1 AS BIGINT)"
-        start: list[exp.Column] = []
-        if column is not None and select is not None:
-            number = "CAST(hash(CAST(_0 AS VARCHAR)) >> 2 AS BIGINT)"
-            for table in select.find_all(exp.Table):
-                known = find_anywhere(session, table)
-                has_column = known is not None and any(c.name == column.name for c in known.columns)
-                if has_column and column.table in {table.alias_or_name, ""}:
-                    flattened.add(table.alias_or_name)
-                    number = f"{quote(table.alias_or_name)}.rowid + 1"
-                    start = [exp.column("rowid", table=table.alias_or_name, quoted=True)]
-        for marker in list(view.find_all(exp.Column)):
-            if marker.name == "__seq":
-                marker.replace(functions.fill(number, [given]))
-        if select is not None and isinstance(view.parent, exp.Lateral):
-            _, keys = orders.setdefault(id(select), (select, []))
-            columns = [part.name for part in view.parent.args["alias"].columns]
-            named = [*columns, *_FLATTEN[len(columns) :]]
-            earlier = {key.table for key in keys if key is not None}
-            is_known = (column is None or start or column.table in earlier) and not view.meta["recursive"]
-            position = [exp.column(named[at], table=view.parent.alias, quoted=True) for at in (3, 1)]
-            keys += [*start, *position] if is_known else [None]
-    for select, keys in orders.values():
-        _order(select, keys)
-    return flattened
-
-
-def _order(select: exp.Select, keys: Sequence[exp.Column | None]) -> None:
-    """Let a query give the elements of FLATTEN in their order, which the engine's join does not keep.
-
-    Objects have sorted keys. Not where a query asks for another order or makes other rows.
-    """
-    parts = ("order", "group", "having", "distinct")
-    calls = (call for shown in select.expressions for call in shown.find_all(exp.AggFunc, exp.Anonymous))
-    is_changed = any(
-        isinstance(call, exp.AggFunc) or not (call.name.startswith("_") or call.name.upper() in _JSON_READERS)
-        for call in calls
-    )
-    if None in keys or is_changed or any(select.args.get(part) for part in parts):
-        return
-    order = exp.Order(expressions=[exp.Ordered(this=key, nulls_first=False) for key in keys])
-    order.meta["engine"] = True
-    select.set("order", order)
-
-
-def _kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
-    """Return the type words of columns, and of aliases of times and numbers, that have but one."""
-    found: dict[str, set[str]] = {}
-    for column in columns_of(session, tree):
-        found.setdefault(column.name, set()).add(column.type.kind)
-    kinds = {name: next(iter(words)) for name, words in found.items() if len(words) == 1}
-    for alias in reversed(list(tree.find_all(exp.Alias))):
-        kind = timestamps.kind_of(alias.this, kinds)
-        if kind is None and numbers.is_number(alias.this, frozenset()):
-            kind = "NUMBER"
-        if kind is not None and alias.alias not in found:
-            kinds[alias.alias] = kind
-    return kinds
-
-
-def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
-    """Yield the columns of the tables and views of a statement."""
-    for table in tree.find_all(exp.Table):
-        known = find_anywhere(session, table)
-        yield from known.columns if known is not None else ()
-    for view in tree.find_all(exp.Subquery):
-        yield from view.meta.get("columns", ())
-
-
-def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
-    """Return True for an expression whose value is JSON."""
-    if isinstance(node, exp.Paren):
-        return is_json(node.this, names)
-    if isinstance(node, exp.Column):
-        return node.name in names
-    if isinstance(node, (exp.JSONExtract, exp.ParseJSON, exp.Bracket)):
-        return not isinstance(node, exp.Bracket) or is_json(node.this, names)
-    if isinstance(node, (exp.Coalesce, exp.If)):
-        return any(is_json(child, names) for child in (node.this, *node.expressions, node.args.get("true")))
-    if isinstance(node, exp.Cast):
-        return _word(node.to) in _SEMI_STRUCTURED
-    return isinstance(node, exp.Anonymous) and node.name.upper() in _JSON_CALLS
-
-
-def _json_names(session: Session, tree: exp.Expr) -> set[str]:
-    names: set[str] = set()
-    plain: set[str] = set()
-    for column in columns_of(session, tree):
-        (names if column.type.is_semi_structured else plain).add(column.name)
-    if any(node.meta.get("flatten") for node in tree.find_all(exp.Subquery)):
-        names |= _FLATTENED
-    names -= plain
-    aliases = [alias for alias in tree.find_all(exp.Alias) if alias.alias not in plain]
-    grown = True
-    while grown:
-        found = {alias.alias for alias in aliases if is_json(alias.this, names)}
-        grown = not found <= names
-        names |= found
-    return names
-
-
-def _word(kind: exp.Expr) -> str:
-    return str(getattr(kind.this, "value", kind.this)).upper()
-
-
-def _text(node: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this="json_extract_string", expressions=[node.copy(), exp.Literal.string("$")])
-
-
-def _call(name: str, *given: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this=name, expressions=[node.copy() for node in given])
-
-
-def _as(node: exp.Expr, kind: str) -> exp.Expr:
-    return _text(node) if kind == "VARCHAR" else exp.cast(_text(node), kind)
-
-
-def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
-    if _word(node.to) == "JSON" or (node.to.expressions and _word(node.to) in _SEMI_STRUCTURED):
-        # No type of Snowflake: a cast that the service itself wrote.
-        return node
-    if _word(node.to) in _SEMI_STRUCTURED:
-        if node.to.expressions and is_json(node.this, names):
-            return node
-        # The engine has a VARIANT of its own, in which a JSON null is no value.
-        value = node.this.copy() if is_json(node.this, names) else _call("to_json", node.this)
-        macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
-        return _call(macro, value) if macro else value
-    if is_json(node.this, names):
-        node.set("this", _text(node.this))
-    elif node.to.is_type(*exp.DataType.TEXT_TYPES) and isinstance(node.this.unnest(), _LISTS):
-        node.set("this", _call("to_json", node.this))
-    return node
-
-
-def _each(node: exp.Expr, names: set[str], kind: str) -> None:
-    for child in list(node.iter_expressions()):
-        if is_json(child, names):
-            child.replace(_as(child, kind))
-
-
-def _compare(node: exp.Expr, names: set[str]) -> None:
-    children = list(node.iter_expressions())
-    held = [child for child in children if is_json(child, names)]
-    others = [child for child in children if child not in held]
-    # SET a = b is no comparison.
-    if not held or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
-        return
-    if not others:
-        for child in held:
-            child.replace(_call("_variant_key", child))
-        return
-    kinds = {_kind(child) for child in others}
-    for child in held:
-        text = _text(child)
-        if len(kinds) == 1 and (kind := next(iter(kinds))) is not None:
-            # Beside a number or a boolean, a VARIANT of another type is neither equal to it nor greater.
-            text = exp.TryCast(this=text, to=exp.DataType.build(kind))
-        child.replace(text)
-
-
-def _ordered(node: exp.Ordered) -> exp.Expr:
-    """Return what ORDER BY names, by its number or by itself."""
-    select = node.parent.parent if isinstance(node.parent, exp.Order) else None
-    value: exp.Expr = node.this
-    if isinstance(select, exp.Select) and isinstance(value, exp.Literal) and value.is_int:
-        number = int(value.name)
-        if 0 < number <= len(select.expressions):
-            value = select.expressions[number - 1].unalias()
-    return value
-
-
-def _kind(node: exp.Expr) -> str | None:
-    if isinstance(node, exp.Boolean):
-        return "BOOLEAN"
-    is_number = isinstance(node, exp.Literal) and not node.is_string
-    return "DOUBLE" if is_number or isinstance(node, exp.Neg) else None
 
 
 # -- Translation of Snowflake queries and DML to DuckDB --------------------------------------------------
@@ -504,18 +111,15 @@ def parse(text: str) -> exp.Expr:
         # A comment behind the last semicolon is no statement.
         trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
     except (IndexError, sqlglot.errors.ParseError) as error:
-        calls.check(found, text, None)
+        checks.check_calls(found, text, None)
         if isinstance(error, sqlglot.errors.ParseError):
             raise
         # sqlglot counts on the number of arguments that some functions must have.
         raise compilation_error("a function has the wrong number of arguments.") from error
     if len(trees) != 1:
-        raise SqlError(
-            "000008",
-            "0A000",
-            f"Actual statement count {len(trees)} did not match the desired statement count 1.",
-        )
-    calls.check(found, text, trees[0])
+        why = f"Actual statement count {len(trees)} did not match the desired statement count 1."
+        raise SqlError("000008", "0A000", why)
+    checks.check_calls(found, text, trees[0])
     note_written(trees[0], found, text)
     return trees[0]
 
@@ -544,13 +148,13 @@ def to_duckdb(tree: exp.Expr) -> str:
 def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> exp.Expr:
     """Apply what DuckDB lacks: Snowflake's names, context functions, JSON paths, result column names.
 
-    :param is_checked: what the user wrote went through :func:`engine_errors.check`; some of it is translated.
+    :param is_checked: what the user wrote went through :func:`checks.check`; some of it is translated.
     :raises SqlError: for functions and tables that a statement cannot reach.
     """
     if isinstance(tree, exp.Select) and tree.args.get("into"):
         raise unsupported("SELECT .. INTO")
     if not is_checked:
-        engine_errors.check(tree)
+        checks.check(tree)
     name_projections(tree)
     quoted = normalize_identifiers(tree)
     staged_rows.replace_staged_files(session, tree)
@@ -566,7 +170,7 @@ def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> ex
     qualify_tables(session, tree)
     _check_case(session, tree, quoted)
     tree = functions.rewrite_all(tree)
-    return read_as_text_or_number(session, tree)
+    return sources.read_as_text_or_number(session, tree)
 
 
 def normalize_identifiers(tree: exp.Expr) -> set[str]:
@@ -588,13 +192,13 @@ def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
 
     :param quoted: names of columns in the statement that are not in upper case.
     """
-    known = {column.name for column in columns_of(session, tree)}
+    known = {column.name for column in sources.columns_of(session, tree)}
     used = quoted
     if any(name != name.upper() for name in known):
         used = {column.name for column in tree.find_all(exp.Column)}
     if not used:
         return
-    known |= {alias.alias for alias in tree.find_all(exp.Alias)} | set(_FLATTEN)
+    known |= {alias.alias for alias in tree.find_all(exp.Alias)} | set(sources.FLATTEN)
     known |= {
         part.name for alias in tree.find_all(exp.TableAlias) for part in alias.args.get("columns") or ()
     }
@@ -612,8 +216,8 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
     """
     changed = target_of(tree)
     for table in list(tree.find_all(exp.Table)):
-        if copy_history.is_error_table(table):
-            table.replace(copy_history.subquery(session, table))
+        if history.is_error_table(table):
+            table.replace(history.subquery(session, table))
             continue
         if table.meta.get("engine"):
             continue
@@ -621,13 +225,13 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             raise compilation_error(f"'{_dotted(table.this, table.db, table.catalog)}' has too many parts.")
         if not isinstance(table.this, exp.Identifier):
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
-        if not table.args.get("db") and session.is_lent(table.name):
+        if not table.args.get("db") and table.name in session.lent:
             continue
-        if engine_errors.is_common(table):
+        if checks.is_common(table):
             continue
         privileges = written_privileges(tree) if table is changed else ("SELECT",)
         _qualify(session, tree, table, privileges)
-    copy_history.replace_histories(session, tree)
+    history.replace_histories(session, tree)
 
 
 def _dotted(name: exp.Dot, *before: str) -> str:
@@ -669,7 +273,7 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
         raise object_missing("Object", ".".join(path))
     if path[-2:] == (information_schema.SCHEMA, "LOAD_HISTORY"):
         owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
-        table.replace(copy_history.load_history(session, owner, table.alias_or_name))
+        table.replace(history.load_history(session, owner, table.alias_or_name))
         return
     rows = _service_view(session, path, privileges)
     if rows is not None:
@@ -689,7 +293,7 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
         _expand(session, table, database, view)
         return
     has_alias = table.args.get("alias") is not None
-    put(table, database, schema, name)
+    sources.put(table, database, schema, name)
     if not has_alias:
         _give_alias(tree, table, path[-1], name)
 
@@ -723,7 +327,7 @@ def _service_view(session: Session, path: tuple[str, ...], privileges: tuple[str
         return information_schema.relation(session, owner, path[-1])
     if len(path) != 3 or path[0] != SHARED_DATABASE:
         return None
-    rows = copy_history.relation(session, *path[1:])
+    rows = history.relation(session, *path[1:])
     if privileges != ("SELECT",):
         raise insufficient(Securable("VIEW", path))
     return rows
@@ -810,7 +414,7 @@ def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
         "LAST_QUERY_ID": last_query_id(session, functions.arguments(node)),
     }
     if name == "GET_DDL":
-        return exp.Literal.string(get_ddl.get_ddl(session, node.expressions))
+        return exp.Literal.string(information_schema.get_ddl(session, node.expressions))
     if name == "IS_ROLE_IN_SESSION" and node.expressions:
         return exp.Boolean(this=node.expressions[0].name in session.roles)
     if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:

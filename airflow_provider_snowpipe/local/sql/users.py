@@ -130,7 +130,7 @@ def create_warehouse(session: Session, reader: Reader) -> Result:
     properties = reader.properties()
     session.commit()
     access = session.catalog.access
-    session.require_global("CREATE WAREHOUSE")
+    session.require("CREATE WAREHOUSE", "ACCOUNT")
     if head.name in access.state.warehouses:
         if head.is_tolerant:
             return status(f"{head.name} already exists, statement succeeded.")
@@ -252,7 +252,7 @@ def create_role(session: Session, reader: Reader) -> Result:
     head = reader.target(1)
     comment = _comment(reader)
     session.commit()
-    session.require_global("CREATE ROLE")
+    session.require("CREATE ROLE", "ACCOUNT")
     access = session.catalog.access
     if head.name in access.state.roles:
         if head.is_tolerant:
@@ -345,7 +345,7 @@ def grant_role(session: Session, reader: Reader) -> Result:
         if giving:
             changes.give_role(state, role, kind, grantee, session.role, access.now_ms())
         else:
-            changes.take_role(state, role, kind, grantee)
+            state.role_grants.pop((role, kind, grantee), None)
     return done()
 
 
@@ -362,7 +362,7 @@ def require_role_owner(session: Session, role: str) -> None:
     if session.catalog.access.state.roles[role].owner in active:
         return
     try:
-        session.require_global("MANAGE GRANTS")
+        session.require("MANAGE GRANTS", "ACCOUNT")
     except SqlError as error:
         raise insufficient_role(role) from error
 
@@ -415,7 +415,7 @@ def create_user(session: Session, reader: Reader) -> Result:
     head = reader.target(1)
     properties = reader.properties()
     session.commit()
-    session.require_global("CREATE USER")
+    session.require("CREATE USER", "ACCOUNT")
     access = session.catalog.access
     known = access.state.users.get(head.name)
     if known is not None:
@@ -540,11 +540,8 @@ def _with_key(user: User, name: str, value: str) -> User:
     try:
         pem = public_key_pem(value) if value else ""
     except InvalidPublicKeyError as error:
-        raise SqlError(
-            "390422",
-            "22023",
-            f"New public key rejected by current policy. Reason: 'Invalid public key': {error}.",
-        ) from error
+        why = f"New public key rejected by current policy. Reason: 'Invalid public key': {error}."
+        raise SqlError("390422", "22023", why) from error
     first, second = user.public_keys
     keys = (pem, second) if name == "RSA_PUBLIC_KEY" else (first, pem)
     return dataclasses.replace(user, public_keys=keys)
@@ -584,7 +581,7 @@ def _is_visible(session: Session, user: User) -> bool:
     if user.name == session.user or user.owner in session.roles:
         return True
     try:
-        session.require_global("MANAGE GRANTS")
+        session.require("MANAGE GRANTS", "ACCOUNT")
     except SqlError:
         return False
     return True

@@ -20,14 +20,13 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.identifiers import literal
 from airflow_provider_snowpipe.local.sql import translate
 from airflow_provider_snowpipe.local.sql.grants import locate, names
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.tables import Column, ColumnType
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, literal
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of sequences, and ``seq.NEXTVAL`` ----------------------------
 
@@ -246,7 +245,7 @@ def _rename(session: Session, kind: str, path: tuple[str, ...], new: tuple[str, 
     old = locate(session, kind, path).path
     session.require("OWNERSHIP", kind, *old)
     if kind == "DATABASE":
-        session.require_global("CREATE DATABASE")
+        session.require("CREATE DATABASE", "ACCOUNT")
     else:
         # A name alone is one of the current database, as everywhere.
         new = (new[0] if len(new) == 2 else session.current_database(), new[-1])
@@ -263,7 +262,7 @@ def _on_object(session: Session, kind: str, path: tuple[str, ...], text: str) ->
     session.require("OWNERSHIP", kind, *target.path)
     database = session.catalog.database(target.path[0])
     schema = target.path[1] if len(target.path) > 1 else ""
-    database.objects.set_comment(kind, schema, target.path[-1], text, database.clock.now_ms())
+    database.objects.set_comment(kind, schema, target.path[-1], text)
 
 
 def _on_column(session: Session, path: tuple[str, ...], text: str) -> None:
@@ -273,7 +272,7 @@ def _on_column(session: Session, path: tuple[str, ...], text: str) -> None:
     _check_column(database, schema, name, path[-1])
     session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     key = column_key(name, path[-1])
-    database.objects.set_comment("COLUMN", schema, key, text, database.clock.now_ms())
+    database.objects.set_comment("COLUMN", schema, key, text)
 
 
 def _check_column(database: Database, schema: str, name: str, column: str) -> None:
@@ -321,9 +320,8 @@ def create_view(session: Session, reader: Reader) -> Result:
         "columns": [[column.name, str(column.type)] for column in _columns(session, query, columns)],
         "is_secure": "SECURE" in reader.modifiers,
     }
-    now = database.clock.now_ms()
-    database.objects.put(SchemaObject(VIEW, schema, name, now, definition))
-    database.objects.set_comment(VIEW, schema, name, comment, now)
+    database.objects.put(SchemaObject(VIEW, schema, name, database.clock.now_ms(), definition))
+    database.objects.set_comment(VIEW, schema, name, comment)
     session.created(VIEW, database.name, schema, name)
     if reader.is_temporary:
         session.temporary_views.append((database.name, schema, name))

@@ -108,6 +108,7 @@ def make_private_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True, mode=0o700)
 
 
+@dataclass(frozen=True, slots=True)
 class FolderArea:
     """Files below one folder of this machine.
 
@@ -117,17 +118,10 @@ class FolderArea:
     :param pins: folder on the same file system where a file that is read gets a second name.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        allowed: tuple[Path, ...] | None = None,
-        private: Path | None = None,
-        pins: Path | None = None,
-    ) -> None:
-        self.root = root
-        self._allowed = allowed
-        self._private = private
-        self._pins = pins
+    root: Path
+    allowed: tuple[Path, ...] | None = None
+    private: Path | None = None
+    pins: Path | None = None
 
     def list(self, prefix: str) -> list[StagedFile]:
         """Return the files whose path starts with a text, by path; links that lead outside do not show."""
@@ -154,12 +148,12 @@ class FolderArea:
         :raises SqlError: when the file is gone, or is not the one that was listed.
         """
         path = self.path(file.path)
-        if self._pins is None:
+        if self.pins is None:
             _check_unchanged(path, file)
             yield path
             return
         # The suffix stays: readers tell compression and type by it.
-        pin = self._pins / (secrets.token_hex(8) + suffix_of(file.path))
+        pin = self.pins / (secrets.token_hex(8) + suffix_of(file.path))
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.link(path, pin)
@@ -193,9 +187,9 @@ class FolderArea:
 
     def _is_inside(self, path: Path) -> bool:
         real = path.resolve()
-        if self._private is not None and real.is_relative_to(self._private):
+        if self.private is not None and real.is_relative_to(self.private):
             return False
-        allowed = (self.root.resolve(),) if self._allowed is None else self._allowed
+        allowed = (self.root.resolve(),) if self.allowed is None else self.allowed
         return any(real.is_relative_to(folder) for folder in allowed)
 
     def _described(self, name: str, path: Path) -> StagedFile | None:

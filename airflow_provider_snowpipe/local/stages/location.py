@@ -12,9 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, object_missing
-from airflow_provider_snowpipe.local.identifiers import read_path
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import (
@@ -29,8 +27,13 @@ from airflow_provider_snowpipe.local.stages.definition import (
     read_literal,
 )
 from airflow_provider_snowpipe.local.stages.files import FileArea, FolderArea, StagedFile
-from airflow_provider_snowpipe.local.stages.registry import Staged
-from airflow_provider_snowpipe.local.stages.storage import loopback_endpoint, table_identity, user_identity
+from airflow_provider_snowpipe.local.stages.storage import (
+    Staged,
+    loopback_endpoint,
+    table_identity,
+    user_identity,
+)
+from airflow_provider_snowpipe.local.tables import read_path
 
 # -- Named stages and file formats, found by name: temporary ones of the session first -------------------
 
@@ -361,31 +364,14 @@ def _object_name(value: Setting) -> str:
 # -- Who may read and write staged files ("Access control privileges", stage privileges) -----------------
 
 
-def require_read(session: Session, location: StageLocation) -> None:
-    """Raise unless the session may list, download and load the files of a location.
+def require_access(session: Session, location: StageLocation, privilege: str) -> None:
+    """Raise unless the session may use the files of a location.
 
-    :raises SqlError: without READ on an internal stage, USAGE on an external one, OWNERSHIP of a table.
+    :param privilege: READ to list, download and load them; WRITE to upload and delete.
+    :raises SqlError: without it on an internal stage, USAGE on an external one, OWNERSHIP of a table.
     """
-    _require(session, location, "READ")
-
-
-def require_write(session: Session, location: StageLocation) -> None:
-    """Raise unless the session may upload or delete files of a location.
-
-    :raises SqlError: without WRITE on an internal stage, USAGE on an external one, OWNERSHIP of a table.
-    """
-    _require(session, location, "WRITE")
-
-
-def securable(stage: StageDefinition) -> Securable:
-    """Return a stage as an object of access control."""
-    return Securable("STAGE", (stage.database, stage.schema, stage.name))
-
-
-def _require(session: Session, location: StageLocation, privilege: str) -> None:
     if location.table is not None:
         session.require("OWNERSHIP", "TABLE", *location.table)
     elif location.stage is not None and location.kind != "URL" and not location.stage.temporary:
         needed = "USAGE" if location.is_external else privilege
-        stage = location.stage
-        session.require(needed, "STAGE", stage.database, stage.schema, stage.name)
+        session.require(needed, "STAGE", *location.stage.path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_snowpipe.local.sql import calls
+from airflow_provider_snowpipe.local.sql import checks
 from tests.unit.local.sql_sessions import SqlSessions
 
 
@@ -93,6 +93,6 @@ def test_a_function_of_another_database_is_unknown(sql, call):
 
 
 def test_nothing_that_only_the_parser_knows_is_a_function(sql):
-    assert len(calls.FOREIGN) > 250
-    codes = {name: sql.refused(f"SELECT {name}(1)").code for name in calls.FOREIGN}
+    assert len(checks.FOREIGN) > 250
+    codes = {name: sql.refused(f"SELECT {name}(1)").code for name in checks.FOREIGN}
     assert {name: code for name, code in codes.items() if code != "002140"} == {}

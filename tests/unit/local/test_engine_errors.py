@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.sql.engine_errors import translate_error
+from airflow_provider_snowpipe.local.sql.checks import translate_error
 from tests.unit.local.sql_sessions import SqlSessions
 
 ENGINE_WORDS = re.compile(

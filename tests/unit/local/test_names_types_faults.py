@@ -10,9 +10,8 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import parse_faults
-from airflow_provider_snowpipe.local.identifiers import find_name, quote, read_path
 from airflow_provider_snowpipe.local.sql.results import encode
-from airflow_provider_snowpipe.local.tables import ColumnType
+from airflow_provider_snowpipe.local.tables import ColumnType, find_name, quote, read_path
 
 
 @pytest.mark.parametrize(

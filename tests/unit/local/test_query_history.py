@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_snowpipe.bulk.load_history import attributed_credits, warehouse_seconds
 from airflow_provider_snowpipe.local import query_history
 from airflow_provider_snowpipe.local.query_history import QueryHistory, text_hash, without_secrets
-from airflow_provider_snowpipe.local.sql.query_history import query_type
+from airflow_provider_snowpipe.local.sql.history import query_type
 from tests.unit.local.service_in_process import ServiceInProcess
 
 HISTORY = "SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY{0}) ORDER BY start_time, query_id"

@@ -1,0 +1,393 @@
+"""Tables and columns of a statement: what the engine calls them, and which of them hold VARIANT values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import sqlglot
+from sqlglot import exp
+
+from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.sql import functions, numbers, timestamps
+from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.tables import Column, Table, quote
+
+# -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------
+
+_PLACE = "place"
+
+
+def new(database: Database, schema: str, name: str, columns: tuple[Column, ...]) -> Table:
+    """Return a table that a statement is to create, at the home of its schema."""
+    now = database.clock.now_ms()
+    return Table(
+        database.name,
+        schema,
+        name,
+        columns,
+        now,
+        home=database.names.home(schema),
+        engine_name=database.tables.engine_name(schema, name),
+    )
+
+
+def put(node: exp.Table, database: Database, schema: str, name: str) -> None:
+    """Let a node name a table as the engine does."""
+    table = database.tables.find(schema, name)
+    engine = (*database.names.home(schema), name if table is None else table.engine)
+    for part, word in zip(("catalog", "db", "this"), engine, strict=True):
+        node.set(part, exp.to_identifier(word, quoted=True))
+    node.meta[_PLACE] = (database.name, schema, name)
+
+
+def database_of(session: Session, node: exp.Table) -> Database:
+    """Return the database of a table that :func:`put` named.
+
+    :raises SqlError: when it was dropped meanwhile.
+    """
+    return session.catalog.database(node.meta[_PLACE][0])
+
+
+def find(database: Database, node: exp.Table) -> Table | None:
+    """Return the table of a database that :func:`put` named, or None for another relation."""
+    place = node.meta.get(_PLACE)
+    return None if place is None or place[0] != database.name else database.tables.find(*place[1:])
+
+
+def find_anywhere(session: Session, node: exp.Table) -> Table | None:
+    """Return the table that :func:`put` named, or None for another relation."""
+    place = node.meta.get(_PLACE)
+    database = None if place is None else session.catalog.find(place[0])
+    return None if database is None else find(database, node)
+
+
+# -- VARIANT values inside expressions: where Snowflake reads a text or a number, DuckDB needs to be told --
+#
+# DuckDB knows VARIANT as JSON and would compare, join and cast the JSON text with its quotes. Which columns
+# hold JSON is known by name: from the tables of the query, from FLATTEN, and from aliases of such
+# expressions. Dates are followed the same way, because Snowflake's DATEADD of days keeps a DATE a DATE.
+
+_JSON_CALLS = frozenset(
+    {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
+     "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
+     "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
+)  # fmt: skip
+# Calls whose value is a list of the engine's.
+_LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Split)
+FLATTEN = ("SEQ", "KEY", "PATH", "INDEX", "VALUE", "THIS")
+"""Columns of FLATTEN."""
+_FLATTENED = frozenset({"VALUE", "THIS"})
+# Functions of text: an argument that holds JSON is read as its text.
+_OF_TEXT = (
+    exp.Upper, exp.Lower, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.Length, exp.Trim,
+    exp.Substring, exp.SplitPart, exp.Split, exp.RegexpLike, exp.RegexpReplace, exp.RegexpExtract,
+    exp.Replace, exp.Left, exp.Right, exp.StartsWith, exp.EndsWith, exp.Contains, exp.Initcap, exp.Reverse,
+)  # fmt: skip
+# Macros that read a value of any type, JSON by its text.
+_READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
+_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
+_COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
+_OF_NUMBERS = (
+    exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
+)  # fmt: skip
+_CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
+_PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
+_JSON_READERS = _PATHS | {"TO_JSON", "TRY", "IF"}
+_SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})
+
+
+def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
+    """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
+    _cast_aggregated_texts(session, tree)
+    names = _json_names(session, tree)
+
+    kinds = _kinds(session, tree)
+    number_names = frozenset(name for name, kind in kinds.items() if kind == "NUMBER")
+    kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
+
+    def change(node: exp.Expr) -> exp.Expr:
+        timed = timestamps.change(node, kinds, session.parameters)
+        if timed is not node:
+            return timed
+        if isinstance(node, exp.Cast):
+            return _semi_structured_cast(node, names)
+        if isinstance(node, timestamps.MOVED) and timestamps.kind_of(node, kinds) == "DATE":
+            return exp.cast(node.copy(), "DATE")
+        if isinstance(node, (exp.Min, exp.Max)) and is_json(node.this, names):
+            call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
+            return timestamps.call(call, node.this, timestamps.call("_variant_key", node.this))
+        _read_operands(node, names)
+        _read_whole_numbers(node, kinds, number_names)
+        return numbers.computed(node, known)
+
+    if names:
+        _sort_keys(session, tree, names)
+    nodes = list(tree.walk(prune=lambda part: part.meta.get("engine") is True))
+    known = numbers.names(nodes, lambda: columns_of(session, tree))
+    # From the leaves up: an inner cast decides what the outer one sees.
+    for node in reversed(nodes):
+        changed = change(node)
+        if changed is not node:
+            if node is tree:
+                return changed
+            node.replace(changed)
+    return tree
+
+
+def _cast_aggregated_texts(session: Session, tree: exp.Expr) -> None:
+    """SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes")."""
+    calls = list(tree.find_all(*_OF_NUMBERS))
+    kinds: dict[str, set[str]] = {}
+    for column in columns_of(session, tree) if calls else ():
+        kinds.setdefault(column.name, set()).add(column.type.kind)
+    for call in calls:
+        for value in call.this.expressions if isinstance(call.this, exp.Distinct) else [call.this]:
+            if isinstance(value, exp.Column) and kinds.get(value.name) == {"VARCHAR"}:
+                value.replace(exp.cast(value.copy(), "DOUBLE"))
+
+
+def _read_operands(node: exp.Expr, names: set[str]) -> None:
+    if isinstance(node, _OF_TEXT) or (isinstance(node, exp.Anonymous) and node.name in _READING):
+        _each(node, names, "VARCHAR")
+    elif isinstance(node, _COMPARED):
+        _compare(node, names)
+    elif isinstance(node, _COUNTED):
+        _each(node, names, "DOUBLE")
+    elif isinstance(node, exp.Ordered) and is_json(value := _ordered(node), names):
+        node.set("this", timestamps.call("_variant_key", value))
+
+
+def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozenset[str]) -> None:
+    """Cast what the engine takes as a whole number only: arguments, days by which a DATE moves, an index."""
+    if type(node) not in numbers.OF_WHOLE:
+        return
+    numbers.as_whole_number(node)
+    if isinstance(node, (exp.Add, exp.Sub)):
+        left, right = node.this, node.expression
+        moved, days = (left, right) if timestamps.kind_of(left, kinds) == "DATE" else (right, left)
+        is_moved = moved is left or isinstance(node, exp.Add)
+        if is_moved and numbers.is_number(days, names) and timestamps.kind_of(moved, kinds) == "DATE":
+            days.replace(exp.cast(days.copy(), "INT"))
+    elif isinstance(node, exp.GetExtract) and numbers.is_number(node.expression, names):
+        node.set("expression", exp.cast(node.expression.copy(), "BIGINT"))
+
+
+def _sort_keys(session: Session, tree: exp.Expr, names: set[str]) -> None:
+    """Number the inputs of FLATTEN, and let a query read its semi-structured columns with sorted keys.
+
+    Rows keep their values as they came: to sort keys costs more than to parse a row. A column that only
+    paths lead into is left alone.
+    """
+    flattened = _number_inputs(session, tree)
+    has_star = any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star))
+    used = {column.name for column in tree.find_all(exp.Column) if not _is_below_path(column)}
+    changed = tree.this if isinstance(tree, _CHANGES) else None
+    changed = changed.this if isinstance(changed, exp.Schema) else changed
+    for table in list(tree.find_all(exp.Table)):
+        known = None if table is changed else find_anywhere(session, table)
+        columns = [c for c in known.columns if c.type.is_semi_structured] if known is not None else []
+        columns = [column for column in columns if has_star or column.name in used & names]
+        alias = table.args.get("alias")
+        if not columns or alias is None or (has_star and alias.name in flattened):
+            continue
+        named = [quote(column.name) for column in columns]
+        replaced = ", ".join(f"_sorted_keys({name}) AS {name}" for name in named)
+        rowid = ", rowid AS rowid" if alias.name in flattened else ""
+        query = sqlglot.parse_one(f"SELECT * REPLACE ({replaced}){rowid}", dialect="duckdb")
+        source = table.copy()
+        source.set("alias", None)
+        query.set("from_", exp.From(this=source))
+        wrapped = exp.Subquery(this=query, alias=alias.copy())
+        wrapped.meta["engine"] = True
+        for part in ("joins", "laterals", "pivots", "sample"):
+            wrapped.set(part, source.args.pop(part, None))
+        table.replace(wrapped)
+
+
+def _is_below_path(column: exp.Column) -> bool:
+    parent = column.parent
+    while isinstance(parent, exp.Paren):
+        parent = parent.parent
+    return isinstance(parent, exp.Anonymous) and parent.name.upper() in _PATHS
+
+
+def _number_inputs(session: Session, tree: exp.Expr) -> set[str]:
+    """Give each input record of a FLATTEN its SEQ; return the aliases of the tables that they come from."""
+    flattened: set[str] = set()
+    orders: dict[int, tuple[exp.Select, list[exp.Column | None]]] = {}
+    for view in tree.find_all(exp.Subquery):
+        given = view.meta.get("flatten")
+        if given is None:
+            continue
+        column = given.find(exp.Column)
+        select = view.find_ancestor(exp.Select)
+        number = "CAST(1 AS BIGINT)"
+        start: list[exp.Column] = []
+        if column is not None and select is not None:
+            number = "CAST(hash(CAST(_0 AS VARCHAR)) >> 2 AS BIGINT)"
+            for table in select.find_all(exp.Table):
+                known = find_anywhere(session, table)
+                has_column = known is not None and any(c.name == column.name for c in known.columns)
+                if has_column and column.table in {table.alias_or_name, ""}:
+                    flattened.add(table.alias_or_name)
+                    number = f"{quote(table.alias_or_name)}.rowid + 1"
+                    start = [exp.column("rowid", table=table.alias_or_name, quoted=True)]
+        for marker in list(view.find_all(exp.Column)):
+            if marker.name == "__seq":
+                marker.replace(functions.fill(number, [given]))
+        if select is not None and isinstance(view.parent, exp.Lateral):
+            _, keys = orders.setdefault(id(select), (select, []))
+            columns = [part.name for part in view.parent.args["alias"].columns]
+            named = [*columns, *FLATTEN[len(columns) :]]
+            earlier = {key.table for key in keys if key is not None}
+            is_known = (column is None or start or column.table in earlier) and not view.meta["recursive"]
+            position = [exp.column(named[at], table=view.parent.alias, quoted=True) for at in (3, 1)]
+            keys += [*start, *position] if is_known else [None]
+    for select, keys in orders.values():
+        _order(select, keys)
+    return flattened
+
+
+def _order(select: exp.Select, keys: Sequence[exp.Column | None]) -> None:
+    """Let a query give the elements of FLATTEN in their order, which the engine's join does not keep.
+
+    Objects have sorted keys. Not where a query asks for another order or makes other rows.
+    """
+    parts = ("order", "group", "having", "distinct")
+    calls = (call for shown in select.expressions for call in shown.find_all(exp.AggFunc, exp.Anonymous))
+    is_changed = any(
+        isinstance(call, exp.AggFunc) or not (call.name.startswith("_") or call.name.upper() in _JSON_READERS)
+        for call in calls
+    )
+    if None in keys or is_changed or any(select.args.get(part) for part in parts):
+        return
+    order = exp.Order(expressions=[exp.Ordered(this=key, nulls_first=False) for key in keys])
+    order.meta["engine"] = True
+    select.set("order", order)
+
+
+def _kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
+    """Return the type words of columns, and of aliases of times and numbers, that have but one."""
+    found: dict[str, set[str]] = {}
+    for column in columns_of(session, tree):
+        found.setdefault(column.name, set()).add(column.type.kind)
+    kinds = {name: next(iter(words)) for name, words in found.items() if len(words) == 1}
+    for alias in reversed(list(tree.find_all(exp.Alias))):
+        kind = timestamps.kind_of(alias.this, kinds)
+        if kind is None and numbers.is_number(alias.this, frozenset()):
+            kind = "NUMBER"
+        if kind is not None and alias.alias not in found:
+            kinds[alias.alias] = kind
+    return kinds
+
+
+def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
+    """Yield the columns of the tables and views of a statement."""
+    for table in tree.find_all(exp.Table):
+        known = find_anywhere(session, table)
+        yield from known.columns if known is not None else ()
+    for view in tree.find_all(exp.Subquery):
+        yield from view.meta.get("columns", ())
+
+
+def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
+    """Return True for an expression whose value is JSON."""
+    if isinstance(node, exp.Paren):
+        return is_json(node.this, names)
+    if isinstance(node, exp.Column):
+        return node.name in names
+    if isinstance(node, (exp.JSONExtract, exp.ParseJSON, exp.Bracket)):
+        return not isinstance(node, exp.Bracket) or is_json(node.this, names)
+    if isinstance(node, (exp.Coalesce, exp.If)):
+        return any(is_json(child, names) for child in (node.this, *node.expressions, node.args.get("true")))
+    if isinstance(node, exp.Cast):
+        return _word(node.to) in _SEMI_STRUCTURED
+    return isinstance(node, exp.Anonymous) and node.name.upper() in _JSON_CALLS
+
+
+def _json_names(session: Session, tree: exp.Expr) -> set[str]:
+    names: set[str] = set()
+    plain: set[str] = set()
+    for column in columns_of(session, tree):
+        (names if column.type.is_semi_structured else plain).add(column.name)
+    if any(node.meta.get("flatten") for node in tree.find_all(exp.Subquery)):
+        names |= _FLATTENED
+    names -= plain
+    aliases = [alias for alias in tree.find_all(exp.Alias) if alias.alias not in plain]
+    grown = True
+    while grown:
+        found = {alias.alias for alias in aliases if is_json(alias.this, names)}
+        grown = not found <= names
+        names |= found
+    return names
+
+
+def _word(kind: exp.Expr) -> str:
+    return str(getattr(kind.this, "value", kind.this)).upper()
+
+
+def text_of(node: exp.Expr) -> exp.Expr:
+    """Return the text of a JSON value, of a string without its quotes."""
+    return timestamps.call("json_extract_string", node, exp.Literal.string("$"))
+
+
+def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
+    if _word(node.to) == "JSON" or (node.to.expressions and _word(node.to) in _SEMI_STRUCTURED):
+        # No type of Snowflake: a cast that the service itself wrote.
+        return node
+    if _word(node.to) in _SEMI_STRUCTURED:
+        if node.to.expressions and is_json(node.this, names):
+            return node
+        # The engine has a VARIANT of its own, in which a JSON null is no value.
+        value = node.this.copy() if is_json(node.this, names) else timestamps.call("to_json", node.this)
+        macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
+        return timestamps.call(macro, value) if macro else value
+    if is_json(node.this, names):
+        node.set("this", text_of(node.this))
+    elif node.to.is_type(*exp.DataType.TEXT_TYPES) and isinstance(node.this.unnest(), _LISTS):
+        node.set("this", timestamps.call("to_json", node.this))
+    return node
+
+
+def _each(node: exp.Expr, names: set[str], kind: str) -> None:
+    for child in list(node.iter_expressions()):
+        if is_json(child, names):
+            child.replace(text_of(child) if kind == "VARCHAR" else exp.cast(text_of(child), kind))
+
+
+def _compare(node: exp.Expr, names: set[str]) -> None:
+    children = list(node.iter_expressions())
+    held = [child for child in children if is_json(child, names)]
+    others = [child for child in children if child not in held]
+    # SET a = b is no comparison.
+    if not held or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
+        return
+    if not others:
+        for child in held:
+            child.replace(timestamps.call("_variant_key", child))
+        return
+    kinds = {_kind(child) for child in others}
+    for child in held:
+        text = text_of(child)
+        if len(kinds) == 1 and (kind := next(iter(kinds))) is not None:
+            # Beside a number or a boolean, a VARIANT of another type is neither equal to it nor greater.
+            text = exp.TryCast(this=text, to=exp.DataType.build(kind))
+        child.replace(text)
+
+
+def _ordered(node: exp.Ordered) -> exp.Expr:
+    """Return what ORDER BY names, by its number or by itself."""
+    select = node.parent.parent if isinstance(node.parent, exp.Order) else None
+    value: exp.Expr = node.this
+    if isinstance(select, exp.Select) and isinstance(value, exp.Literal) and value.is_int:
+        number = int(value.name)
+        if 0 < number <= len(select.expressions):
+            value = select.expressions[number - 1].unalias()
+    return value
+
+
+def _kind(node: exp.Expr) -> str | None:
+    if isinstance(node, exp.Boolean):
+        return "BOOLEAN"
+    is_number = isinstance(node, exp.Literal) and not node.is_string
+    return "DOUBLE" if is_number or isinstance(node, exp.Neg) else None
