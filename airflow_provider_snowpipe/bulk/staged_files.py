@@ -246,9 +246,10 @@ class FileLoad:
                 None if character is None else int(str(character)),
                 None if column is None else str(column),
             )
-        loaded_at = given.get("loaded_at") or None
-        if isinstance(loaded_at, str):
-            loaded_at = dt.datetime.fromisoformat(loaded_at)
+        time = given.get("loaded_at")
+        if isinstance(time, str) and time:
+            time = dt.datetime.fromisoformat(time)
+        loaded_at = time if isinstance(time, dt.datetime) else None
         if loaded_at is not None and loaded_at.tzinfo is None:
             loaded_at = loaded_at.replace(tzinfo=dt.UTC)
         return cls(
