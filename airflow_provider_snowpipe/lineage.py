@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.uri import account_namespace
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -65,8 +65,8 @@ class TaskLineage:
     """
 
     hook: SnowpipeHook
-    offset_format: str
-    channels: tuple[ChannelOffsets, ...]
+    offset_format: str = "file:line"
+    channels: tuple[ChannelOffsets, ...] = ()
     loads: bool = True
     sources: tuple[str, ...] = ()
     sql: str | None = None
@@ -112,32 +112,6 @@ class TaskLineage:
             sql=sql or None,
             rows=load.rows,
             size=load.raw_bytes,
-        )
-
-    @classmethod
-    def of_files(
-        cls,
-        hook: SnowpipeHook,
-        source: str | None,
-        rows: int,
-        *,
-        size: int | None = None,
-        channels: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> TaskLineage:
-        """Describe a load of files by COPY or by a pipe.
-
-        :param hook: names account and table
-        :param source: the folder, or the stage, that was read, None where the task does not know
-        :param rows: rows that are in the table now
-        :param size: bytes of the files
-        :param channels: the channels whose tokens were moved behind the files, if there are any
-        """
-        moved = tuple(
-            ChannelOffsets(name, one["from"], one["to"], one["rows"])
-            for name, one in (channels or {}).items()
-        )
-        return cls(
-            hook, "file:line", moved, sources=() if source is None else (source,), rows=rows, size=size
         )
 
     @classmethod

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.http import Answer
 
 DATABASE, SCHEMA, TABLE = "LOCAL", "PUBLIC", "T"

@@ -62,8 +62,11 @@ def describe_outlets(
     :param hook: of the pipe
     :param channels: what was loaded
     """
-    outlets, events = _own_outlets(task, context)
-    adds_event = not outlets and _describes_tables(events) and _all_committed(channels)
+    events = context.get("outlet_events")
+    if events is None:
+        return
+    outlets = [one for one in getattr(task, "outlets", None) or [] if _is_ours(one)]
+    adds_event = not outlets and _describes_tables() and _all_committed(channels)
     if not outlets and not adds_event:
         return
     try:
@@ -97,8 +100,11 @@ def describe_file_load(
     :param rows: rows that are in the table now
     :param loader: ``COPY``, or the pipe's full name
     """
-    outlets, events = _own_outlets(task, context)
-    adds_event = not outlets and rows > 0 and _describes_tables(events)
+    events = context.get("outlet_events")
+    if events is None:
+        return
+    outlets = [one for one in getattr(task, "outlets", None) or [] if _is_ours(one)]
+    adds_event = not outlets and rows > 0 and _describes_tables()
     if not outlets and not adds_event:
         return
     try:
@@ -135,15 +141,8 @@ def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
     return {**extra, "unknown_columns": unknown} if unknown else extra
 
 
-def _own_outlets(task: Any, context: Mapping[str, Any]) -> tuple[list[Any], Any]:
-    """The task's outlets that are ours, and its events; no outlets where there are no events."""
-    events = context.get("outlet_events")
-    outlets = getattr(task, "outlets", None) or []
-    return [] if events is None else [one for one in outlets if _is_ours(one)], events
-
-
-def _describes_tables(events: Any) -> bool:
-    if events is None or find_spec("airflow.sdk") is None:
+def _describes_tables() -> bool:
+    if find_spec("airflow.sdk") is None:
         # Airflow 2.11 fails the task for an alias's event whose extra holds an object.
         return False
     from airflow.providers.common.compat.sdk import conf

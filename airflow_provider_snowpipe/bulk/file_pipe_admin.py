@@ -8,14 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy_statement import (
-    STRING_LITERAL,
-    CopyInto,
-    option,
-    plain_or_quoted,
-    string_literal,
-)
-from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
+from airflow_provider_snowpipe.bulk.copy import CopyInto, option, plain_or_quoted, string_literal
+from airflow_provider_snowpipe.bulk.pipe_state import STRING_LITERAL, PipeStatus
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,

@@ -14,14 +14,19 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
-from airflow_provider_snowpipe.bulk.file_load import LOAD_FAILED, PARTIALLY_LOADED, FileLoad
 from airflow_provider_snowpipe.bulk.load_history import (
     REMEMBERED,
     HistoryQuestion,
     LoadHistory,
     PolledLoads,
     poll_loads,
+)
+from airflow_provider_snowpipe.bulk.staged_files import (
+    FINAL,
+    LOAD_FAILED,
+    PARTIALLY_LOADED,
+    ExpectedFiles,
+    FileLoad,
 )
 from airflow_provider_snowpipe.streaming.commits import FailedPolls, RetryBudget, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
@@ -222,7 +227,7 @@ class FilesWatch:
 
     def _take(self, load: FileLoad) -> None:
         """Keep the newest final load of each file; a load that has not ended says nothing yet."""
-        if not load.is_final or (load.loaded_at is not None and load.loaded_at < self.question.since):
+        if load.status not in FINAL or (load.loaded_at is not None and load.loaded_at < self.question.since):
             return
         name = self.expected.name_of(load)
         if name is None:

@@ -8,9 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_provider_snowpipe.bulk.expected_files import possible_paths
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.two_loaders import COPY_MEMORY
+from airflow_provider_snowpipe.bulk.staged_files import (
+    COPY_HISTORY,
+    HISTORY_COLUMNS,
+    MOST_NAMES,
+    FileLoad,
+    copy_history,
+    possible_paths,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
@@ -18,6 +23,8 @@ log = logging.getLogger(__name__)
 
 REMEMBERED = dt.timedelta(days=14) - dt.timedelta(minutes=5)
 """How far back load history goes; a little less than the 14 days, beyond which Snowflake refuses to look."""
+COPY_MEMORY = dt.timedelta(days=64)
+"""How long COPY remembers the files of a table that it has loaded."""
 OVERLAP = dt.timedelta(minutes=10)
 """A poll begins so much before the last one: an entry may become visible late, and clocks may differ."""
 
@@ -138,14 +145,6 @@ def timestamp(value: object) -> dt.datetime | None:
 RunSql = Callable[[str, Sequence[str]], Sequence[Mapping[str, Any]]]
 """Runs a statement with the values that it binds; the rows' keys are the columns' names in lower case."""
 
-COLUMNS = (
-    "FILE_NAME, STAGE_LOCATION, LAST_LOAD_TIME, ROW_COUNT, ROW_PARSED, FILE_SIZE, ERROR_COUNT, STATUS, "
-    "FIRST_ERROR_MESSAGE, FIRST_ERROR_LINE_NUMBER, FIRST_ERROR_CHARACTER_POS, FIRST_ERROR_COLUMN_NAME, "
-    "PIPE_CATALOG_NAME, PIPE_SCHEMA_NAME, PIPE_NAME"
-)
-MOST_NAMES = 5_000
-"""Names that a statement lists; for more, it asks for every file since then."""
-
 
 # pragma: no mutate start (SQL is tested against the service)
 
@@ -177,50 +176,12 @@ class CopyHistory:
         names = [question.names for question in questions]
         paths = None if None in names else [name for some in names for name in some or ()]
         statement, values = copy_history(self._table, max(since, now - REMEMBERED), self._pipe, paths)
-        found = [FileLoad.from_copy_history(row) for row in self._run(statement, values)]
+        found = [FileLoad.read(row, COPY_HISTORY) for row in self._run(statement, values)]
         self._asked = dict.fromkeys(questions, now)
         return found
 
     def close(self) -> None:
         """Nothing stays open between two polls."""
-
-
-def copy_history(
-    table: tuple[str, str, str],
-    since: dt.datetime,
-    pipe: tuple[str, str, str] | None = None,
-    paths: Sequence[str] | None = None,
-    folder: str | None = None,
-) -> tuple[str, list[str]]:
-    """The statement that asks for loads, and the values that it binds (page "COPY_HISTORY").
-
-    The function is that of the information schema, without the 10,000 rows at which ``LOAD_HISTORY`` ends.
-
-    :param table: database, schema and name of the table
-    :param since: the first timestamp, at most 14 days ago
-    :param pipe: database, schema and name of a pipe, None for all loads
-    :param paths: only files with these paths or with ends of them, None for all; for very many of them, the
-        statement asks for all as well
-    :param folder: only files with this folder in their paths, None for all; not together with paths
-    """
-    arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_LTZ"
-    values = [full_name(*table), since.isoformat(timespec="milliseconds")]
-    if pipe is not None:
-        arguments += ", PIPE_NAME => %s"
-        values.append(full_name(*pipe))
-    condition = ""
-    known = None if paths is None else possible_paths(paths)
-    if known is not None and len(known) <= MOST_NAMES:
-        condition = f" WHERE FILE_NAME IN ({', '.join(['%s'] * len(known))})"
-        values += sorted(known)
-    elif folder is not None:
-        condition = " WHERE CONTAINS(FILE_NAME, %s)"
-        values.append(f"{folder}/")
-    return (
-        f"SELECT {COLUMNS} FROM TABLE({quote_identifier(table[0])}.INFORMATION_SCHEMA.COPY_HISTORY("  # noqa: S608
-        f"{arguments})){condition} ORDER BY LAST_LOAD_TIME",
-        values,
-    )
 
 
 # -- COPY's loads of 14 to 64 days ago: COPY still knows their files, the information schema no more -----
@@ -266,7 +227,7 @@ def account_copies(
         condition = f" AND FILE_NAME IN ({', '.join(['%s'] * len(paths))})"
         values += sorted(paths)
     return (
-        f"SELECT {COLUMNS} FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY "  # noqa: S608
+        f"SELECT {HISTORY_COLUMNS} FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY "  # noqa: S608
         "WHERE TABLE_CATALOG_NAME = %s AND TABLE_SCHEMA_NAME = %s AND TABLE_NAME = %s AND PIPE_NAME IS NULL "
         "AND LAST_LOAD_TIME >= %s::TIMESTAMP_LTZ AND LAST_LOAD_TIME < %s::TIMESTAMP_LTZ"
         f"{condition} ORDER BY LAST_LOAD_TIME",
@@ -310,7 +271,7 @@ def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str])
             *(f"{end:%Y-%m-%d %H:%M %Z}" for end in (since, until)),
         )
         return []
-    return [FileLoad.from_copy_history(row) for row in rows]
+    return [FileLoad.read(row, COPY_HISTORY) for row in rows]
 
 
 # pragma: no mutate end

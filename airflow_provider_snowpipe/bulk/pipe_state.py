@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from airflow_provider_snowpipe.bulk.copy_statement import STRING_LITERAL, read_string_literal
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -121,6 +120,32 @@ def _timestamp(value: object) -> dt.datetime | None:
 
 def _written(timestamp: dt.datetime | None) -> str | None:
     return None if timestamp is None else timestamp.isoformat()
+
+
+# -- Texts in a SQL statement, read -----------------------------------------------------------------------
+
+_ESCAPE = re.compile(r"''|\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([0-7]{1,3})|(.))", re.DOTALL)
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+STRING_LITERAL = r"'(?:[^'\\]|''|\\.)*'"
+"""Regular expression of a text between single quotes, for ``re.DOTALL``."""
+
+
+def read_string_literal(written: str) -> str:
+    """Read a text between single quotes as Snowflake does.
+
+    :param written: the text with its quotes; escape sequences begin with a backslash
+    """
+    return _ESCAPE.sub(_unescaped, written[1:-1])
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    unicode, byte, octal, letter = found.groups()
+    if unicode or byte:
+        return chr(int(unicode or byte, 16))
+    if octal:
+        return chr(int(octal, 8))
+    return "'" if letter is None else _CONTROLS.get(letter, letter)
 
 
 # -- From where a file pipe loads, and into which table: read from its own COPY statement ----------------

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
+from airflow_provider_snowpipe.bulk.staged_files import LOADED, PARTIALLY_LOADED, FileLoad
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
 
 MANIFEST_VERSION = 1

@@ -116,7 +116,8 @@ class StatementClient:
         if query_tag:
             body["parameters"] = {"QUERY_TAG": query_tag}
         query = {"requestId": request_id, "retry": "true", "async": "false" if waits else "true"}
-        return self._state(self._send("POST", self._url, statement, query, body), statement)
+        answer = self._session.request(_head(statement), "POST", self._url, query=query, json_body=body)
+        return self._state(answer, statement)
 
     def state(self, handle: str, statement: str) -> StatementState:
         """Ask whether a statement runs, and for its rows once it has ended.
@@ -126,7 +127,7 @@ class StatementClient:
         :raises SqlError: if it has failed, or was cancelled
         """
         address = f"{self._url}/{quote_url_segment(handle)}"
-        return self._state(self._send("GET", address, statement), statement)
+        return self._state(self._session.request(_head(statement), "GET", address), statement)
 
     def cancel(self, handle: str, statement: str) -> bool:
         """Cancel a statement; False where it had ended already.
@@ -136,7 +137,7 @@ class StatementClient:
         """
         address = f"{self._url}/{quote_url_segment(handle)}/cancel"
         try:
-            self._send("POST", address, statement)
+            self._session.request(_head(statement), "POST", address, json_body={})
         except SqlError as error:
             if error.errno == int(_ENDED_ALREADY):
                 return False
@@ -161,14 +162,9 @@ class StatementClient:
         data = list(body["data"])
         for number in range(1, len(described.get("partitionInfo") or [])):
             address = f"{self._url}/{quote_url_segment(handle)}"
-            data += self._send("GET", address, statement, {"partition": str(number)}).json["data"]
+            query = {"partition": str(number)}
+            data += self._session.request(_head(statement), "GET", address, query=query).json["data"]
         return StatementState(handle, [dict(zip(names, row, strict=True)) for row in data])
-
-    def _send(
-        self, method: str, url: str, statement: str, query: Mapping[str, str] | None = None, body: Any = None
-    ) -> Answer:
-        content = body if body is not None else ({} if method == "POST" else None)
-        return self._session.request(_head(statement), method, url, query=query, json_body=content)
 
 
 def _failure(what: str, answer: Answer) -> SqlError | None:

@@ -13,17 +13,37 @@ view of the account, with a right of its own, before every COPY.
 from __future__ import annotations
 
 import datetime as dt
+import json
+import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
 
-from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
-from airflow_provider_snowpipe.bulk.file_load import LOADED, PARTIALLY_LOADED, FileLoad
-from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, written
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
+from airflow_provider_snowpipe.bulk.copy import RunIdentity
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS
+from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY
+from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, stage_key, written
+from airflow_provider_snowpipe.bulk.run_manifest import run_folder
+from airflow_provider_snowpipe.bulk.staged_files import (
+    LOADED,
+    PARTIALLY_LOADED,
+    ExpectedFiles,
+    FileLoad,
+    StagedFiles,
+    StageReference,
+    staged_at,
+)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
+from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
-COPY_MEMORY = dt.timedelta(days=64)
+log = logging.getLogger(__name__)
+
 PIPE_MEMORY = dt.timedelta(days=14)
 NOT_AUTHORIZED = (606, 2003, 2043, 3001)
 """Numbers of SQL errors: no warehouse to ask with, no such object for this role, no privilege."""
@@ -32,23 +52,40 @@ _CLOCKS = dt.timedelta(minutes=1)
 _MOST_NAMED = 3
 _PART = r'("(?:[^"]|"")+"|%?[^".]+)'
 _FULL_NAME = re.compile(rf"@?{_PART}\.{_PART}\.{_PART}")
+_MOST_SHOWN = 10_000
+"""Rows of a SHOW command at most (page "SHOW <objects>")."""
+RunSql = Callable[..., list[dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPaths:
-    """Files of one stage.
+class Account(Protocol):
+    """As much of the account's hook as the two loaders need."""
 
-    :param paths: their paths below the stage
-    :param stage: the stage
-    :param url: what an external stage stands for, None for an internal one
-    """
+    def database_and_schema(self) -> tuple[str, str]:
+        """Database and schema of the table."""
 
-    paths: tuple[str, ...]
-    stage: StageReference
-    url: str | None = None
+    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Run one statement."""
+
+    def sql_session(self, purpose: str) -> AbstractContextManager[RunSql]:
+        """Sign in once for several statements."""
+
+    def list_files(self, stage: str) -> list[dict[str, Any]]:
+        """List the files of a stage."""
+
+    def put_file(self, path: str, location: str) -> None:
+        """Upload a small file."""
+
+    def get_file(self, location: str, folder: str) -> None:
+        """Bring one file of an internal stage to this machine."""
+
+    def stage_url(self, stage: str) -> str | None:
+        """The URL that an external stage stands for."""
+
+    def loads_of(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
+        """What ``COPY_HISTORY`` says of some files."""
 
 
-def remembered_loads(files: StagedPaths, history: Iterable[FileLoad], now: dt.datetime) -> list[FileLoad]:
+def remembered_loads(files: StagedFiles, history: Iterable[FileLoad], now: dt.datetime) -> list[FileLoad]:
     """The loads of some files that their loaders remember, from the oldest, with the paths asked for.
 
     A load that is older than its loader's memory does not count, nor one that put no row into the table.
@@ -57,15 +94,25 @@ def remembered_loads(files: StagedPaths, history: Iterable[FileLoad], now: dt.da
     :param history: loads into the table, from the oldest
     :param now: the time
     """
-    expected = ExpectedFiles(files.paths)
+    expected = ExpectedFiles(tuple(files.files))
     found = []
     for load in history:
         path = expected.name_of(load)
         if path is None or load.status not in (LOADED, PARTIALLY_LOADED):
             continue
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
-        is_forgotten = load.loaded_at is not None and load.loaded_at < now - memory
-        if not is_forgotten and not _is_elsewhere(load, path, files):
+        if load.loaded_at is not None and load.loaded_at < now - memory:
+            continue
+        # One that does not tell its stage counts as a load of the same file.
+        if "://" in load.location:
+            name = f"{load.location.rstrip('/')}/{load.path}"
+            is_elsewhere = files.url is None or name != f"{files.url.rstrip('/')}/{path}"
+        else:
+            named = _FULL_NAME.fullmatch(load.location.partition("/")[0])
+            # As Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out.
+            names = (named[3] if named else files.stage.name, files.stage.name)
+            is_elsewhere = len({re.sub('"("?)', r"\1", name).upper() for name in names}) > 1
+        if not is_elsewhere:
             found.append(replace(load, path=path))
     return found
 
@@ -87,7 +134,7 @@ def not_loaded_by(paths: Sequence[str], loads: Iterable[FileLoad], loader: str) 
 
 
 def refuse_files_of_others(
-    files: StagedPaths,
+    files: StagedFiles,
     history: Iterable[FileLoad],
     *,
     table: str,
@@ -113,14 +160,14 @@ def refuse_files_of_others(
     if twice:
         paths = tuple(dict.fromkeys(load.path for load in twice))
         raise FilesGivenTwiceError(
-            f"{len(paths):,} of {len(files.paths):,} files for {table} were loaded twice: {_evidence(twice)}."
+            f"{len(paths):,} of {len(files.files):,} files for {table} were loaded twice: {_evidence(twice)}."
             " Delete the rows of one of these loads, or bring the table back to before it by Time Travel; "
             "then take these files from one of the two. force=True goes on with the table as it is",
             files=paths,
         )
     paths = tuple(dict.fromkeys(load.path for load in others))
     raise FilesGivenTwiceError(
-        f"{len(paths):,} of {len(files.paths):,} files for {table} were loaded another way: "
+        f"{len(paths):,} of {len(files.files):,} files for {table} were loaded another way: "
         f"{_evidence(others)}. {'COPY' if loader is None else f'pipe {loader}'} has no memory of that and "
         "would load their rows a second time: take these files from one of the two, or say force=True",
         files=paths,
@@ -155,46 +202,43 @@ def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> t
     return tuple(path for path, staged in files.items() if since is None or staged is None or staged >= since)
 
 
-def refuse_files_for_pipes(
-    pipes: Iterable[PipeBeside], *, table: str, loader: str | None = None, has_copied: bool = False
+def refuse_files_for_pipe(
+    one: PipeBeside, *, table: str, loader: str | None = None, has_copied: bool = False
 ) -> None:
     """Refuse to load files that a pipe is about to load, and say which pipe, how it is, and what to do.
 
-    :param pipes: the pipes that load from where the files are
+    :param one: a pipe that loads from where the files are
     :param table: the table, for the error's text
     :param loader: full name of the pipe that is to load them, which is not asked; None for COPY
     :param has_copied: True where COPY has loaded the files
-    :raises FilesGivenTwiceError: if a pipe has files in its queue, or is told of these by events
+    :raises FilesGivenTwiceError: if the pipe has files in its queue, or is told of these by events
     """
-    for one in pipes:
-        if str(one.pipe.name) == loader:
-            continue
-        pending = one.status.pending_files if one.status is not None else 0
-        files = one.files if pending else one.announced
-        if not files:
-            continue
-        shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
-        if pending and has_copied:
-            what = (
-                f"has {pending:,} files in its queue, of which {shown} may be some: a later try finds in "
-                "load history what it has made of them"
-            )
-        elif pending:
-            what = (
-                f"has {pending:,} files in its queue, of which {shown} may be some: wait until it has loaded "
-                "them (SnowpipePipeOperator, action='resume' where it is paused, then action='status')"
-            )
-        else:
-            what = (
-                f"is told of {shown} by events (AUTO_INGEST): leave them to the pipe, or stage them elsewhere"
-            )
-        raise FilesGivenTwiceError(
-            f"pipe {one.pipe.name} ({one.status or 'its state does not show to this role'}) loads from "
-            f"{written(one.pipe.target.stage)} into {table} as well and {what}, or say force=True. "
-            f"{loader or 'COPY'} {'has' if has_copied else 'would'} put the same rows into the table",
-            files=files,
-            may_pass=pending > 0,
+    if str(one.pipe.name) == loader:
+        return
+    pending = one.status.pending_files if one.status is not None else 0
+    files = one.files if pending else one.announced
+    if not files:
+        return
+    shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
+    if pending and has_copied:
+        what = (
+            f"has {pending:,} files in its queue, of which {shown} may be some: a later try finds in "
+            "load history what it has made of them"
         )
+    elif pending:
+        what = (
+            f"has {pending:,} files in its queue, of which {shown} may be some: wait until it has loaded "
+            "them (SnowpipePipeOperator, action='resume' where it is paused, then action='status')"
+        )
+    else:
+        what = f"is told of {shown} by events (AUTO_INGEST): leave them to the pipe, or stage them elsewhere"
+    raise FilesGivenTwiceError(
+        f"pipe {one.pipe.name} ({one.status or 'its state does not show to this role'}) loads from "
+        f"{written(one.pipe.target.stage)} into {table} as well and {what}, or say force=True. "
+        f"{loader or 'COPY'} {'has' if has_copied else 'would'} put the same rows into the table",
+        files=files,
+        may_pass=pending > 0,
+    )
 
 
 def _evidence(loads: Sequence[FileLoad]) -> str:
@@ -207,16 +251,267 @@ def _evidence(loads: Sequence[FileLoad]) -> str:
     return shown + (f"; and {len(loads) - _MOST_NAMED:,} more" if len(loads) > _MOST_NAMED else "")
 
 
-def _is_elsewhere(load: FileLoad, path: str, files: StagedPaths) -> bool:
-    """True when a load is surely of another stage's file; one that does not tell counts as the same."""
-    if "://" in load.location:
-        name = f"{load.location.rstrip('/')}/{load.path}"
-        return files.url is None or name != f"{files.url.rstrip('/')}/{path}"
-    named = _FULL_NAME.fullmatch(load.location.partition("/")[0])
-    return named is not None and _spelled(named[3]) != _spelled(files.stage.name)
+# pragma: no mutate start (tested with the operators, against the fake account)
 
 
-def _spelled(name: str) -> str:
-    """A name as Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out."""
-    own, mark = name.removeprefix("%"), "%" if name.startswith("%") else ""
-    return (mark + (own[1:-1].replace('""', '"') if own.startswith('"') else own)).upper()
+@dataclass(slots=True)
+class OtherLoaders:
+    """Pipes that load the files of a COPY as well: refused before it, and found after it.
+
+    A pipe that is given the files by an operator of this package is excluded: each of the two writes down
+    what it is about to load, then looks for the other's note, and asks queues and load history last. Where no
+    pipe over the table loads from there, nobody has to be told. Of a pipe that somebody else feeds while COPY
+    runs, load history tells when it has run.
+
+    :param account: asks the account
+    :param table: the table
+    :param identity: whose work the COPY is
+    :param has_noted: True where an earlier process may have written down what it loads
+    :param is_forced: True where files of others are accepted, so that nobody is asked
+    """
+
+    account: Account
+    table: str
+    identity: RunIdentity
+    has_noted: bool = False
+    is_forced: bool = False
+
+    def refuse(self, staged: StagedFiles, *, has_copied: bool = False) -> None:
+        """Refuse the files of others: before COPY, after writing down what it is about to load; and after it.
+
+        :param staged: the files
+        :param has_copied: True when COPY has ended
+        :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
+        """
+        if self.is_forced:
+            return
+        if has_copied:
+            self.withdraw(staged)
+        pipes, intent = pipes_beside(self.account, self.table, staged), None
+        if pipes and not has_copied:
+            intent = LoadIntent(self.account, self.table, self.identity, None, staged)
+            intent.declare()
+            pipes = pipes_beside(self.account, self.table, staged)
+        try:
+            # The queues first: what is loaded between the two questions is in history then.
+            history = self.account.loads_of(self.table, list(staged.files))
+            refuse_files_of_others(staged, history, table=self.table, now=dt.datetime.now(dt.UTC))
+            for one in pipes:
+                refuse_files_for_pipe(one, table=self.table, has_copied=has_copied)
+        except FilesGivenTwiceError:
+            if intent is not None:
+                intent.revoke()
+            raise
+        self.has_noted |= intent is not None
+
+    def withdraw(self, staged: StagedFiles) -> None:
+        """Remove what was written down, when the COPY has ended.
+
+        :param staged: the files
+        """
+        if self.has_noted and not self.is_forced:
+            LoadIntent(self.account, self.table, self.identity, None, staged).withdraw()
+
+
+def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[PipeBeside]:
+    """The pipes over the table that load from where the files are, and how they are.
+
+    Asked are the pipes of all databases, and those that reach the same files through another external stage.
+
+    :param account: asks the account
+    :param table: the table
+    :param staged: the files
+    """
+    database, schema = account.database_and_schema()
+    root = staged.stage.location("", database=database, schema=schema)
+    stage = replace(StageReference.parse(root), path="")
+    with account.sql_session("ask the pipes over a table") as run:
+        beside = []
+        for pipe in _pipes_over((database, schema, table), run):
+            url = None if pipe.loads_from(stage) or staged.url is None else _url_of(pipe, account)
+            files = {
+                one.path: one.staged_at
+                for one in staged.files.values()
+                if pipe.takes(one.path, stage)
+                or (url is not None and pipe.takes_url(f"{str(staged.url).rstrip('/')}/{one.path}", url))
+            }
+            if files:
+                status = _status_of(pipe, run)
+                beside.append(PipeBeside(pipe, status, tuple(files), announced_to(pipe, files)))
+    return beside
+
+
+def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
+    found = []
+    try:
+        rows = run("SHOW PIPES IN ACCOUNT", None)
+        if len(rows) >= _MOST_SHOWN:
+            rows = [*rows, *run(f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}", None)]
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("whether a pipe is about to load these files is not known: %s", error)
+        return []
+    for row in rows:
+        try:
+            pipe = ListedPipe.read(row)
+        except ConfigurationError as error:
+            log.warning("whether this pipe is about to load these files is not known: %s", error)
+            continue
+        if pipe is not None and pipe.target.table == table:
+            found.append(pipe)
+    log.info("%d file pipes over %s show to this role; of others nothing is known", len(found), table[2])
+    return found
+
+
+def _url_of(pipe: ListedPipe, account: Account) -> str | None:
+    """What the external stage of a pipe stands for; None for another kind, or one that does not show."""
+    try:
+        return account.stage_url(written(pipe.target.stage))
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("where pipe %s loads from is not known: %s", pipe.name, error)
+        return None
+
+
+def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
+    name = pipe.name
+    try:
+        (row,) = run(PIPE_STATUS, (full_name(name.database, name.schema, name.pipe),))
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("whether files wait in pipe %s is not known: %s", name, error)
+        return None
+    return PipeStatus.read(next(iter(row.values())))
+
+
+# -- Loads that have begun: noted before files are given to a loader, so that two loaders see each other --
+#
+# COPY and pipes do not share their memory of files, and asking what the other has done does not tell what
+# it is about to do. So each of the two operators first writes down what it loads and by what, then looks
+# for what others have written, and only then asks pipes and load history: of two that begin at once, one at
+# least finds the other. The notes lie in the user's own stage, which every connection may write to.
+
+_KEPT_IN = "airflow_snowpipe/loads"
+_COUNTS_FOR = dt.timedelta(days=7)
+"""No statement runs for longer (page "Parameters", STATEMENT_TIMEOUT_IN_SECONDS)."""
+
+
+class LoadIntent:
+    """What one try of a task is about to load.
+
+    :param account: asks the account, and has the table's database and schema
+    :param table: the table
+    :param identity: whose work it is; what other tries of the same work have noted does not count
+    :param loader: full name of the pipe, None for COPY
+    :param files: the files
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        table: str,
+        identity: RunIdentity,
+        loader: str | None,
+        files: StagedFiles,
+    ) -> None:
+        self._account = account
+        self._work = "/".join(identity.names)
+        self._loader = loader
+        self._files = files
+        self._folder = f"@~/{_KEPT_IN}/{run_folder((*account.database_and_schema(), table))}"
+        self._own = f"{run_folder(identity.names)}."
+        # Loads by the same loader need no look into what they have noted: the loader itself skips files.
+        self._same = f".{blake2b((loader or 'COPY').encode(), digest_size=4).hexdigest()}.json"
+        self._name = f"{self._own}{uuid.uuid4().hex}{self._same}"
+
+    def declare(self) -> None:
+        """Write it down, and refuse to go on beside somebody else's.
+
+        :raises FilesGivenTwiceError: if another task is loading one of the files by another loader; a retry
+            finds what has become of it
+        """
+        noted = {
+            "work": self._work,
+            "loader": self._loader,
+            "stage": _root(self._account, self._files),
+            "files": list(self._files.files),
+        }
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            Path(folder, self._name).write_text(json.dumps(noted), encoding="utf-8")
+            self._account.put_file(f"{folder}/{self._name}", f"{self._folder}/")
+        for name, other in self._others():
+            both = sorted(set(self._files.files).intersection(other["files"]))
+            if both and other["stage"] == noted["stage"]:
+                self.revoke()
+                raise self._refusal(name, other, tuple(both))
+
+    def revoke(self) -> None:
+        """Remove what this try has written, before it has loaded anything."""
+        self._remove(self._name)
+
+    def withdraw(self) -> None:
+        """Remove what all tries of this work have written: load history says what they have loaded."""
+        self._remove(self._own)
+
+    def _remove(self, begin: str) -> None:
+        try:
+            self._account.run_sql("REMOVE %s", (f"{self._folder}/{begin}",))
+        except SqlError as error:
+            log.warning(
+                "%s/%s… cannot be removed, and keeps other loaders from these files for %d days: %s",
+                self._folder,
+                begin,
+                _COUNTS_FOR.days,
+                error,
+            )
+
+    def _others(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name in self._names():
+            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+                try:
+                    self._account.get_file(f"{self._folder}/{name}", folder)
+                    text = Path(folder, name).read_text(encoding="utf-8")
+                except (SqlError, FileNotFoundError):
+                    if name in self._names():
+                        raise
+                    continue  # that load has ended in the meantime, and history has it
+            yield name, json.loads(text)
+
+    def _names(self) -> list[str]:
+        now = dt.datetime.now(dt.UTC)
+        found = []
+        for row in self._account.list_files(self._folder):
+            name, since = str(row["name"]).rpartition("/")[2], staged_at(row.get("last_modified"))
+            is_mine = name.startswith(self._own) or name.endswith(self._same)
+            if not is_mine and (since is None or now - since < _COUNTS_FOR):
+                found.append(name)
+        return found
+
+    def _refusal(self, name: str, other: dict[str, Any], files: tuple[str, ...]) -> FilesGivenTwiceError:
+        shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
+        by = "COPY" if other["loader"] is None else f"pipe {other['loader']}"
+        own = "COPY" if self._loader is None else f"pipe {self._loader}"
+        return FilesGivenTwiceError(
+            f"task {other['work']} (DAG, run, task, map index) has begun to load {len(files):,} of "
+            f"{len(self._files.files):,} files by {by}: {shown}. {own} would put the same rows into the "
+            "table: take the files from one of the two. If that task has died, clear it, so that it ends "
+            f"its load, or REMOVE {self._folder}/{name} when no statement of it runs; or say force=True",
+            files=files,
+            may_pass=True,
+        )
+
+
+def _root(account: Account, files: StagedFiles) -> str:
+    """The stage in one spelling, or where an external one points."""
+    if files.url is not None:
+        return files.url.rstrip("/")
+    database, schema = account.database_and_schema()
+    return ".".join(
+        stage_key(StageReference.parse(files.stage.location("", database=database, schema=schema)))
+    )
+
+
+# pragma: no mutate end

@@ -382,14 +382,9 @@ class Doctor:
             raise _Ended(SKIPPED, "no table and no pipe is named", "give --table or --pipe")
         return pipe
 
-    def _sql(self) -> Any:
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-
-        return AccountSql(self._checked)
-
     def _sign_in(self) -> str:
         try:
-            (row,) = self._sql().rows(
+            (row,) = self._hook.run_sql(
                 "SELECT CURRENT_USER() AS U, CURRENT_ROLE() AS R, CURRENT_WAREHOUSE() AS W"
             )
         except SqlError as error:
@@ -408,7 +403,7 @@ class Doctor:
 
     def _grants(self) -> str:
         pipe = self._pipe_or_skip()
-        with self._sql().session("look at the grants") as run:
+        with self._hook.sql_session("look at the grants") as run:
             roles = _roles_of(run, self._role)
             missing = [
                 f"GRANT {privilege} ON {kind} {name} TO ROLE {quote_identifier(self._role)}"

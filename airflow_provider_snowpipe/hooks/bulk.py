@@ -1,33 +1,36 @@
-"""The hook of bulk loading: SQL, stages with sizes, and past loads of a table."""
+"""The hook of bulk loading: files to and from internal stages, and the targets of file pipes."""
 
 from __future__ import annotations
 
-import asyncio
-import datetime as dt
-import json
+import hashlib
+import inspect
+import logging
+import queue
+import threading
+import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.exceptions import AirflowProviderDeprecationWarning
 
-from airflow_provider_snowpipe.bulk.copy_statement import quoted_location, string_literal
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, copy_history
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.copy import quoted_location, string_literal
+from airflow_provider_snowpipe.bulk.stage import ListedFile, PutKind, SourceFile, Staging
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.hooks.account import AccountHook, RunSql
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
     from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
-    from airflow_provider_snowpipe.bulk.stage import Staging
-    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-    from airflow_provider_snowpipe.hooks.account_sql import RunSql
-    from airflow_provider_snowpipe.hooks.stage_upload import Source, StageUpload
-    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+
+log = logging.getLogger(__name__)
 
 
 class SnowpipeBulkHook(SnowpipeHook):
@@ -35,13 +38,6 @@ class SnowpipeBulkHook(SnowpipeHook):
 
     Database and schema are the connection's unless given. The constructor does no I/O.
     """
-
-    def database_and_schema(self) -> tuple[str, str]:
-        """Database and schema, from the connection where they are not given.
-
-        :raises ConfigurationError: if one of them is missing
-        """
-        return self._connection().database_and_schema(self.database, self.schema)
 
     def place(self) -> tuple[str, str]:
         """Deprecated: :meth:`database_and_schema`."""
@@ -51,42 +47,6 @@ class SnowpipeBulkHook(SnowpipeHook):
             stacklevel=2,
         )
         return self.database_and_schema()
-
-    @contextmanager
-    def sql_session(self, purpose: str) -> Iterator[RunSql]:
-        """Sign in once for several statements; what it gives runs one, as :meth:`run_sql` does.
-
-        :param purpose: what the session is for, for the text of a refused sign-in
-        :raises SqlError: if the sign-in fails, or a statement
-        """
-        with self._account().session(purpose) as run:
-            yield run
-
-    def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
-        """Make a client of the account's SQL API; the caller closes it.
-
-        :param retry: pauses and budget of each request
-        :raises ConfigurationError: if the connection lacks something
-        """
-        from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-
-        settings = self._connection()
-        return StatementClient(
-            settings.account_url(),
-            settings.credentials(),
-            warehouse=settings.extra.get("warehouse") or None,
-            role=settings.extra.get("role") or None,
-            ca_bundle=settings.ca_bundle(),
-            retry=retry,
-        )
-
-    async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
-        """Make a client of the account's SQL API without blocking the event loop.
-
-        :param retry: pauses and budget of each request
-        """
-        await self._async_connection()
-        return await asyncio.to_thread(self.get_statement_client, retry=retry)
 
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
@@ -110,20 +70,6 @@ class SnowpipeBulkHook(SnowpipeHook):
         whole = StageReference.parse(location).location("", database=database, schema=schema)
         self.run_sql(f"GET {quoted_location(whole.rstrip('/'))} {string_literal(f'file://{folder}/')}")
 
-    def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
-        """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.
-
-        :param stage: the stage, with or without a path
-        :param prefix: only files whose path below that begins so
-        :param pattern: only files whose whole path matches this regular expression
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        database, schema = self.database_and_schema()
-        location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
-        if pattern is None:
-            return self.run_sql("LIST %s", (location,))
-        return self.run_sql("LIST %s PATTERN = %s", (location, pattern))
-
     def get_stage_upload(self, staging: Staging, source: Source, prefix: str, parallel: int) -> StageUpload:
         """Look at an internal stage, to upload files that it lacks.
 
@@ -134,81 +80,11 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises ConfigurationError: if the stage is an external one
         :raises SqlError: if it cannot be listed
         """
-        from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
-
         database, schema = self.database_and_schema()
         location = staging.stage.location(prefix, database=database, schema=schema)
         listed = staging.listed(self.run_sql("LIST %s", (location,)))
         root = staging.stage.location("", database=database, schema=schema)
-        return StageUpload(self._account(), staging, root, source, listed, parallel)
-
-    def stage_url(self, stage: str) -> str | None:
-        """The URL that an external stage stands for, None for an internal one.
-
-        :param stage: the stage, with or without a path
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        reference = replace(StageReference.parse(stage), path="")
-        if reference.name[0] in "%~":
-            return None
-        database, schema = self.database_and_schema()
-        name = reference.location("", database=database, schema=schema).removeprefix("@")
-        for row in self.run_sql(f"DESCRIBE STAGE {name}"):
-            if str(row["property"]).upper() == "URL":
-                return json.loads(row["property_value"])[0] if row["property_value"] else None
-        return None
-
-    def past_loads(self, table: str, since: dt.datetime | None = None) -> list[dict[str, Any]]:
-        """The files that were loaded into a table, as ``COPY_HISTORY`` tells them, from the oldest.
-
-        :param table: the table
-        :param since: the first timestamp, None for the 14 days that are remembered
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        earliest = dt.datetime.now(dt.UTC) - REMEMBERED
-        statement, values = copy_history(
-            (*self.database_and_schema(), table), max(since or earliest, earliest)
-        )
-        return self.run_sql(statement, values)
-
-    def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
-        """What ``COPY_HISTORY`` says of some files, from the oldest load.
-
-        :param table: the table
-        :param paths: their paths below the stage
-        :param pipe: only loads by this pipe, None for all
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        schema, since = self.database_and_schema(), dt.datetime.now(dt.UTC) - REMEMBERED
-        statement, values = copy_history(
-            (*schema, table), since, (*schema, pipe) if pipe else None, paths=paths
-        )
-        return [FileLoad.from_copy_history(row) for row in self.run_sql(statement, values)]
-
-    def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
-        """COPY's loads of some files 14 to 64 days ago, as the account's usage history tells them.
-
-        A role without the right to that view gets none, and a warning in the log.
-
-        :param table: the table
-        :param paths: their paths below the stage
-        :raises SqlError: if a statement fails, or signing in for it
-        """
-        from airflow_provider_snowpipe.bulk.load_history import older_copies
-
-        with self.sql_session("look for older loads by COPY") as run:
-            return older_copies(run, (*self.database_and_schema(), table), paths)
-
-    def loads_in_folder(self, table: str, folder: str) -> list[FileLoad]:
-        """What ``COPY_HISTORY`` says of the files of one folder, from the oldest load.
-
-        :param table: the table
-        :param folder: the folder's name, as no other one is called
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        since = dt.datetime.now(dt.UTC) - REMEMBERED
-        statement, values = copy_history((*self.database_and_schema(), table), since, folder=folder)
-        return [FileLoad.from_copy_history(row) for row in self.run_sql(statement, values)]
+        return StageUpload(self, staging, root, source, listed, parallel)
 
     def pipe_target(self, pipe: str) -> PipeTarget | None:
         """From where a file pipe loads into which table; None for no such pipe, or none that the role sees.
@@ -224,12 +100,180 @@ class SnowpipeBulkHook(SnowpipeHook):
         known = FilePipeAdmin(self.run_sql, name).known()
         return None if known is None else PipeTarget.of(name, known.definition, auto_ingest=known.auto_ingest)
 
-    def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
-        """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.
 
-        :param retry: pauses and budget of each request
-        :raises ConfigurationError: if the connection holds no key pair, or lacks something
+# -- Uploading many files to an internal stage at once, through Snowflake's own connector ------------------
+
+_BLOCK = 1 << 20
+_LOG_SECONDS = 10.0
+_STOPPED = 604
+_GLOB = frozenset("*?[")
+"""In a path PUT takes them for a pattern; such a file goes as a stream under its name."""
+_CONTENT_MATCH = "_skip_upload_on_content_match"
+"""The connector's option by which a PUT that overwrites passes over a file of the same SHA-256 (4.8)."""
+
+
+class Source(Protocol):
+    """Where the files are."""
+
+    def local(self, file: SourceFile) -> AbstractContextManager[Path]:
+        """Have a file on this machine, as long as the block runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What became of the files.
+
+    :param uploaded: paths of those that were uploaded, below the stage's
+    :param skipped: paths of those that were in the stage already
+    :param bytes_uploaded: bytes of the former before compression
+    """
+
+    uploaded: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    bytes_uploaded: int = 0
+
+
+@dataclass(slots=True)
+class StageUpload:
+    """Files on their way into a stage.
+
+    Threading: each file is worked on by one thread, and each thread has a session of its own; counters are
+    guarded by a lock.
+
+    :param account: the account
+    :param staging: how
+    :param root: the stage's own path, as :meth:`StageReference.location` writes it
+    :param source: where the files are
+    :param listed: what is in the stage already
+    :param parallel: files at a time
+    """
+
+    account: AccountHook
+    staging: Staging
+    root: str
+    source: Source
+    listed: Mapping[str, ListedFile]
+    parallel: int = 4
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _done: dict[str, bool] = field(default_factory=dict, init=False)
+    _bytes: int = field(default=0, init=False)
+    _parts: int = field(default=1, init=False)
+    _logged_at: float = field(default=0.0, init=False)
+
+    def run(self, files: Sequence[SourceFile]) -> Staged:
+        """Upload what is not in the stage; the first error ends it.
+
+        :param files: the files
+        :raises SqlError: if a PUT fails, or the sign-in
+        :raises StagedFileDiffersError: if another content is staged, with ``if_staged="fail"``
         """
-        from airflow_provider_snowpipe.hooks.load_history import file_pipe_client
+        self._logged_at = time.monotonic()
+        sessions: queue.SimpleQueue[RunSql] = queue.SimpleQueue()
+        threads = max(1, min(self.parallel, len(files)))
+        self._parts = max(1, self.parallel // threads)
+        with ExitStack() as stack:
+            for _ in range(threads):
+                sessions.put(stack.enter_context(self.account.sql_session("PUT")))
+            with ThreadPoolExecutor(threads, thread_name_prefix="snowpipe-put") as pool:
+                waiting = [pool.submit(self._one, file, sessions, files) for file in files]
+                self._finish(waiting)
+        names = {file.below: self.staging.staged_as(file.below) for file in files}
+        return Staged(
+            tuple(names[file.below] for file in files if self._done[file.below]),
+            tuple(names[file.below] for file in files if not self._done[file.below]),
+            self._bytes,
+        )
 
-        return file_pipe_client(self._connection(), self._names(), retry)
+    def kind_of(self, file: SourceFile) -> PutKind | None:
+        """Say how a file would be uploaded, None where it would not.
+
+        :param file: the file
+        """
+        with ExitStack() as stack:
+            return self.staging.decide(
+                file, self.listed, lambda: md5_of(stack.enter_context(self.source.local(file)))
+            )
+
+    def stop(self) -> None:
+        """Begin no other file."""
+        self._stop.set()
+
+    def _finish(self, waiting: list[Future[None]]) -> None:
+        """Wait for all; an error stops the others first, and is then raised."""
+        done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+        failed = next((future for future in done if future.exception() is not None), None)
+        if failed is not None:
+            self.stop()
+            failed.result()
+
+    def _one(
+        self, file: SourceFile, sessions: queue.SimpleQueue[RunSql], files: Sequence[SourceFile]
+    ) -> None:
+        if self._stop.is_set():
+            raise SqlError("staging was stopped before its next file", errno=_STOPPED)
+        run = sessions.get()
+        try:
+            uploaded = self._put(run, file)
+        finally:
+            sessions.put(run)
+        with self._lock:
+            self._done[file.below] = uploaded
+            self._bytes += file.size if uploaded else 0
+            self._log_progress(files)
+
+    def _put(self, run: RunSql, file: SourceFile) -> bool:
+        with ExitStack() as stack:
+
+            @cache
+            def here() -> Path:
+                return stack.enter_context(self.source.local(file))
+
+            kind = self.staging.decide(file, self.listed, lambda: md5_of(here()))
+            if kind is None:
+                return False
+            options: dict[str, Any] = {}
+            if kind is PutKind.UNLESS_SAME:
+                if _matches_content():
+                    options[_CONTENT_MATCH] = True
+                else:
+                    kind = PutKind.NEW  # which passes over whatever has that name
+            if not _GLOB.isdisjoint(str(here())):
+                options["file_stream"] = stack.enter_context(here().open("rb"))
+            (row,) = run(self.staging.put(file, str(here()), self.root, kind, self._parts), None, **options)
+            return str(row["status"]).upper() == "UPLOADED"
+
+    def _log_progress(self, files: Sequence[SourceFile]) -> None:
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_SECONDS or len(self._done) == len(files):
+            self._logged_at = now
+            log.info(
+                "staged %d of %d files, %.1f MB uploaded, %d were there already",
+                len(self._done),
+                len(files),
+                self._bytes / 1e6,
+                sum(not uploaded for uploaded in self._done.values()),
+            )
+
+
+def md5_of(path: Path) -> str:
+    """The MD5 of a file's content.
+
+    :param path: the file
+    """
+    md5 = hashlib.md5(usedforsecurity=False)
+    for block in _blocks(path):
+        md5.update(block)
+    return md5.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+def _matches_content() -> bool:
+    from snowflake.connector.cursor import SnowflakeCursor
+
+    return _CONTENT_MATCH in inspect.signature(SnowflakeCursor.execute).parameters

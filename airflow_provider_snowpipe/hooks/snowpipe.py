@@ -1,26 +1,23 @@
-"""The hook: from an Airflow connection to a client of one pipe."""
+"""The hook of Snowpipe Streaming: from an Airflow connection to the channels of one pipe."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseHook
-
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
+from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, TOPIC_ID_SUFFIX, PipeName, full_name
+from airflow_provider_snowpipe.streaming.progress import UPDATE_OFFSET_TOKEN, ListedChannel, show_channels
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.load_history import LoadHistory
-    from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-    from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-    from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedChannel
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
@@ -40,7 +37,7 @@ _UNNAMED_PIPE = PipeName("NONE", "NONE", "NONE")
 """Stands in where a connection names no pipe and only the account is asked; it is never sent."""
 
 
-class SnowpipeHook(BaseHook):
+class SnowpipeHook(AccountHook):
     """Make clients of Snowpipe Streaming from a connection of type ``snowflake`` or ``snowpipe``.
 
     The constructor does no I/O. Names of database, schema, table and pipe are sent exactly as given.
@@ -52,27 +49,8 @@ class SnowpipeHook(BaseHook):
     :param schema: the pipe's schema, None for the connection's
     """
 
-    conn_name_attr = "snowflake_conn_id"
-    default_conn_name = "snowflake_default"
     conn_type = "snowpipe"
     hook_name = "Snowpipe Streaming"
-
-    def __init__(
-        self,
-        snowflake_conn_id: str = default_conn_name,
-        *,
-        table: str | None = None,
-        pipe: str | None = None,
-        database: str | None = None,
-        schema: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.snowflake_conn_id = snowflake_conn_id
-        self.table = table
-        self.pipe = pipe
-        self.database = database
-        self.schema = schema
-        self._settings: SnowpipeConnection | None = None
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
@@ -83,22 +61,6 @@ class SnowpipeHook(BaseHook):
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """What the form makes of the fields that all connections have; Airflow asks for it before 3.2."""
         return form_behaviour()
-
-    def account_url(self) -> str:
-        """The account's address, ``https://<host>[:<port>]``."""
-        return self._connection().account_url()
-
-    def account(self) -> str:
-        """The account's identifier."""
-        return self._connection().account()
-
-    def credentials(self) -> Credentials:
-        """The connection's credentials."""
-        return self._connection().credentials()
-
-    def ca_bundle(self) -> str | None:
-        """The PEM file of trusted roots, None for the environment's or the public ones."""
-        return self._connection().ca_bundle()
 
     def pipe_name(self) -> PipeName:
         """The pipe that this hook is for."""
@@ -157,47 +119,18 @@ class SnowpipeHook(BaseHook):
     def list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe by ``SHOW CHANNELS``, as far as the role may see them.
 
+        Channels beside others, as for a topic's id, are left out: they hold no rows, and their tokens are no
+        positions.
+
         :raises SqlError: if the statement fails, or signing in for it
         """
-        return self._account().channels(self.pipe_name())
+        found = (ListedChannel.from_row(row) for row in self.run_sql(show_channels(self.pipe_name())))
+        return [one for one in found if not one.name.endswith((TOPIC_ID_SUFFIX, COMPARED_SUFFIX))]
 
     async def async_list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe without blocking the event loop."""
         await self._async_connection()
         return await asyncio.to_thread(self.list_channels)
-
-    def get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
-        """Make a source of what became of files; here ``table`` is the table that they are loaded into.
-
-        With ``pipe`` it is the file pipe's own report, and ``COPY_HISTORY`` of ``table`` where that is
-        refused; without, ``COPY_HISTORY``. The caller closes it.
-
-        :param retry: pauses and budget of each request to the pipe
-        :raises ConfigurationError: if the connection lacks something
-        """
-        from airflow_provider_snowpipe.hooks.load_history import load_history
-
-        return load_history(self._connection(), self._names(), retry)
-
-    async def async_get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
-        """Make a source of what became of files, without blocking the event loop.
-
-        :param retry: pauses and budget of each request to the pipe
-        """
-        from airflow_provider_snowpipe.hooks.load_history import load_history
-
-        return await asyncio.to_thread(load_history, await self._async_connection(), self._names(), retry)
-
-    def list_stage(self, stage: str, prefix: str = "") -> list[str]:
-        """List the files of a stage by ``LIST``: their paths below it, below an external one their URLs.
-
-        :param stage: the stage, with or without a path
-        :param prefix: only files whose path below that begins so
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        from airflow_provider_snowpipe.hooks.load_history import staged_files
-
-        return staged_files(self._connection(), self._names(), stage, prefix)
 
     def table_columns(self) -> tuple[TableColumn, ...]:
         """Describe the columns of the table whose default pipe this hook is for.
@@ -205,37 +138,70 @@ class SnowpipeHook(BaseHook):
         :raises SqlError: if there is no such table, or signing in fails
         :raises ConfigurationError: if the pipe is not a table's default pipe
         """
-        return self._account().table_columns(self.pipe_name())
+        from airflow_provider_snowpipe.streaming.table_schema import columns_of_describe, table_of
+
+        return columns_of_describe(self.run_sql(f"DESCRIBE TABLE {table_of(self.pipe_name())}"))
 
     def columns_for_keys(self) -> tuple[TableColumn, ...]:
         """Describe the columns that keys of rows have to match, or their values are lost.
+
+        Each load asks, so this is the SQL API with what the load streams with: importing the connector alone
+        takes half a second.
 
         :return: none where the table widens itself (``ENABLE_SCHEMA_EVOLUTION``), or the pipe is not a
             table's default pipe, so that the keys are what its own query makes of them
         :raises SqlError: if there is no such table
         :raises SnowpipeError: if the account does not answer, or refuses the credentials
         """
-        return self._account().columns_for_keys(self.pipe_name())
+        from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+        from airflow_provider_snowpipe.streaming.table_schema import (
+            columns_of_describe,
+            show_table,
+            table_of,
+            widens_itself,
+        )
 
-    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Run one statement in the account; its rows, with the columns' names in lower case.
-
-        :param statement: the statement, with ``%s`` for each value that it binds
-        :param values: the values
-        :raises SqlError: if it fails, or signing in for it
-        """
-        return self._account().rows(statement, values)
+        pipe, settings = self.pipe_name(), self._connection()
+        if pipe.default_table is None:
+            return ()
+        client = StatementClient(
+            settings.account_url(),
+            settings.credentials(),
+            role=settings.extra.get("role") or None,
+            ca_bundle=settings.ca_bundle(),
+        )
+        with closing(client):
+            columns = columns_of_describe(client.rows(f"DESCRIBE TABLE {table_of(pipe)}"))
+            return () if widens_itself(client.rows(show_table(pipe)), pipe.default_table) else columns
 
     @contextmanager
     def offset_tokens(self) -> Iterator[Callable[[str, str], None]]:
         """Sign in to set committed offset tokens; what it gives sets one channel's, whoever writes to it.
 
-        ``compare_and_set`` of ``streaming.admin`` makes sure first that nobody does.
+        ``compare_and_set`` of ``streaming.admin`` makes sure first that nobody does. The sign-in comes first,
+        so that little time passes between reading a token and setting it.
 
         :raises SqlError: if a statement fails, or signing in
         :raises ConfigurationError: if the pipe's table cannot be found
         """
-        with self._account().offset_tokens(self.pipe_name()) as set_token:
+        pipe = self.pipe_name()
+        with self.sql_session("set offset tokens") as run:
+
+            def table_of(channel: str) -> str:
+                if pipe.default_table:
+                    return pipe.default_table
+                for row in run(show_channels(pipe)):
+                    if (listed := ListedChannel.from_row(row)).name == channel:
+                        return listed.table
+                raise ConfigurationError(
+                    f"SHOW CHANNELS does not list channel {channel!r} of pipe {pipe}, so its table is "
+                    "unknown: check the channel's name and that the role may see the pipe"
+                )
+
+            def set_token(channel: str, token: str) -> None:
+                name = full_name(pipe.database, pipe.schema, table_of(channel))
+                run(UPDATE_OFFSET_TOKEN, (name, channel, token))
+
             yield set_token
 
     def set_offset_token(self, channel: str, token: str) -> None:
@@ -281,28 +247,6 @@ class SnowpipeHook(BaseHook):
             True,
             f"Credentials accepted, ingest host {host}, pipe {pipe} is there, {channels} channel(s) listed.",
         )
-
-    def _connection(self) -> SnowpipeConnection:
-        if self._settings is None:
-            connection = self.get_connection(self.snowflake_conn_id)
-            self._settings = SnowpipeConnection.of(connection, connection.extra_dejson)
-        return self._settings
-
-    async def _async_connection(self) -> SnowpipeConnection:
-        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
-
-        if self._settings is None:
-            connection: Any = await get_async_connection(self.snowflake_conn_id)
-            self._settings = SnowpipeConnection.of(connection, await get_async_extra_dejson(connection))
-        return self._settings
-
-    def _account(self) -> AccountSql:
-        from airflow_provider_snowpipe.hooks.account_sql import AccountSql
-
-        return AccountSql(self._connection())
-
-    def _names(self) -> dict[str, str | None]:
-        return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
 
     def _pipe_of(self, settings: SnowpipeConnection) -> PipeName:
         return settings.pipe_name(

@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
+    from airflow_provider_snowpipe.bulk.copy import RunIdentity
 
 
 @contextmanager
@@ -44,6 +44,21 @@ def failing_at_once() -> Iterator[None]:
         if error.retryable:
             raise
         raise AirflowFailException(error_line(type(error).__name__, error)) from error
+
+
+FAIL_OR_REPORT = ("fail", "report")
+
+
+def check_fail_or_report(operator: Any, *names: str) -> None:
+    """Make sure that arguments say by one of two words what becomes of a task.
+
+    :param operator: the operator
+    :param names: of its arguments
+    :raises ConfigurationError: if one is neither ``fail`` nor ``report``
+    """
+    for name in names:
+        if (value := getattr(operator, name)) not in FAIL_OR_REPORT:
+            raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(FAIL_OR_REPORT)}")
 
 
 class AccountOperator(BaseOperator):
@@ -102,7 +117,7 @@ def run_identity(context: Context) -> RunIdentity:
 
     :param context: the task's context
     """
-    from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
+    from airflow_provider_snowpipe.bulk.copy import RunIdentity
 
     ti: Any = context["ti"]
     run: Any = context["dag_run"]

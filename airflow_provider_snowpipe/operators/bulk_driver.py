@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from airflow_provider_snowpipe.bulk.run_manifest import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
-from airflow_provider_snowpipe.bulk.stage import SourceFile, StageReference, Staging, staged_at
+from airflow_provider_snowpipe.bulk.stage import SourceFile, Staging
+from airflow_provider_snowpipe.bulk.staged_files import StageReference, staged_at
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-    from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
     from airflow_provider_snowpipe.operators.spark_job import DriverRun
     from airflow_provider_snowpipe.spark.submit.plan import WritePlan, WriteReport
 

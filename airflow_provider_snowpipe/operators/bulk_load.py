@@ -12,9 +12,7 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES
-from airflow_provider_snowpipe.bulk.copy_run import ON_REJECTED, CopyOutcome
-from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
-from airflow_provider_snowpipe.bulk.file_load import LOADED
+from airflow_provider_snowpipe.bulk.copy import CopyOptions, CopyOutcome
 from airflow_provider_snowpipe.bulk.run_manifest import (
     RunManifest,
     WrittenFile,
@@ -23,16 +21,22 @@ from airflow_provider_snowpipe.bulk.run_manifest import (
     refuse_other_files,
     run_folder,
 )
-from airflow_provider_snowpipe.bulk.stage import StageReference, check_parallel
+from airflow_provider_snowpipe.bulk.stage import check_parallel
+from airflow_provider_snowpipe.bulk.staged_files import LOADED, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
-from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, failing_at_once, run_identity
+from airflow_provider_snowpipe.operators.account_operator import (
+    FILES_KEY,
+    check_fail_or_report,
+    failing_at_once,
+    run_identity,
+)
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
 from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS
 from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
-from airflow_provider_snowpipe.streaming.arguments import check_one_of, known_arguments
+from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
@@ -260,7 +264,8 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
             run.stage.sweep()
         context["ti"].xcom_push(key=FILES_KEY, value=list(done["files"]))
         rows = done["rows_loaded"]
-        self.task_lineage = TaskLineage.of_files(run.hook, self._rows().address, rows, size=done["bytes"])
+        sources = (self._rows().address,)
+        self.task_lineage = TaskLineage(run.hook, sources=sources, rows=rows, size=done["bytes"])
         describe_file_load(self, context, run.hook, self.table, rows, "COPY")
         self.log.info(
             "%s: %d of %d rows loaded from %d files, %d rejected",
@@ -281,7 +286,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         return RowsToWrite.from_mapping(mapping_argument("source", self.source))
 
     def _check_arguments(self) -> None:
-        check_one_of("on_rejected", self.on_rejected, ON_REJECTED)
+        check_fail_or_report(self, "on_rejected")
         check_parallel(self.parallel)
         if isinstance(self.options, Mapping):
             check_options(self.options)

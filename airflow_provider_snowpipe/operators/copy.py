@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -15,30 +17,44 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy_run import (
-    ON_REJECTED,
+from airflow_provider_snowpipe.bulk.copy import (
+    CopyInto,
+    CopyOptions,
     CopyOutcome,
     CopyRun,
     RunIdentity,
-    StagedFile,
 )
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.run_manifest import run_folder
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import (
+    COPY_HISTORY,
+    ExpectedFiles,
+    FileLoad,
+    StagedFile,
+    StagedFiles,
+    StageReference,
+    file_names,
+    newest_loads,
+    staged_at,
+)
+from airflow_provider_snowpipe.bulk.two_loaders import OtherLoaders
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.operators.account_operator import FileOperator, run_identity
-from airflow_provider_snowpipe.operators.copy_files import OtherLoaders, StagedChoice, StagedFiles
-from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError, SqlError
+from airflow_provider_snowpipe.operators.account_operator import (
+    FileOperator,
+    check_fail_or_report,
+    run_identity,
+)
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    FilesGivenTwiceError,
+    NothingStagedError,
+    SqlError,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.copy_run import Rows
-
-
-_ON_NOTHING = ("fail", "report")
+    from airflow_provider_snowpipe.bulk.copy import Rows
 
 
 class SnowpipeCopyOperator(ReportsLineage, FileOperator):
@@ -65,7 +81,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     :param pattern: instead of files, a regular expression that the whole path matches (templated)
     :param columns: the columns to fill, None for all in their order
     :param expressions: what to fill them with, as SQL such as ``$1:id::NUMBER``, written as it is
-    :param options: parameters of :class:`~airflow_provider_snowpipe.bulk.copy_statement.CopyOptions`:
+    :param options: parameters of :class:`~airflow_provider_snowpipe.bulk.copy.CopyOptions`:
         ``file_format``, ``on_error``, ``force``, ``match_by_column_name``, ``purge``, … (templated)
     :param on_rejected: ``fail`` fails the task when a file was not loaded, or only in part; ``report`` leaves
         that to whoever reads the value. The rows that fit are in the table either way
@@ -126,8 +142,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self._run: CopyRun | None = None
         self.resumed = False
-        check_one_of("on_rejected", on_rejected, ON_REJECTED)
-        check_one_of("on_nothing", on_nothing, _ON_NOTHING)
+        check_fail_or_report(self, "on_rejected", "on_nothing")
         StagedChoice(stage, files, prefix, pattern).check()
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,94 +157,52 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
-        hook, identity = self.hook, run_identity(context)
+        hook, identity, copy = self.hook, run_identity(context), self._copy(self.hook)
         choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
-        copy = self._copy(hook)
         forced = copy.options.force and self.validation_mode is None
         first = FirstTryFiles(hook, identity, (*copy.table, copy.location)) if forced else None
-        kept = None if first is None else first.read()
-        if first is not None and kept is not None:
-            staged, identity = kept
+        staged, identity = (None, identity) if first is None else first.read(StageReference.parse(self.stage))
+        if staged is not None:
             self.log.info("%s: the run's first try has listed %d files", self.table, len(staged.files))
-            return self._loaded(context, self._without_limit(copy, staged), staged, identity)
-        try:
-            staged = choice.find(hook)
-            if not staged.files and self.on_nothing == "fail":
-                raise NothingStagedError(
-                    f"stage {self.stage!r} has no file for {self.table}: stage the files before this "
-                    "task runs, "
-                    "or say on_nothing='report'"
-                )
-        except NothingStagedError:
-            gone = self._purged(choice, hook, identity)
-            if gone is None:
-                raise
-            return self._reported(context, gone)
-        files = staged.files
-        if not files:
-            self.log.info("nothing is staged for %s", self.table)
-            return self._reported(context, self._purged(choice, hook, identity) or CopyOutcome())
-        if self.validation_mode is not None:
-            return self._validated(hook, copy, self.validation_mode, [file.path for file in files])
-        others = self._without_others(copy, choice, staged, identity)
+        else:
+            try:
+                staged = choice.find(hook)
+            except NothingStagedError:
+                if (gone := self._purged(choice, hook, identity)) is None:
+                    raise
+                return self._reported(context, gone)
+            if not staged.files:
+                return self._reported(context, self._nothing_staged(choice, hook, identity))
+            if self.validation_mode is not None:
+                return self._validated(hook, copy, self.validation_mode, list(staged.files))
+            staged = staged if first is None else first.keep(staged, copy.options.size_limit)
         if first is not None:
-            limited = self._without_limit(copy, staged)
-            if copy.options.size_limit is not None and limited is not copy:
-                staged = replace(staged, files=cut_to_size(files, copy.options.size_limit))
-            first.keep(staged)
-            copy = limited
-        return self._loaded(context, copy, staged, identity, others)
-
-    def _without_others(
-        self, copy: CopyInto, choice: StagedChoice, staged: StagedFiles, identity: RunIdentity
-    ) -> OtherLoaders | None:
-        """Whoever else may load the files, asked and refused; None where that does not matter."""
-        if self.force or copy.options.force:
-            return None
-        others = OtherLoaders(self.hook, self.table, choice, identity, resumed=self.resumed)
+            copy = self._without_limit(copy, staged)
+        has_noted = self.resumed or identity.try_number > 1
+        is_forced = self.force or copy.options.force
+        others = OtherLoaders(hook, self.table, identity, has_noted, is_forced)
         if not self.resumed:
-            others.refuse_before(staged)
-        return others
-
-    def _loaded(
-        self,
-        context: Context,
-        copy: CopyInto,
-        staged: StagedFiles,
-        identity: RunIdentity,
-        others: OtherLoaders | None = None,
-    ) -> dict[str, Any]:
-        """Run the COPY of the files, and report what became of them."""
-        hook, files = self.hook, staged.files
-        client = hook.get_statement_client()
+            others.refuse(staged)
         try:
-            self._run = CopyRun(
-                copy,
-                StageReference.parse(self.stage),
-                client,
-                lambda paths: hook.loads_of(self.table, paths),
-                identity,
-                staged.url,
-            )
-            outcome = self._run.load(files, self._wait_in_triggerer if self.deferrable else None)
+            with closing(hook.get_statement_client()) as client:
+                history = partial(hook.loads_of, self.table)
+                self._run = CopyRun(copy, staged.stage, client, history, identity, staged.url)
+                wait = self._wait_in_triggerer if self.deferrable else None
+                outcome = self._run.load(list(staged.files.values()), wait)
         except SqlError:
-            if others is not None:
-                others.withdraw(staged)
+            others.withdraw(staged)
             raise
-        finally:
-            client.close()
+        value = self._reported(context, outcome)
         self.log.info(
             "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
             self.table,
             len(outcome.loads),
-            len(files),
-            outcome.rows_loaded,
-            outcome.rejected,
+            len(staged.files),
+            value["rows_loaded"],
+            value["rejected"],
             len(outcome.before),
         )
-        value = self._reported(context, outcome)
-        if others is not None:
-            others.refuse_after(staged)
+        others.refuse(staged, has_copied=True)
         outcome.require(self.on_rejected, self.table)
         return value
 
@@ -241,8 +214,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     def preview(self) -> list[str]:
         """Say which statements would be run, and which errors the files would have; loads nothing."""
         staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
-        files = [file.path for file in staged.files]
-        copy = self._copy(self.hook)
+        files, copy = list(staged.files), self._copy(self.hook)
         lines = [f"{len(part)} files: {statement}" for part, statement in copy.statements(files)]
         if not self.expressions and files:
             checked = replace(copy, options=replace(copy.options, purge=False))
@@ -253,15 +225,33 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         """The task's value, after asset events and lineage have heard of the rows, also of a failed task."""
         names = {"database": self.database, "schema": self.schema}
         hook = SnowpipeBulkHook(self.snowflake_conn_id, table=self.table, **names)
-        self.task_lineage = TaskLineage.of_files(hook, self.stage, outcome.rows_loaded)
-        describe_file_load(self, context, hook, self.table, outcome.rows_loaded, "COPY")
-        return outcome.result()
+        value = outcome.result()
+        self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=value["rows_loaded"])
+        describe_file_load(self, context, hook, self.table, value["rows_loaded"], "COPY")
+        return value
 
     def _without_limit(self, copy: CopyInto, staged: StagedFiles) -> CopyInto:
         """The COPY of files that are cut to the limit already, so that it takes all of them or none."""
-        if copy.options.size_limit is None or any(file.size is None for file in staged.files):
+        if any(file.size is None for file in staged.files.values()):
             return copy
         return replace(copy, options=replace(copy.options, size_limit=None))
+
+    def _nothing_staged(
+        self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity
+    ) -> CopyOutcome:
+        """What an earlier try has loaded and removed from a stage that has no such file now.
+
+        :raises NothingStagedError: if that is nothing, and to fail the task
+        """
+        if self.on_nothing != "fail":
+            self.log.info("nothing is staged for %s", self.table)
+        gone = self._purged(choice, hook, identity)
+        if gone is None and self.on_nothing == "fail":
+            raise NothingStagedError(
+                f"stage {self.stage!r} has no file for {self.table}: stage the files before this task runs, "
+                "or say on_nothing='report'"
+            )
+        return gone or CopyOutcome()
 
     def _purged(
         self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity
@@ -314,6 +304,84 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         return {"validation_mode": mode, "files": len(files), "rows": rows}
 
 
+# -- Which staged files are to be loaded -------------------------------------------------------------------
+
+_MOST_FILES_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChoice:
+    """Files by name, by the start of their paths, by a pattern, or all of a stage.
+
+    :param stage: the stage, with or without a path
+    :param files: paths below that: a list or its JSON text
+    :param prefix: instead of files, the start of their paths
+    :param pattern: regular expression that their whole paths match
+    """
+
+    stage: str
+    files: Any = None
+    prefix: str | None = None
+    pattern: str | None = None
+
+    def check(self) -> None:
+        """Find what no rendering of templates can fix.
+
+        :raises ConfigurationError: if the arguments do not go together
+        """
+        if self.files is not None and (self.prefix is not None or self.pattern is not None):
+            raise ConfigurationError(
+                f"files is {self.files!r} beside prefix or pattern: the files are named, leave the others out"
+            )
+
+    def loaded_and_gone(self, hook: SnowpipeBulkHook, table: str, since: dt.datetime) -> CopyOutcome | None:
+        """What this run has loaded of the files and then removed (``purge``); None where that is not all.
+
+        :param hook: asks the account
+        :param table: the table
+        :param since: when the run began
+        """
+        reference = StageReference.parse(self.stage)
+        history = [FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since)]
+        if self.files is not None:
+            names = [reference.below(name) for name in file_names(self.files)]
+            found = newest_loads(names, history)
+            return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
+        expected = ExpectedFiles((), reference.below(self.prefix or ""), 1)
+        paths = dict.fromkeys(name for load in history if (name := expected.name_of(load)) is not None)
+        return CopyOutcome(tuple(newest_loads(list(paths), history).values())) if paths else None
+
+    def find(self, hook: SnowpipeBulkHook) -> StagedFiles:
+        """List the files, in the order of their names or in the one that they were given in.
+
+        :param hook: asks the account
+        :raises NothingStagedError: if a file that is named is not there
+        :raises SqlError: if the stage cannot be listed
+        """
+        stage = StageReference.parse(self.stage)
+        listed = hook.list_files(self.stage, self.prefix or "", self.pattern)
+        url = hook.stage_url(self.stage) if listed and "://" in str(listed[0]["name"]) else None
+        found: dict[str, StagedFile] = {}
+        for row in listed:
+            path, size = stage.relative(str(row["name"]), url), row.get("size")
+            mark, since = str(row.get("md5") or row.get("last_modified") or ""), row.get("last_modified")
+            found[path] = StagedFile(path, mark, None if size is None else int(size), staged_at(since))
+        if self.files is None:
+            return StagedFiles(dict(sorted(found.items())), stage, url)
+        names = [stage.below(name) for name in file_names(self.files)]
+        missing = [name for name in names if name not in found]
+        if missing:
+            shown = ", ".join(map(repr, missing[:_MOST_FILES_NAMED])) + (
+                " …" if len(missing) > _MOST_FILES_NAMED else ""
+            )
+            raise NothingStagedError(
+                f"{len(missing):,} of {len(names):,} files are not in stage {self.stage!r}: {shown}; "
+                "stage them "
+                "first, under these very names"
+            )
+        return StagedFiles({name: found[name] for name in names}, stage, url)
+
+
 # -- The files of a run whose COPY has FORCE -------------------------------------------------------------
 
 _KEPT_IN = "airflow_snowpipe/forced_copies"
@@ -339,9 +407,10 @@ class FirstTryFiles:
         self._identity = identity
         self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
 
-    def read(self) -> tuple[StagedFiles, RunIdentity] | None:
-        """The files that an earlier try has listed, and the run as it began; None where none has.
+    def read(self, stage: StageReference) -> tuple[StagedFiles | None, RunIdentity]:
+        """The files that an earlier try has listed, None where none has; and the run as it began.
 
+        :param stage: the files' stage
         :raises FilesGivenTwiceError: if two tries have listed files
         """
         names = self._names()
@@ -353,19 +422,25 @@ class FirstTryFiles:
                 kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
             # Clearing a task lets its run begin anew, which does not undo what it has loaded.
             since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
-            files = StagedFiles([StagedFile(*file) for file in kept["files"]], kept["url"])
+            files = StagedFiles({file[0]: StagedFile(*file) for file in kept["files"]}, stage, kept["url"])
             # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
             number = max(2, self._identity.try_number)
             return files, replace(self._identity, since=since, try_number=number)
-        return None
+        return None, self._identity
 
-    def keep(self, staged: StagedFiles) -> None:
-        """Write the files down before the first COPY.
+    def keep(self, staged: StagedFiles, limit: int | None) -> StagedFiles:
+        """Write the files down before the first COPY, which takes these.
 
         :param staged: the files
+        :param limit: bytes after which COPY begins no more files; they are cut to it if all sizes are known
         :raises FilesGivenTwiceError: if another try has listed others in the meantime
         """
-        files = [[file.path, file.mark, file.size] for file in staged.files]
+        found = staged.files.values()
+        if limit is not None and all(file.size is not None for file in found):
+            begun = accumulate((file.size or 0 for file in found), initial=0)
+            cut = {file.path: file for file, before in zip(found, begun, strict=False) if before < limit}
+            staged = replace(staged, files=cut)
+        files = [[file.path, file.mark, file.size] for file in staged.files.values()]
         kept = {"since": self._identity.since.isoformat(), "url": staged.url, "files": files}
         name = f"{blake2b(json.dumps([staged.url, files]).encode(), digest_size=16).hexdigest()}.json"
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
@@ -374,6 +449,7 @@ class FirstTryFiles:
         names = self._names()
         if names != [name]:
             raise self._of_two_tries(names)
+        return staged
 
     def _names(self) -> list[str]:
         return sorted(str(row["name"]).rpartition("/")[2] for row in self._hook.list_files(self._location))
@@ -385,13 +461,3 @@ class FirstTryFiles:
             "table with the stage, and load what is missing in a new run",
             files=(),
         )
-
-
-def cut_to_size(files: Sequence[StagedFile], limit: int) -> list[StagedFile]:
-    """The files that a COPY begins before it has read more than a number of bytes; all sizes are known.
-
-    :param files: the files
-    :param limit: the bytes
-    """
-    begun = accumulate((file.size or 0 for file in files), initial=0)
-    return [file for file, before in zip(files, begun, strict=False) if before < limit]

@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_state import written
-from airflow_provider_snowpipe.bulk.stage import ContentPath, StageReference, Staging, loaded_contents
+from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
+from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.load_planning import copied_value, ingested_value
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
@@ -312,7 +312,7 @@ class FileLoader:
             self._require_remembered(begun)
             # A pipe may have been given a former content of a file, which may have ended at any time.
             since = None if self.pipe else min(share.intent.since for share in begun) - OVERLAP
-            history = [FileLoad.from_copy_history(row) for row in self.hook.past_loads(table, since)]
+            history = [FileLoad.read(row, COPY_HISTORY) for row in self.hook.past_loads(table, since)]
             own = [load for load in history if load.pipe == self._own_name]
             for share in begun:
                 found |= loaded_since(share, own)
@@ -454,7 +454,7 @@ def load_files(
 def _loaded(
     boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare], on_rejected: str
 ) -> dict[str, Any]:
-    from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome
+    from airflow_provider_snowpipe.bulk.copy import CopyOutcome
 
     if not shares:
         return _NOTHING

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     IF_EXISTS,
-    ON_NOTHING,
     FilePipeAdmin,
     PipeChange,
     PipeDefinition,
 )
 from airflow_provider_snowpipe.bulk.load_history import timestamp
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.operators.account_operator import FileOperator, require_name
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.operators.account_operator import (
+    FileOperator,
+    check_fail_or_report,
+    require_name,
+)
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError
 
@@ -54,7 +57,7 @@ class SnowpipePipeOperator(FileOperator):
     :param columns: of ``create``: the columns to fill, None for all in their order
     :param expressions: of ``create``: what to fill them with, as SQL such as ``$1:id::NUMBER``
     :param options: of ``create``: parameters of
-        :class:`~airflow_provider_snowpipe.bulk.copy_statement.CopyOptions`, as far as a pipe can have them
+        :class:`~airflow_provider_snowpipe.bulk.copy.CopyOptions`, as far as a pipe can have them
         (templated)
     :param auto_ingest: of ``create``: True loads what events tell of, False what is submitted
     :param integration: of ``create``: the notification integration of these events (templated)
@@ -231,7 +234,7 @@ class SnowpipePipeOperator(FileOperator):
                     f"{', '.join(taken) or 'none'} beside pipe"
                 )
         check_one_of("if_exists", self.if_exists, IF_EXISTS)
-        check_one_of("on_nothing", self.on_nothing, ON_NOTHING)
+        check_fail_or_report(self, "on_nothing")
         if self.action == "create" and not (self.table and self.stage):
             raise ConfigurationError(
                 f"table is {self.table!r} and stage is {self.stage!r}: action='create' needs both"

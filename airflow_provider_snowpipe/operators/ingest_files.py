@@ -13,19 +13,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy_run import StagedFile
-from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, file_names
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
-from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget, written
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+from airflow_provider_snowpipe.bulk.staged_files import (
+    ExpectedFiles,
+    FileLoad,
+    StagedFile,
+    StagedFiles,
+    StageReference,
+    file_names,
+)
 from airflow_provider_snowpipe.bulk.two_loaders import (
     NOT_AUTHORIZED,
-    StagedPaths,
+    LoadIntent,
     not_loaded_by,
-    refuse_files_for_pipes,
+    pipes_beside,
+    refuse_files_for_pipe,
     refuse_files_of_others,
 )
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -33,12 +38,12 @@ from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     FileOperator,
+    check_fail_or_report,
     failing_at_once,
     require_name,
     run_identity,
 )
-from airflow_provider_snowpipe.operators.copy_files import LoadIntent, StagedChoice, StagedFiles, pipes_beside
-from airflow_provider_snowpipe.streaming.arguments import check_one_of
+from airflow_provider_snowpipe.operators.copy import StagedChoice
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -51,12 +56,11 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.pipe_submission import Submission
+    from airflow_provider_snowpipe.bulk.file_pipe import Submission
 
 
 _MARGIN_SECONDS = 120.0
 _BUDGET_SECONDS = 20.0
-_CHOICES = ("fail", "report")
 
 
 class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
@@ -181,7 +185,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         identity = run_identity(context)
         intent: LoadIntent | None = None
 
-        def begin(hook: SnowpipeBulkHook, table: str, files: StagedPaths) -> None:
+        def begin(hook: SnowpipeBulkHook, table: str, files: StagedFiles) -> None:
             nonlocal intent
             intent = LoadIntent(hook, table, identity, str(self.pipe_name(self.pipe)), files)
             intent.declare()
@@ -250,7 +254,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         return lines + [f"would submit {one.path}" for one in owed]
 
     def _planned(self, begin: Begin | None = None) -> Submission:
-        from airflow_provider_snowpipe.bulk.pipe_submission import Submission
+        from airflow_provider_snowpipe.bulk.file_pipe import Submission
 
         choice = self._files()
         files = choice.chosen()
@@ -318,7 +322,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         if self.table:
             names = {"database": self.database, "schema": self.schema}
             hook = SnowpipeBulkHook(self.snowflake_conn_id, table=self.table, **names)
-            self.task_lineage = TaskLineage.of_files(hook, self.stage, rows)
+            self.task_lineage = TaskLineage(hook, sources=(self.stage,) if self.stage else (), rows=rows)
             describe_file_load(self, context, hook, self.table, rows, value["pipe"])
         if loads:
             self._files().known_loads(list(loads), self.table, force=self.force)
@@ -331,15 +335,14 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         """Find what no rendering can fix."""
         self._tolerance()
         RetryBudget(self.max_consecutive_errors)
-        for name in ("on_unmatched", "on_nothing"):
-            check_one_of(name, getattr(self, name), _CHOICES)
+        check_fail_or_report(self, "on_unmatched", "on_nothing")
         check_choice(self.files, self.stage, self.prefix, self.pattern)
 
 
 # -- Which staged files a file pipe is to be given, and what is known of their loads ---------------------
 
 log = logging.getLogger(__name__)
-Begin = Callable[[SnowpipeBulkHook, str, StagedPaths], None]
+Begin = Callable[[SnowpipeBulkHook, str, StagedFiles], None]
 """Called before files are loaded into a table, whose database and schema the hook knows."""
 
 
@@ -372,7 +375,7 @@ class PipeFiles:
         reference = StageReference.parse(self.stage)
         staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
         below = f"{reference.path}/" if reference.path else ""
-        return [SubmittedFile(file.path.removeprefix(below), file.size) for file in staged.files]
+        return [SubmittedFile(path.removeprefix(below), file.size) for path, file in staged.files.items()]
 
     def known_loads(
         self, paths: Sequence[str], table: str | None, *, force: bool, begin: Begin | None = None
@@ -430,15 +433,13 @@ class PipeFiles:
         begin: Begin | None,
     ) -> list[FileLoad]:
         whole = tuple(location.below(path) for path in paths)
-        files = StagedPaths(whole, location, self._url(location))
+        files = StagedFiles({path: StagedFile(path) for path in whole}, location, self._url(location))
         loader = str(self.pipe)
         if begin is not None:
             begin(hook, table, files)
-            choice, staged = StagedChoice(written(location)), [StagedFile(path) for path in whole]
-            beside = pipes_beside(hook, table, choice, StagedFiles(staged, files.url))
-            # Without the time at which the files were staged nobody knows of which events tell a pipe.
-            queues = [replace(one, announced=()) for one in beside]
-            refuse_files_for_pipes(queues, table=table, loader=loader)
+            for one in pipes_beside(hook, table, files):
+                # Without the time at which the files were staged nobody knows of which events tell a pipe.
+                refuse_files_for_pipe(replace(one, announced=()), table=table, loader=loader)
         loads = hook.loads_of(table, whole)
         # What this pipe has loaded it does not load again, so a retry need not look far back.
         new = not_loaded_by(whole, loads, loader)

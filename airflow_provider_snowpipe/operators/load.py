@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.lineage import TaskLineage
+from airflow_provider_snowpipe.lineage import ChannelOffsets, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, failing_at_once
 from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
@@ -336,7 +336,7 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
     files = task.source_files()
     if files is None or is_staged(task.source):
         describe_file_load(task, context, hook, str(task.table), rows, value.get("pipe", "COPY"))
-        return TaskLineage.of_files(hook, str(task.source), rows)
+        return TaskLineage(hook, sources=(str(task.source),), rows=rows)
     moved = [
         LoadedChannel(name, one["to"], True, one["rows"], one["partition"]) for name, one in channels.items()
     ]
@@ -346,4 +346,7 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
         for name, one in channels.items()
     }
     context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
-    return TaskLineage.of_files(hook, files.address, rows, size=value["bytes"], channels=channels)
+    offsets = tuple(
+        ChannelOffsets(name, one["from"], one["to"], one["rows"]) for name, one in channels.items()
+    )
+    return TaskLineage(hook, channels=offsets, sources=(files.address,), rows=rows, size=value["bytes"])

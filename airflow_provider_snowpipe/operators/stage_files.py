@@ -18,11 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.bulk.compaction import CompactForm, CompactOptions, content_key
 from airflow_provider_snowpipe.bulk.run_manifest import RunManifest, WrittenFile, run_folder
-from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, StageReference, Staging, check_parallel
-from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, FileOperator, require_name
+from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.operators.account_operator import (
+    FILES_KEY,
+    FileOperator,
+    check_fail_or_report,
+    require_name,
+)
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.storage import file_system, storage_path
-from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
@@ -33,13 +38,11 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.stage import SourceFile
-    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-    from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
     from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
     from airflow_provider_snowpipe.spark.submit.plan import WritePlan
 
 
-_ON_NOTHING = ("fail", "report")
 _WOULD = {
     PutKind.NEW: "would upload",
     PutKind.OVER: "would replace",
@@ -259,7 +262,7 @@ class SnowpipeStageFilesOperator(FileOperator):
             raise ConfigurationError(
                 "auto_compress is True beside compact: what Spark combines is compressed, leave it out"
             )
-        check_one_of("on_nothing", self.on_nothing, _ON_NOTHING)
+        check_fail_or_report(self, "on_nothing")
         check_parallel(self.parallel)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSensorTimeout
 
-from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, FileChoice
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, poll_loads, timestamp
+from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileChoice
 from airflow_provider_snowpipe.sensors.commit import WaitSensor
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError

@@ -10,9 +10,9 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles, file_names, number_of_files
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, HistoryPoll, Tolerance, shared_poll
 from airflow_provider_snowpipe.bulk.load_history import timestamp
+from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, file_names, number_of_files
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.triggers.commit import WaitTrigger, connect

@@ -19,7 +19,7 @@ import pytest
 import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk import copy_run
+from airflow_provider_snowpipe.bulk import copy as copying
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -185,7 +185,7 @@ class TestOncePerRun:
         place.put({"a.csv": "1,x\n"})
         operator = place.operator(options=self.FORCED, deferrable=True)
         with monkeypatch.context() as patch:
-            patch.setattr(copy_run, "_FIRST_POLLS", ())
+            patch.setattr(copying, "_FIRST_POLLS", ())
             with pytest.raises(TaskDeferred) as deferred:
                 operator.execute(place.context())
         trigger: Any = deferred.value.trigger

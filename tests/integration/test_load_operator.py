@@ -15,7 +15,7 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
-from airflow_provider_snowpipe.bulk import copy_run
+from airflow_provider_snowpipe.bulk import copy as copying
 from airflow_provider_snowpipe.lineage import ChannelOffsets, dataset_name
 from airflow_provider_snowpipe.streaming.offsets import is_copy_intent
 from tests.airflow_connections import set_connection
@@ -130,7 +130,7 @@ def test_a_deferred_load_comes_back_for_its_result_and_settles_the_token(
     load.write("1.ndjson")
     arguments = {**given(load, way), "deferrable": True}
     with monkeypatch.context() as patch:
-        patch.setattr(copy_run, "_FIRST_POLLS", ())
+        patch.setattr(copying, "_FIRST_POLLS", ())
         with pytest.raises(TaskDeferred) as deferred:
             load.operator(**arguments).execute(load.context())
     assert is_copy_intent(load.token)

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.streaming.errors import SqlError
@@ -136,13 +136,13 @@ class TestParallel:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         opened: list[str] = []
-        session = AccountSql.session
+        session = SnowpipeBulkHook.sql_session
 
-        def counted(self: AccountSql, purpose: str) -> Any:
+        def counted(self: SnowpipeBulkHook, purpose: str, *values: Any) -> Any:
             opened.append(purpose)
-            return session(self, purpose)
+            return session(self, purpose, *values)
 
-        monkeypatch.setattr(AccountSql, "session", counted)
+        monkeypatch.setattr(SnowpipeBulkHook, "sql_session", counted)
         source = write(tmp_path / "in", {f"{number:02}.csv": f"{number},x\n" for number in range(6)})
         with caplog.at_level(logging.INFO):
             stage(place, source, parallel=3)
@@ -165,20 +165,17 @@ class TestParallel:
     def test_a_killed_task_begins_no_other_file(self, place: PipePlace, tmp_path: Path) -> None:
         source = write(tmp_path / "in", {f"{number}.csv": f"{number},x\n" for number in range(3)})
         killed = operator(place, source, parallel=1)
-        put = AccountSql._run
+        put = StageUpload._put
         seen: list[str] = []
 
-        def one_then_kill(
-            self: AccountSql, connection: Any, statement: str, *rest: Any, **options: Any
-        ) -> Any:
-            rows = put(self, connection, statement, *rest, **options)
-            if statement.startswith("PUT"):
-                seen.append(statement)
-                killed.on_kill()
-            return rows
+        def one_then_kill(self: StageUpload, run: Any, file: Any) -> bool:
+            uploaded = put(self, run, file)
+            seen.append(file.below)
+            killed.on_kill()
+            return uploaded
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(AccountSql, "_run", one_then_kill)
+            patch.setattr(StageUpload, "_put", one_then_kill)
             with pytest.raises(AirflowFailException, match="staging was stopped"):
                 killed.execute(task_context())
 

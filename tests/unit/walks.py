@@ -130,4 +130,4 @@ def test_copy_of_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
     walk = walked(way)
     show("COPY of one file", walk, "80 / 12 / 8")
-    assert any(file.endswith("bulk/copy_run.py") for file in walk.files)
+    assert any(file.endswith("bulk/copy.py") for file in walk.files)

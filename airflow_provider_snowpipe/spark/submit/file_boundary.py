@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
+from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.groups import (
@@ -231,7 +231,9 @@ def refuse_waiting(share: CopyShare, staged: Sequence[str], loads: Sequence[File
     :raises SourcePositionError: if there is one that the pipe has neither loaded nor failed to load
     """
     now = {path.name: path.digest for path in share.paths}
-    ended = {ContentPath.read(f"{load.location.rstrip('/')}/{load.path}") for load in loads if load.is_final}
+    ended = {
+        ContentPath.read(f"{load.location.rstrip('/')}/{load.path}") for load in loads if load.status in FINAL
+    }
     for name in staged:
         content = ContentPath.read(name)
         if content is None or content in ended:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 
 NOW = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)

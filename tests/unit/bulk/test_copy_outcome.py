@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.copy import CopyOutcome
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 
 STAGE = StageReference.parse("@s/in")
@@ -28,7 +28,7 @@ def test_files_are_named_below_the_stage() -> None:
     outcome = CopyOutcome.read([row("a.csv"), row("b.csv", loaded="7")], STAGE)
 
     assert [(load.path, load.rows_loaded) for load in outcome.loads] == [("in/a.csv", 2), ("in/b.csv", 7)]
-    assert outcome.rows_loaded == 9
+    assert outcome.result()["rows_loaded"] == 9
     assert outcome.skipped(["in/a.csv", "in/c.csv"]) == ("in/c.csv",)
 
 
@@ -62,7 +62,7 @@ def test_files_that_failed_are_named_with_their_first_error() -> None:
     ) as told:
         outcome.require("fail", "T")
     assert (told.value.files, told.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
-    assert outcome.rejected == 3
+    assert outcome.result()["rejected"] == 3
     with pytest.raises(ConfigurationError, match="on_rejected is 'ignore'"):
         outcome.require("ignore", "T")
 
@@ -99,12 +99,12 @@ class TestHistory:
         assert [(load.path, load.status, load.rows_loaded) for load in found.before] == [
             ("in/b.csv", "LOADED", 5)
         ]
-        assert found.rows_loaded == 2
+        assert found.result()["rows_loaded"] == 2
 
     def test_what_this_run_loaded_counts_as_its_own(self) -> None:
         found = CopyOutcome().with_history(["in/a.csv"], [self.history("in/a.csv", 0)], NOW)
 
-        assert (found.rows_loaded, found.before) == (5, ())
+        assert (found.result()["rows_loaded"], found.before) == (5, ())
 
     def test_a_file_that_history_forgot_stays_skipped(self) -> None:
         found = CopyOutcome().with_history(["in/a.csv"], [], NOW)
@@ -113,14 +113,15 @@ class TestHistory:
         found.require("fail", "T")
 
     def test_a_file_that_was_loaded_in_part_before_is_still_bad(self) -> None:
-        found = CopyOutcome().with_history(["in/a"], [self.history("a", 9, "PARTIALLY_LOADED")], NOW)
+        history = [self.history("a", 9, "PARTIALLY_LOADED")]
+        found = CopyOutcome().with_history(["in/a"], history, NOW)
 
         with pytest.raises(FilesRejectedError, match="PARTIALLY_LOADED"):
             found.require("fail", "T")
 
 
 def test_the_value_of_a_task_is_json() -> None:
-    outcome = CopyOutcome.read([row("a.csv")], STAGE) + CopyOutcome((), (FileLoad("b", "", "LOADED", 3),))
+    outcome = replace(CopyOutcome.read([row("a.csv")], STAGE), before=(FileLoad("b", "", "LOADED", 3),))
 
     assert outcome.result() == {
         "rows_loaded": 2,

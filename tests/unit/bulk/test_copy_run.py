@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk import copy_statement
-from airflow_provider_snowpipe.bulk.copy_run import CopyOutcome, CopyRun, RunIdentity, StagedFile
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
+from airflow_provider_snowpipe.bulk import copy as copying
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, CopyOutcome, CopyRun, RunIdentity
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ApiError, RetriesExhaustedError, SqlError
@@ -82,7 +80,7 @@ class Loading:
 def installed(patch: pytest.MonkeyPatch) -> FakeAccount:
     account = FakeAccount()
     patch.setattr(Transports, "send", lambda _, *given, **named: account.send(*given, **named))
-    patch.setattr(copy_statement, "MOST_FILES", 2)
+    patch.setattr(copying, "MOST_FILES", 2)
     return account
 
 
@@ -95,7 +93,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What would have been slept."""
     slept: list[float] = []
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", slept.append)
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", slept.append)
     return slept
 
 
@@ -107,7 +105,7 @@ class TestLoad:
         assert [(one.path, one.status, one.rows_loaded) for one in outcome.loads] == [
             (path, "LOADED", 2) for path in PATHS
         ]
-        assert (outcome.rows_loaded, outcome.before) == (10, ())
+        assert (outcome.result()["rows_loaded"], outcome.before) == (10, ())
 
     def test_statements_are_submitted_one_after_the_other_under_ids_of_their_own(
         self, loading: Loading
@@ -139,7 +137,7 @@ class TestLoad:
                 loading.account.finish()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", wait)
+            patch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", wait)
             loading.load()
 
         loading.assert_every_row_is_there_once()
@@ -162,7 +160,7 @@ class TestLoad:
         ((handle, statement),) = waited
         (known,) = loading.account.statements.values()
         assert (known.handle, known.text) == (handle, statement)
-        assert outcome.rows_loaded == 2
+        assert outcome.result()["rows_loaded"] == 2
 
     def test_a_look_ends_with_the_rows_or_without_them(self, loading: Loading, pauses: list[float]) -> None:
         loading.account.holds = True
@@ -199,7 +197,7 @@ class TestFilesLoadedBefore:
 
         loading.assert_every_row_is_there_once()
         assert [one.path for one in outcome.before] == ["a"]
-        assert outcome.rows_loaded == 8
+        assert outcome.result()["rows_loaded"] == 8
 
     def test_what_history_has_forgotten_is_reported_as_skipped(self, loading: Loading) -> None:
         loading.account.copy("a")
@@ -378,7 +376,7 @@ class TestAnswers:
         outcome = run.load(loading.files, forget)
 
         loading.assert_every_row_is_there_once()
-        assert outcome.rows_loaded == 10
+        assert outcome.result()["rows_loaded"] == 10
 
     def test_a_service_that_loses_every_statement_ends_the_run(self, loading: Loading) -> None:
         loading.account.holds = True
@@ -423,7 +421,7 @@ class TestForce:
         outcome = loading.load(FORCED, try_number=2)
 
         loading.assert_every_row_is_there_once()
-        assert (outcome.rows_loaded, outcome.before) == (4, ())
+        assert (outcome.result()["rows_loaded"], outcome.before) == (4, ())
         assert len(loading.account.executed) == 1
 
     def test_files_that_were_loaded_in_part_are_not_loaded_again(self, loading: Loading) -> None:
@@ -464,7 +462,7 @@ class TestForce:
         outcome = loading.load(options, try_number=2)
 
         assert loading.account.rows == ["a1", "a2"]
-        assert outcome.rows_loaded == 2
+        assert outcome.result()["rows_loaded"] == 2
 
     def test_a_first_try_does_not_ask_history(self, loading: Loading) -> None:
         loading.load(FORCED)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions, option, string_literal
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, option, string_literal
 from airflow_provider_snowpipe.local.sql.copy_into import read_copy_options
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError

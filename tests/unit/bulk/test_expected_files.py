@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.expected_files import (
+from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileChoice,
+    FileLoad,
+    StageReference,
     file_names,
     possible_paths,
 )
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.stage import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 
 

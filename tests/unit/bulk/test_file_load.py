@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.file_load import FileLoad, FirstError
+from airflow_provider_snowpipe.bulk.staged_files import (
+    COPY_HISTORY,
+    COPY_RESULT,
+    FINAL,
+    PIPE_REPORT,
+    FileLoad,
+    FirstError,
+)
 
 WHEN = dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC)
 HISTORY: dict[str, Any] = {"file_name": "a", "stage_location": "S/", "status": "Loaded", "row_count": 2}
@@ -26,13 +33,13 @@ REPORT: dict[str, Any] = {"path": "a", "stageLocation": "S/", "status": "LOADED"
     ],
 )
 def test_every_status_of_history_has_one_name(told: str | None, status: str, is_final: bool) -> None:
-    load = FileLoad.from_copy_history({**HISTORY, "status": told})
-    assert (load.status, load.is_final) == (status, is_final)
+    load = FileLoad.read({**HISTORY, "status": told}, COPY_HISTORY)
+    assert (load.status, load.status in FINAL) == (status, is_final)
 
 
 @pytest.mark.parametrize(("complete", "status"), [(True, "LOADED"), (False, "LOAD_IN_PROGRESS")])
 def test_a_load_that_a_report_calls_incomplete_has_not_ended(complete: bool, status: str) -> None:
-    assert FileLoad.from_report({**REPORT, "complete": complete}).status == status
+    assert FileLoad.read({**REPORT, "complete": complete}, PIPE_REPORT).status == status
 
 
 @pytest.mark.parametrize(
@@ -43,7 +50,7 @@ def test_a_load_without_the_name_of_a_pipe_is_copys_own(
     names: tuple[str | None, str | None, str | None], pipe: str | None
 ) -> None:
     keys = ("pipe_catalog_name", "pipe_schema_name", "pipe_name")
-    assert FileLoad.from_copy_history({**HISTORY, **dict(zip(keys, names, strict=True))}).pipe == pipe
+    assert FileLoad.read({**HISTORY, **dict(zip(keys, names, strict=True))}, COPY_HISTORY).pipe == pipe
 
 
 @pytest.mark.parametrize(
@@ -60,12 +67,12 @@ def test_a_load_without_the_name_of_a_pipe_is_copys_own(
     ids=["aware", "naive", "text", "elsewhere", "naive-text", "empty", "none"],
 )
 def test_a_time_without_a_zone_is_in_utc(told: object, loaded_at: dt.datetime | None) -> None:
-    assert FileLoad.from_copy_history({**HISTORY, "last_load_time": told}).loaded_at == loaded_at
+    assert FileLoad.read({**HISTORY, "last_load_time": told}, COPY_HISTORY).loaded_at == loaded_at
 
 
 def test_history_that_tells_no_location_and_no_place_of_an_error_leaves_them_out() -> None:
-    load = FileLoad.from_copy_history(
-        {"file_name": "a", "status": "Load failed", "first_error_message": "bad"}
+    load = FileLoad.read(
+        {"file_name": "a", "status": "Load failed", "first_error_message": "bad"}, COPY_HISTORY
     )
 
     assert (load.location, load.first_error) == ("", FirstError("bad"))
@@ -94,16 +101,16 @@ def test_history_and_report_tell_the_same_load_alike() -> None:
         "firstErrorColumnName": '"T"["ID":1]',
         "lastInsertTime": WHEN.isoformat(),
     }
-    load = FileLoad.from_copy_history(history)
+    load = FileLoad.read(history, COPY_HISTORY)
 
-    assert load == FileLoad.from_report(report)
+    assert load == FileLoad.read(report, PIPE_REPORT)
     assert (load.rows_loaded, load.rows_parsed, load.errors_seen) == (2, 3, 1)
     assert str(load.first_error) == 'no number (line 2, character 7, column "T"["ID":1])'
 
 
 def test_a_result_of_copy_tells_counts_as_text() -> None:
     row = {"file": "s/a", "status": "LOADED", "rows_loaded": "2", "rows_parsed": "2", "errors_seen": None}
-    assert FileLoad.from_copy_result(row) == FileLoad("s/a", "", "LOADED", 2, 2, 0)
+    assert FileLoad.read(row, COPY_RESULT) == FileLoad("s/a", "", "LOADED", 2, 2, 0)
 
 
 def test_first_error_is_told_on_one_line_with_its_place() -> None:
@@ -115,11 +122,11 @@ def test_first_error_of_a_copy_has_its_place() -> None:
     place = {"first_error_line": 3, "first_error_character": 4, "first_error_column_name": "C"}
     told = {"file": "a", "status": "LOAD_FAILED", "first_error": "bad", **place}
 
-    assert FileLoad.from_copy_result(told).first_error == FirstError("bad", 3, 4, "C")
+    assert FileLoad.read(told, COPY_RESULT).first_error == FirstError("bad", 3, 4, "C")
 
 
 def test_error_of_the_system_stands_for_one_of_the_file() -> None:
-    load = FileLoad.from_report({**REPORT, "systemError": "broken"})
+    load = FileLoad.read({**REPORT, "systemError": "broken"}, PIPE_REPORT)
 
     assert str(load.first_error) == "broken"
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.expected_files import ExpectedFiles
-from airflow_provider_snowpipe.bulk.file_load import FileLoad, FirstError
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, timestamp
+from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileLoad, FirstError
 from airflow_provider_snowpipe.streaming.commits import RetryBudget, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,

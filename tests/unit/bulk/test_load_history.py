@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.file_load import FileLoad, FirstError
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeHistory, PipeReport
 from airflow_provider_snowpipe.bulk.load_history import (
     CopyHistory,
@@ -19,6 +18,7 @@ from airflow_provider_snowpipe.bulk.load_history import (
     copy_history,
     poll_loads,
 )
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, FirstError
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,

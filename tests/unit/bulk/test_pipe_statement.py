@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     PipeDefinition,
     alter_pipe,

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_run import RunIdentity
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, SubmittedFile
+from airflow_provider_snowpipe.bulk.copy import RunIdentity
+from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
-from airflow_provider_snowpipe.bulk.pipe_submission import Submission
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto
+from airflow_provider_snowpipe.bulk.copy import CopyInto
 from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeTarget, written
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.local_catalog import local_catalog

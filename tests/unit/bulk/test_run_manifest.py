@@ -7,7 +7,6 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.run_manifest import (
     RunManifest,
     WrittenFile,
@@ -16,6 +15,7 @@ from airflow_provider_snowpipe.bulk.run_manifest import (
     refuse_other_files,
     run_folder,
 )
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
 
 FILES = (WrittenFile("a1/one.parquet", 10, 3), WrittenFile("a1/two.parquet", 20, 4))

@@ -12,10 +12,10 @@ from airflow_provider_snowpipe.bulk.stage import (
     PutKind,
     Sameness,
     SourceFile,
-    StageReference,
     Staging,
     sameness,
 )
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, StagedFileDiffersError
 
 MD5 = hashlib.md5(b"content", usedforsecurity=False).hexdigest()

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.bulk.stage import StageReference
-from airflow_provider_snowpipe.bulk.two_loaders import StagedPaths, not_loaded_by, refuse_files_of_others
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StagedFiles, StageReference
+from airflow_provider_snowpipe.bulk.two_loaders import not_loaded_by, refuse_files_of_others
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
-FILES = StagedPaths(("in/a.csv", "in/b.csv"), StageReference.parse("@S"))
+PATHS = ("in/a.csv", "in/b.csv")
+FILES = StagedFiles({path: StagedFile(path) for path in PATHS}, StageReference.parse("@S"))
 
 
 def load(pipe: str | None, path: str = "in/a.csv", days: float = 1, **fields: Any) -> FileLoad:
@@ -21,7 +21,7 @@ def load(pipe: str | None, path: str = "in/a.csv", days: float = 1, **fields: An
     return FileLoad(path, loaded_at=NOW - dt.timedelta(days=days), pipe=pipe, **given)
 
 
-def refuse(*loads: FileLoad, loader: str | None = None, files: StagedPaths = FILES) -> None:
+def refuse(*loads: FileLoad, loader: str | None = None, files: StagedFiles = FILES) -> None:
     refuse_files_of_others(files, loads, table="T", now=NOW, loader=loader)
 
 
@@ -73,11 +73,11 @@ def test_a_file_that_another_loader_loaded_in_part_is_refused_as_well(
 
 def test_what_a_pipe_has_loaded_in_part_it_does_not_load_again() -> None:
     done = [load("DB.PUBLIC.P", "in/a.csv", status="PARTIALLY_LOADED")]
-    assert not_loaded_by(FILES.paths, done, "DB.PUBLIC.P") == ["in/b.csv"]
+    assert not_loaded_by(PATHS, done, "DB.PUBLIC.P") == ["in/b.csv"]
 
 
 def test_what_a_pipe_has_loaded_itself_it_does_not_load_again() -> None:
     done = [load("DB.PUBLIC.P", "a.csv", location="DB.PUBLIC.S/in/")]
     others = [load(None, "in/b.csv"), load("DB.PUBLIC.P", "in/b.csv", status="LOAD_FAILED")]
 
-    assert not_loaded_by(FILES.paths, [*done, *others], "DB.PUBLIC.P") == ["in/b.csv"]
+    assert not_loaded_by(PATHS, [*done, *others], "DB.PUBLIC.P") == ["in/b.csv"]

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
 from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, PipeTarget
-from airflow_provider_snowpipe.bulk.stage import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StagedFiles, StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
     PipeBeside,
-    StagedPaths,
     announced_to,
-    refuse_files_for_pipes,
+    refuse_files_for_pipe,
     refuse_files_of_others,
     remembered_loads,
 )
@@ -32,11 +30,12 @@ def _load(path: str = "in/a.csv", age: dt.timedelta = dt.timedelta(1), **fields:
     return FileLoad(path, loaded_at=NOW - age, **given)
 
 
-def _files(*paths: str, stage: str = "@S", url: str | None = None) -> StagedPaths:
-    return StagedPaths(paths or ("in/a.csv",), StageReference.parse(stage), url)
+def _files(*paths: str, stage: str = "@S", url: str | None = None) -> StagedFiles:
+    found = {path: StagedFile(path) for path in paths or ("in/a.csv",)}
+    return StagedFiles(found, StageReference.parse(stage), url)
 
 
-def _others(*loads: FileLoad, files: StagedPaths | None = None, loader: str | None = None) -> list[FileLoad]:
+def _others(*loads: FileLoad, files: StagedFiles | None = None, loader: str | None = None) -> list[FileLoad]:
     return [load for load in remembered_loads(files or _files(), loads, NOW) if load.pipe != loader]
 
 
@@ -54,7 +53,7 @@ def test_load_is_told_under_the_path_that_was_asked_for() -> None:
 
 
 def test_no_file_was_loaded_by_others_when_there_is_none() -> None:
-    assert _others(_load(), files=StagedPaths((), StageReference.parse("@S"))) == []
+    assert _others(_load(), files=StagedFiles({}, StageReference.parse("@S"))) == []
 
 
 @pytest.mark.parametrize(("pipe", "days"), [(PIPE, 14), (None, 64)])
@@ -141,10 +140,12 @@ def test_files_that_a_pipe_is_about_to_load_are_refused(
     pipe = ListedPipe(PipeName("DB", "S", "P"), PipeTarget(("DB", "S", "T"), StageReference.parse("@S")))
     status = None if pending is None else PipeStatus("RUNNING", pending)
     idle = PipeBeside(pipe, PipeStatus("RUNNING"), ("x",))
-    beside = [idle, PipeBeside(pipe, status, tuple(files), tuple(announced))]
+    beside = PipeBeside(pipe, status, tuple(files), tuple(announced))
+
+    refuse_files_for_pipe(idle, table="T")
 
     with pytest.raises(FilesGivenTwiceError, match=text) if text else nullcontext() as told:
-        refuse_files_for_pipes(beside, table="T")
+        refuse_files_for_pipe(beside, table="T")
     if told is not None:
         assert told.value.files == tuple(files if pending else announced)
 
@@ -156,9 +157,9 @@ def test_queue_of_a_pipe_is_no_reason_for_the_pipe_itself() -> None:
     ]
     own, other = (PipeBeside(pipe, PipeStatus("RUNNING", 1), ("a",)) for pipe in pipes)
 
-    refuse_files_for_pipes([own], table="T", loader="DB.S.P")
+    refuse_files_for_pipe(own, table="T", loader="DB.S.P")
     with pytest.raises(FilesGivenTwiceError) as caught:
-        refuse_files_for_pipes([own, other], table="T", loader="DB.S.P")
+        refuse_files_for_pipe(other, table="T", loader="DB.S.P")
     assert "pipe DB.S.Q" in str(caught.value)
     assert "DB.S.P would put" in str(caught.value)
 
@@ -170,7 +171,7 @@ def test_queue_may_pass_and_a_pipe_that_is_told_does_not(pending: int, has_copie
     beside = PipeBeside(pipe, PipeStatus("RUNNING", pending), ("a",), ("a",))
 
     with pytest.raises(FilesGivenTwiceError) as caught:
-        refuse_files_for_pipes([beside], table="T", has_copied=has_copied)
+        refuse_files_for_pipe(beside, table="T", has_copied=has_copied)
 
     assert caught.value.retryable is bool(pending)
     assert caught.value.retry_delay == (60.0 if pending else None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from snowflake.connector.errors import DatabaseError, OperationalError
 
-from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
@@ -122,7 +122,7 @@ def test_account_that_does_not_answer_is_an_error_that_says_what_to_see_to(
     def fail(_: Any) -> None:
         raise OperationalError(said, errno=250001)
 
-    monkeypatch.setattr(AccountSql, "_connect", fail)
+    monkeypatch.setattr(AccountHook, "_connect", fail)
     with pytest.raises(SqlError) as failed:
         SnowpipeBulkHook(conn_id).list_files("@S")
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 from snowflake.connector.errors import ProgrammingError
 
-from airflow_provider_snowpipe.hooks.account_sql import AccountSql
+from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccessToken
@@ -119,7 +119,7 @@ def install(account: FakeAccount, patch: pytest.MonkeyPatch, key_pair: KeyPair |
     channels = Channels(account)
     patch.setattr(SnowpipeHook, "_connection", lambda _: settings)
     patch.setattr(SnowpipeHook, "get_client", lambda _, **__: channels)
-    patch.setattr(AccountSql, "_connect", lambda _: _Session(account))
+    patch.setattr(AccountHook, "_connect", lambda _: _Session(account))
     patch.setattr(Transports, "send", lambda _, *given, **named: account.send(*given, **named))
     return channels
 

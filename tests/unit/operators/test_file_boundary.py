@@ -15,8 +15,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from airflow_provider_snowpipe.bulk.file_load import FileLoad
-from airflow_provider_snowpipe.hooks.stage_upload import StageUpload
+from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
+from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_choice import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
@@ -668,7 +668,10 @@ class TestPipe:
     def test_what_load_history_does_not_know_yet_is_taken_from_the_trigger(self, piped: Load) -> None:
         operator, context, deferred = self.waiting(piped)
         piped.account.finish()
-        told = {load.path: load.result() for load in map(FileLoad.from_copy_history, piped.account.history)}
+        told = {
+            load.path: load.result()
+            for load in (FileLoad.read(row, COPY_HISTORY) for row in piped.account.history)
+        }
         piped.account.history.clear()
         event = {"status": "success", "files": told}
         done = operator.execute_complete(context, event, **(deferred.kwargs or {}))

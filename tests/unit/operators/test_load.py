@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_planning import copied_value, outcome_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_statement import option
+from airflow_provider_snowpipe.bulk.copy import option
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading.chunks import read_json
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.operators import copy_files
+from airflow_provider_snowpipe.bulk import two_loaders
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -261,7 +261,7 @@ def test_a_note_that_stays_is_named_in_the_log(
     account.fault("REMOVE", BEFORE, StatementError(604, "canceled"))
     ingest()
 
-    assert copy_files._KEPT_IN in caplog.text
+    assert two_loaders._KEPT_IN in caplog.text
     assert sorted(account.rows) == ROWS
 
 

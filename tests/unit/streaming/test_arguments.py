@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy_statement import CopyOptions
+from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 

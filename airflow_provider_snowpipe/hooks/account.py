@@ -1,0 +1,519 @@
+"""The account of an Airflow connection: its SQL, the files of its stages, and what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_provider_snowpipe.bulk.load_history import (
+    REMEMBERED,
+    CopyHistory,
+    LoadHistory,
+    ReportThenSql,
+    older_copies,
+)
+from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference, copy_history
+from airflow_provider_snowpipe.hooks.connection import SNOWFLAKE, SnowpipeConnection
+from airflow_provider_snowpipe.streaming.errors import (
+    IF_NO_ANSWER,
+    ConfigurationError,
+    SnowpipeError,
+    SqlError,
+)
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
+    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+    from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair
+    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+
+RunSql = Callable[..., list[dict[str, Any]]]
+"""Runs a statement with the values that it binds, and whatever else the connector's cursor is to be told; the
+rows' keys are the columns' names in lower case."""
+
+_LOGIN_SECONDS = 30
+_LONGEST_HEAD = 60
+_MISSING = frozenset({2003, 2043})
+"""Numbers of Snowflake's errors for an object that is not there, or that the role may not see."""
+_NOT_CONNECTED = 250001
+"""The connector's number for an account that does not answer and for a refused sign-in (``errorcode.py``)."""
+_CA_VARIABLE = "REQUESTS_CA_BUNDLE"
+_IN_SMALL_LETTERS = frozenset({"oauth", "programmatic_access_token", "snowflake", "snowflake_jwt"})
+"""Authenticators that Airflow's hook compares as they are written."""
+_ca_lock = RLock()
+
+
+class AccountHook(BaseHook):
+    """Run SQL in the account of a connection of type ``snowflake`` or ``snowpipe``, and ask for its files.
+
+    A connection of type ``snowflake`` signs in through Airflow's own hook, so that its proxy, its warehouse
+    and its other fields mean what they mean there. One of type ``snowpipe`` signs in with what it streams
+    with. The constructor does no I/O.
+
+    :param snowflake_conn_id: the connection's id
+    :param table: the table
+    :param pipe: the pipe
+    :param database: where they are, None for the connection's
+    :param schema: the same
+    """
+
+    conn_name_attr = "snowflake_conn_id"
+    default_conn_name = "snowflake_default"
+
+    def __init__(
+        self,
+        snowflake_conn_id: str = default_conn_name,
+        *,
+        table: str | None = None,
+        pipe: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.snowflake_conn_id = snowflake_conn_id
+        self.table = table
+        self.pipe = pipe
+        self.database = database
+        self.schema = schema
+        self._settings: SnowpipeConnection | None = None
+
+    def account_url(self) -> str:
+        """The account's address, ``https://<host>[:<port>]``."""
+        return self._connection().account_url()
+
+    def account(self) -> str:
+        """The account's identifier."""
+        return self._connection().account()
+
+    def credentials(self) -> Credentials:
+        """The connection's credentials."""
+        return self._connection().credentials()
+
+    def ca_bundle(self) -> str | None:
+        """The PEM file of trusted roots, None for the environment's or the public ones."""
+        return self._connection().ca_bundle()
+
+    def database_and_schema(self) -> tuple[str, str]:
+        """Database and schema, from the connection where they are not given.
+
+        :raises ConfigurationError: if one of them is missing
+        """
+        return self._connection().database_and_schema(self.database, self.schema)
+
+    # SQL.
+
+    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Run one statement in the account; its rows, with the columns' names in lower case.
+
+        :param statement: the statement, with ``%s`` for each value that it binds
+        :param values: the values
+        :raises SqlError: if it fails, or signing in for it
+        """
+        with self.sql_session(statement, values) as run:
+            return run(statement, values)
+
+    @contextmanager
+    def sql_session(self, purpose: str, values: Sequence[str] | None = None) -> Iterator[RunSql]:
+        """Sign in once for several statements; what it gives runs one, as :meth:`run_sql` does.
+
+        :param purpose: what the session is for, or its only statement, for the text of a refused sign-in
+        :param values: what that statement binds
+        :raises SqlError: if the sign-in fails, or a statement
+        """
+        settings = self._connection()
+        with _trusting(settings.ca_bundle()):
+            with _translated_errors(settings, purpose, values):
+                connection = self._connect()
+
+            def run(
+                statement: str, values: Sequence[str] | None = None, **options: Any
+            ) -> list[dict[str, Any]]:
+                with _translated_errors(settings, statement, values):
+                    cursor = connection.cursor()
+                    cursor.execute(statement, values, **options)
+                    names = [column[0].lower() for column in cursor.description]
+                    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+            with connection:
+                yield run
+
+    def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
+        """Make a client of the account's SQL API; the caller closes it.
+
+        :param retry: pauses and budget of each request
+        :raises ConfigurationError: if the connection lacks something
+        """
+        from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+
+        settings = self._connection()
+        return StatementClient(
+            settings.account_url(),
+            settings.credentials(),
+            warehouse=settings.extra.get("warehouse") or None,
+            role=settings.extra.get("role") or None,
+            ca_bundle=settings.ca_bundle(),
+            retry=retry,
+        )
+
+    async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
+        """Make a client of the account's SQL API without blocking the event loop.
+
+        :param retry: pauses and budget of each request
+        """
+        await self._async_connection()
+        return await asyncio.to_thread(self.get_statement_client, retry=retry)
+
+    # The files of a stage.
+
+    def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
+        """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.
+
+        :param stage: the stage, with or without a path
+        :param prefix: only files whose path below that begins so
+        :param pattern: only files whose whole path matches this regular expression
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        database, schema = self.database_and_schema()
+        location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
+        if pattern is None:
+            return self.run_sql("LIST %s", (location,))
+        return self.run_sql("LIST %s PATTERN = %s", (location, pattern))
+
+    def list_stage(self, stage: str, prefix: str = "") -> list[str]:
+        """List the files of a stage by ``LIST``: their paths below it, below an external one their URLs.
+
+        :param stage: the stage, with or without a path
+        :param prefix: only files whose path below that begins so
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        reference = StageReference.parse(stage)
+        return [reference.relative(str(row["name"])) for row in self.list_files(stage, prefix)]
+
+    def stage_url(self, stage: str) -> str | None:
+        """The URL that an external stage stands for, None for an internal one.
+
+        :param stage: the stage, with or without a path
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        reference = replace(StageReference.parse(stage), path="")
+        if reference.name[0] in "%~":
+            return None
+        database, schema = self.database_and_schema()
+        name = reference.location("", database=database, schema=schema).removeprefix("@")
+        for row in self.run_sql(f"DESCRIBE STAGE {name}"):
+            if str(row["property"]).upper() == "URL":
+                return json.loads(row["property_value"])[0] if row["property_value"] else None
+        return None
+
+    # What became of files.
+
+    def past_loads(self, table: str, since: dt.datetime | None = None) -> list[dict[str, Any]]:
+        """The files that were loaded into a table, as ``COPY_HISTORY`` tells them, from the oldest.
+
+        :param table: the table
+        :param since: the first timestamp, None for the 14 days that are remembered
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        earliest = dt.datetime.now(dt.UTC) - REMEMBERED
+        statement, values = copy_history(
+            (*self.database_and_schema(), table), max(since or earliest, earliest)
+        )
+        return self.run_sql(statement, values)
+
+    def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
+        """What ``COPY_HISTORY`` says of some files, from the oldest load.
+
+        :param table: the table
+        :param paths: their paths below the stage
+        :param pipe: only loads by this pipe, None for all
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        schema, since = self.database_and_schema(), dt.datetime.now(dt.UTC) - REMEMBERED
+        statement, values = copy_history(
+            (*schema, table), since, (*schema, pipe) if pipe else None, paths=paths
+        )
+        return [FileLoad.read(row, COPY_HISTORY) for row in self.run_sql(statement, values)]
+
+    def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
+        """COPY's loads of some files 14 to 64 days ago, as the account's usage history tells them.
+
+        A role without the right to that view gets none, and a warning in the log.
+
+        :param table: the table
+        :param paths: their paths below the stage
+        :raises SqlError: if a statement fails, or signing in for it
+        """
+        with self.sql_session("look for older loads by COPY") as run:
+            return older_copies(run, (*self.database_and_schema(), table), paths)
+
+    def loads_in_folder(self, table: str, folder: str) -> list[FileLoad]:
+        """What ``COPY_HISTORY`` says of the files of one folder, from the oldest load.
+
+        :param table: the table
+        :param folder: the folder's name, as no other one is called
+        :raises SqlError: if the statement fails, or signing in for it
+        """
+        since = dt.datetime.now(dt.UTC) - REMEMBERED
+        statement, values = copy_history((*self.database_and_schema(), table), since, folder=folder)
+        return [FileLoad.read(row, COPY_HISTORY) for row in self.run_sql(statement, values)]
+
+    def get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
+        """Make a source of what became of files; here ``table`` is the table that they are loaded into.
+
+        With ``pipe`` it is the file pipe's own report, and ``COPY_HISTORY`` of ``table`` where that is
+        refused; without, ``COPY_HISTORY``. The caller closes it.
+
+        :param retry: pauses and budget of each request to the pipe
+        :raises ConfigurationError: if neither is named, or the connection lacks something
+        """
+        if not self.table and not self.pipe:
+            raise ConfigurationError(
+                "no table and no pipe: give table=…, the table that the files are loaded into, or pipe=…, "
+                "the file pipe that loads them"
+            )
+        key_pair = self._key_pair() if self.pipe else None
+        if key_pair is None:
+            return self._copy_history()
+        from airflow_provider_snowpipe.bulk.file_pipe import PipeHistory
+
+        report = PipeHistory(self._file_pipe_client(key_pair, retry))
+        return ReportThenSql(report, self._copy_history()) if self.table else report
+
+    async def async_get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
+        """Make a source of what became of files, without blocking the event loop.
+
+        :param retry: pauses and budget of each request to the pipe
+        """
+        await self._async_connection()
+        return await asyncio.to_thread(self.get_load_history, retry=retry)
+
+    def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
+        """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.
+
+        :param retry: pauses and budget of each request
+        :raises ConfigurationError: if the connection holds no key pair, or lacks something
+        """
+        from airflow_provider_snowpipe.streaming.auth import KeyPair
+
+        credentials = self.credentials()
+        if not isinstance(credentials, KeyPair):
+            raise ConfigurationError(
+                f"connection {self.snowflake_conn_id!r}: insertFiles takes key pairs only, and this "
+                f"connection holds {credentials.token_type}: use a connection with a key pair, or load by "
+                "COPY INTO"
+            )
+        return self._file_pipe_client(credentials, retry)
+
+    def _key_pair(self) -> KeyPair | None:
+        """The key pair, which the REST API of pipes needs; None where there is a table to ask SQL about."""
+        from airflow_provider_snowpipe.streaming.auth import KeyPair
+
+        try:
+            credentials = self.credentials()
+        except ConfigurationError:
+            if self.table:
+                return None
+            raise
+        if isinstance(credentials, KeyPair):
+            return credentials
+        if self.table:
+            return None
+        raise ConfigurationError(
+            f"connection {self.snowflake_conn_id!r}: the REST API of file pipes takes key pairs only, and "
+            f"this connection holds {credentials.token_type}: use a key pair, or give table=… as well, so "
+            "that COPY_HISTORY is asked"
+        )
+
+    def _file_pipe_client(self, credentials: KeyPair, retry: RetryPolicy | None) -> FilePipeClient:
+        from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
+
+        settings = self._connection()
+        name = PipeName(*self.database_and_schema(), self.pipe or "")
+        return FilePipeClient(
+            settings.account_url(), credentials, name, ca_bundle=settings.ca_bundle(), retry=retry
+        )
+
+    def _copy_history(self) -> CopyHistory:
+        schema = self.database_and_schema()
+        pipe = (*schema, self.pipe) if self.pipe else None
+        return CopyHistory(self.run_sql, (*schema, self.table or ""), pipe)
+
+    # The connection.
+
+    def _connection(self) -> SnowpipeConnection:
+        if self._settings is None:
+            connection = self.get_connection(self.snowflake_conn_id)
+            self._settings = SnowpipeConnection.of(connection, connection.extra_dejson)
+        return self._settings
+
+    async def _async_connection(self) -> SnowpipeConnection:
+        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+
+        if self._settings is None:
+            connection: Any = await get_async_connection(self.snowflake_conn_id)
+            self._settings = SnowpipeConnection.of(connection, await get_async_extra_dejson(connection))
+        return self._settings
+
+    def _connect(self) -> Any:
+        settings = self._connection()
+        if settings.conn_type == SNOWFLAKE:
+            return _snowflake_hook(settings).get_conn()
+        from snowflake.connector import connect
+
+        return connect(**connector_arguments(settings))
+
+
+@contextmanager
+def _translated_errors(
+    settings: SnowpipeConnection, purpose: str, values: Sequence[str] | None
+) -> Iterator[None]:
+    """Raise what goes wrong as this package's errors.
+
+    :param settings: the connection
+    :param purpose: what was tried: a statement, or words for it
+    :param values: what the statement binds
+    """
+    from requests import RequestException
+    from snowflake.connector import errors
+
+    try:
+        yield
+    except errors.Error as error:
+        shown = _head(purpose, values)
+        failed = SqlError(
+            f"connection {settings.conn_id!r}: {shown!r} failed: {_first_line(error)}"
+            f"{_remedy(shown, error.errno)}",
+            errno=error.errno,
+        )
+        if failed.retryable and error.errno == _NOT_CONNECTED:
+            failed = SqlError(f"{failed}. {IF_NO_ANSWER}", errno=error.errno)
+        raise failed from None
+    except SnowpipeError:
+        raise
+    except RequestException as error:
+        raise SqlError(
+            f"connection {settings.conn_id!r}: no sign-in for SQL: "
+            f"{urlsplit(settings.account_url()).netloc} does not answer ({type(error).__name__}). "
+            f"{IF_NO_ANSWER}"
+        ) from None
+    except ValueError as error:
+        raise ConfigurationError(f"connection {settings.conn_id!r}: {error}") from None
+
+
+def _snowflake_hook(settings: SnowpipeConnection) -> Any:
+    """Airflow's own hook on a connection that is at hand: a triggerer's thread must not look it up again."""
+    from airflow.providers.common.compat.sdk import Connection
+    from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+
+    extra = dict(settings.extra)
+    if isinstance(method := extra.get("authenticator"), str) and method.lower() in _IN_SMALL_LETTERS:
+        extra["authenticator"] = method.lower()
+    connection = Connection(
+        conn_id=settings.conn_id,
+        conn_type=SNOWFLAKE,
+        host=settings.host,
+        port=settings.port,
+        login=settings.login,
+        password=settings.password,
+        schema=settings.schema,
+        extra=json.dumps(extra),
+    )
+
+    class HookOfConnection(SnowflakeHook):
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            return connection if conn_id == settings.conn_id else super().get_connection(conn_id)
+
+        def get_private_key(self) -> Any:
+            return settings.signing_key() or super().get_private_key()
+
+        def _get_conn_params(self) -> dict[str, Any]:
+            # Private in the Snowflake provider 6.20.0; no public method changes the connector's arguments.
+            # The hook hands the key on as bytes, and the connector would read it once more at each sign-in.
+            given: dict[str, Any] = super()._get_conn_params()
+            if given.get("private_key") and (key := settings.signing_key()):
+                given["private_key"] = key
+            return given
+
+    return HookOfConnection(snowflake_conn_id=settings.conn_id)
+
+
+def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
+    """What Snowflake's connector needs to sign in as a ``snowpipe`` connection does.
+
+    :param settings: the connection
+    :raises ConfigurationError: if something is missing
+    """
+    from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccessToken
+
+    address = urlsplit(settings.account_url())
+    credentials = settings.credentials()
+    given: dict[str, Any] = {
+        "account": settings.account(),
+        "host": address.hostname,
+        "port": address.port or 443,
+        "user": settings.login,
+        "role": settings.extra.get("role") or None,
+        "warehouse": settings.extra.get("warehouse") or None,
+        "application": "AIRFLOW",
+        "login_timeout": _LOGIN_SECONDS,
+    }
+    if isinstance(credentials, KeyPair):
+        given |= {"authenticator": "SNOWFLAKE_JWT", "private_key": credentials.signing_key}
+    elif isinstance(credentials, ProgrammaticAccessToken):
+        given |= {"authenticator": "PROGRAMMATIC_ACCESS_TOKEN", "token": credentials.bearer()}
+    else:
+        given |= {"authenticator": "oauth", "token": credentials.bearer()}
+        given.pop("user")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@contextmanager
+def _trusting(ca_bundle: str | None) -> Iterator[None]:
+    """Let the connector trust a bundle, which it takes from the environment only (observed with 4.8)."""
+    if ca_bundle is None or os.environ.get(_CA_VARIABLE) == ca_bundle:
+        yield
+        return
+    with _ca_lock:
+        before = os.environ.get(_CA_VARIABLE)
+        os.environ[_CA_VARIABLE] = ca_bundle
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_CA_VARIABLE]
+            else:
+                os.environ[_CA_VARIABLE] = before
+
+
+def _head(statement: str, values: Sequence[str] | None = None) -> str:
+    """The words of a statement that tell which one it is, up to the first parenthesis."""
+    words = statement.partition("(")[0]
+    words = words if len(words) <= _LONGEST_HEAD else f"{words[:_LONGEST_HEAD]}…"
+    for value in values or ():
+        words = words.replace("%s", value, 1)
+    return words
+
+
+def _remedy(shown: str, errno: int | None) -> str:
+    """What to do about an object that is not there, with a space before; empty for other errors."""
+    if errno not in _MISSING:
+        return ""
+    make = "make the stage with CREATE STAGE" if shown.startswith("LIST ") else "create it"
+    return f" Check the name, and that the connection's role may use it, or {make}"
+
+
+def _first_line(error: Exception) -> str:
+    text = str(getattr(error, "msg", None) or error) or type(error).__name__
+    return " ".join(text.split())[:300]
