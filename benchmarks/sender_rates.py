@@ -268,13 +268,13 @@ def _closed(parts: Iterator[Part]) -> Iterator[Batch]:
     """The batches that a channel would make of parts."""
     compressor, batch = Compressor(UNPACED), OpenBatch(UNPACED)
     for part in parts:
-        if batch.is_full(compressor.raw_target, len(part.body)):
-            yield from compressor.close(batch.take())
+        if full := batch.take(compressor.ratio, following=len(part.body)):
+            yield from compressor.close(full)
         batch.add(part)
-        if batch.is_full(compressor.raw_target):
-            yield from compressor.close(batch.take())
-    if batch.parts:
-        yield from compressor.close(batch.take())
+        if full := batch.take(compressor.ratio):
+            yield from compressor.close(full)
+    if left := batch.take():
+        yield from compressor.close(left)
 
 
 def _send_all(

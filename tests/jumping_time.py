@@ -12,6 +12,7 @@ _WAITING = (
     "streaming.admin",
     "streaming.append",
     "streaming.auth",
+    "streaming.batch",
     "streaming.channel",
     "streaming.http",
     "spark.task.sink",

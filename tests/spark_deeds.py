@@ -202,7 +202,7 @@ def load_with_deeds(
     def wait_past_points(channel: ChannelSession, *args: Any, **kwargs: Any) -> Any:
         def ask_past_point(client: SnowpipeClient, names: Any) -> Any:
             found = ask(client, names)
-            if found[channel.name].committed != str(channel.sent):
+            if found[channel.name].committed != str(channel.progress.sent):
                 deeds.reach("commit-wait", name)
             return found
 

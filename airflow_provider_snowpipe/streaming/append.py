@@ -391,16 +391,16 @@ def append_to_channel(
         discard_uncommitted=False,
     ) as writer:
         from_token = writer.status_at_open.committed
-        left = rows_to_send(rows, writer.committed, rules, channel=channel)
+        left = rows_to_send(rows, writer.progress.committed, rules, channel=channel)
         began = time.monotonic()
-        admitted = None if admission is None else admission(writer.committed)
+        admitted = None if admission is None else admission(writer.progress.committed)
         passed = _append(writer, left, admitted)
         writer.flush()
         received = time.monotonic()
         if rules.wait_for_commit and passed is None:
             status = writer.wait_for_commit(timeout=rules.commit_timeout)
             if admitted is not None:
-                admitted.settle(writer.sent)
+                admitted.settle(writer.progress.sent)
         committed = time.monotonic()
         counters, found = writer.counters, writer.status_at_open
     if passed is not None:
@@ -425,7 +425,7 @@ def append_to_channel(
         requests=counters.requests,
         request_seconds=counters.seconds,
         longest_request=counters.longest_seconds,
-        retries=client.retries,
+        retries=client.http.retries,
         dead_lettered=0 if admitted is None else admitted.dead_lettered,
         unknown_columns={} if admitted is None else admitted.unknown_columns,
     )

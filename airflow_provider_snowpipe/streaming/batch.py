@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 _FILL = 0.85
+"""Share of the wire limit that a batch is expected to take."""
 _FIRST_RATIO = 2.0
 _RATIO_WEIGHT = 0.3
 
@@ -128,56 +129,46 @@ class OpenBatch:
     parts: list[Part] = field(init=False, default_factory=list)
     raw_bytes: int = field(init=False, default=0)
     rows: int = field(init=False, default=0)
-    opened_at: float = field(init=False, default=0.0)
+    closes_at: float | None = field(init=False, default=None)
+    """When it is too old to wait, by ``time.monotonic``; None while it is empty."""
 
     def add(self, part: Part) -> None:
         """Put a part behind the others."""
-        if not self.parts:
-            self.opened_at = time.monotonic()
+        if self.closes_at is None:
+            self.closes_at = time.monotonic() + self.limits.age_seconds
         self.parts.append(part)
         self.raw_bytes += len(part.body)
         self.rows += part.rows
 
-    def is_full(self, raw_target: int, following: int = 0) -> bool:
-        """True when the batch is to be closed before ``following`` more bytes come.
+    def take(self, ratio: float = 0.0, following: int = 0) -> list[Part]:
+        """Empty the batch if it is full, and return what was in it; nothing while it is not.
 
-        :param raw_target: bytes of NDJSON that are expected to fit the wire
-        :param following: bytes of the next part
+        :param ratio: bytes of NDJSON that are expected to become one byte as sent; 0 takes what there is
+        :param following: bytes of the part that comes next
         """
-        if not self.parts:
-            return False
-        return self.raw_bytes + following > raw_target or self.rows >= self.limits.rows
-
-    def closes_in(self) -> float | None:
-        """Seconds until the batch is too old to wait, None while it is empty."""
-        if not self.parts:
-            return None
-        return self.opened_at + self.limits.age_seconds - time.monotonic()
-
-    def take(self) -> list[Part]:
-        """Empty the batch and return what was in it."""
+        room = min(self.limits.raw_bytes, int(self.limits.wire_bytes * _FILL * ratio)) - following
+        if self.raw_bytes <= room and self.rows < self.limits.rows:
+            return []
         parts, self.parts, self.raw_bytes, self.rows = self.parts, [], 0, 0
+        self.closes_at = None
         return parts
 
 
 class Compressor:
     """Closes parts into batches that fit the wire, learning how well the rows compress.
 
+    ``ratio`` is how many bytes of NDJSON are expected to become one byte as sent.
+
     :param limits: the wire limit and the compression
     """
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
-        self._ratio = 1.0 if limits.compression == "none" else _FIRST_RATIO
+        self.ratio = 1.0 if limits.compression == "none" else _FIRST_RATIO
         self._is_guess = True
         self._codec = (
             None if limits.compression == "none" else pa.Codec(limits.compression, compression_level=1)
         )
-
-    @property
-    def raw_target(self) -> int:
-        """Bytes of NDJSON that are expected to fill the wire limit to 85 %."""
-        return max(1, min(self._limits.raw_bytes, int(self._limits.wire_bytes * _FILL * self._ratio)))
 
     def close(self, parts: Sequence[Part]) -> list[Batch]:
         """Turn parts into batches, one where it fits, more where it compresses worse than expected.
@@ -188,10 +179,10 @@ class Compressor:
         body = b"".join(p.body for p in parts)
         sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
         if len(sent) > self._limits.wire_bytes:
-            self._ratio, self._is_guess = max(1.0, len(body) / len(sent)), False
+            self.ratio, self._is_guess = max(1.0, len(body) / len(sent)), False
             return self._split(parts, len(sent))
         ratio = len(body) / len(sent)
-        self._ratio = ratio if self._is_guess else self._ratio + _RATIO_WEIGHT * (ratio - self._ratio)
+        self.ratio = ratio if self._is_guess else self.ratio + _RATIO_WEIGHT * (ratio - self.ratio)
         self._is_guess = False
         encoding = None if self._codec is None else self._limits.compression
         rows = sum(p.rows for p in parts)
@@ -235,23 +226,21 @@ class Pace:
         self._left = self._most
         self._at = clock()
 
-    def seconds_to_wait(self) -> float:
-        """Seconds until the next append may be sent, 0 or less if it may now."""
-        due = zip((1.0, 0.0), self._left, self._rates, strict=False)
-        wait = max((amount - left) / rate for amount, left, rate in due)
-        return wait - (self._clock() - self._at)
-
-    def sent(self, raw_bytes: int) -> None:
-        """Count an append.
+    def take(self, raw_bytes: int) -> float:
+        """Seconds until an append may be sent; 0 or less if it may now, and then it is counted.
 
         :param raw_bytes: its bytes of NDJSON
         """
         now = self._clock()
-        grown = zip((1.0, raw_bytes), self._left, self._most, self._rates, strict=False)
-        self._left = [
-            min(most, left + (now - self._at) * rate) - amount for amount, left, most, rate in grown
-        ]
-        self._at = now
+        due = zip((1.0, 0.0), self._left, self._rates, strict=False)
+        wait = max((amount - left) / rate for amount, left, rate in due) - (now - self._at)
+        if wait <= 0:
+            grown = zip((1.0, raw_bytes), self._left, self._most, self._rates, strict=False)
+            self._left = [
+                min(most, left + (now - self._at) * rate) - amount for amount, left, most, rate in grown
+            ]
+            self._at = now
+        return wait
 
 
 # pragma: no mutate end

@@ -59,18 +59,11 @@ class ChannelCounters:
     seconds: float = 0.0
     longest_seconds: float = 0.0
 
-    def answered(self, rows: int, raw_bytes: int, wire_bytes: int, seconds: float) -> None:
-        """Count an append that was answered."""
-        self.rows += rows
-        self.raw_bytes += raw_bytes
-        self.wire_bytes += wire_bytes
-        self.requests += 1
-        self.seconds += seconds
-        self.longest_seconds = max(self.longest_seconds, seconds)
-
 
 class ChannelSession(ABC):
     """The only writer of one channel, until it is closed or another one opens the channel.
+
+    ``progress`` says what is committed and sent, ``counters`` what that took.
 
     :param client: the pipe's client, which is asked what is committed
     :param name: the channel's name
@@ -93,7 +86,9 @@ class ChannelSession(ABC):
         self.counters = ChannelCounters()
         self._client = client
         self._offset_class = offset_class
-        self._progress = ChannelProgress(name, self._parse(opened.committed), gaps_legal=gaps_legal)
+        known = opened.committed
+        committed = None if known is None else offset_class.parse(known, channel=name)
+        self.progress = ChannelProgress(name, committed, gaps_legal=gaps_legal)
 
     def __enter__(self) -> Self:
         return self
@@ -115,21 +110,6 @@ class ChannelSession(ABC):
     def close(self, *, flush: bool = True) -> None:
         """End the session. The channel and its token stay on the service."""
 
-    @property
-    def committed(self) -> Offset | None:
-        """The committed position last read, None for NULL."""
-        return self._progress.committed
-
-    @property
-    def sent(self) -> Offset | None:
-        """The position of the last row appended in this session, None before the first."""
-        return self._progress.sent
-
-    @property
-    def gaps(self) -> int:
-        """How often the source skipped positions in this session."""
-        return self._progress.gaps
-
     def wait_for_commit(
         self, target: Offset | None = None, *, timeout: float = 600.0
     ) -> ChannelStatus | None:
@@ -142,28 +122,29 @@ class ChannelSession(ABC):
         :raises ChannelInvalidError: if the channel cannot commit any more
         """
         self.flush()
-        target = target if target is not None else self._progress.sent
+        target = target if target is not None else self.progress.sent
         if target is None:
             return None
         deadline = time.monotonic() + timeout
         pause = FIRST_POLL_SECONDS
         while True:
             status = self._client.channel_statuses([self.name])[self.name]
-            committed = self._parse(status.committed)
+            known = status.committed
+            committed = None if known is None else self._offset_class.parse(known, channel=self.name)
             is_last = time.monotonic() + pause > deadline
             state = decide(status, Progress(committed, target), is_last=is_last).state
             if state is CommitState.INVALID:
                 self._refuse_invalid(status)
-            self._progress.observe(committed)
+            self.progress.observe(committed)
             if state is CommitState.COMMITTED:
                 return status
             if state is CommitState.STALLED:
                 raise CommitTimeoutError(
-                    f"channel {self.name!r}: the committed token is {status.committed or 'NULL'} after "
+                    f"channel {self.name!r}: the committed token is {known or 'NULL'} after "
                     f"{timeout:g} s, {target} was waited for. The rows are received and may still be "
                     "committed; run again, which resumes from the token found then",
                     channel=self.name,
-                    committed=status.committed,
+                    committed=known,
                     target=str(target),
                 )
             time.sleep(pause)
@@ -177,9 +158,6 @@ class ChannelSession(ABC):
             )
         if closed:
             raise ConfigurationError(f"channel {self.name!r} is closed: open it again to append")
-
-    def _parse(self, token: str | None) -> Offset | None:
-        return None if token is None else self._offset_class.parse(token, channel=self.name)
 
     def _refuse_invalid(self, status: ChannelStatus) -> NoReturn:
         raise ChannelInvalidError(
@@ -290,22 +268,21 @@ class Channel(ChannelSession):
         :raises SnowpipeError: if an earlier batch failed; the channel is dead
         """
         with self._changed:
-            self._raise_failure()
+            if self._failure is not None:
+                raise self._failure
             self._refuse(body, rows, closed=self._closing)
-            self._progress.accept(start, end)
+            self.progress.accept(start, end)
             if self._sender is None:
                 name = f"channel {self.name}"
                 self._sender = threading.Thread(target=self._send_all, name=name, daemon=True)
                 self._sender.start()
-            full = self._open_batch.is_full(self._compressor.raw_target, len(body))
-            parts = self._open_batch.take() if full else []
+            parts = self._open_batch.take(self._compressor.ratio, following=len(body))
         if parts:
             self._hand_over(parts)
         ended = body if body[-1] in (b"\n", 10) else bytes(body) + b"\n"
         with self._changed:
             self._open_batch.add(Part(ended, start, end, rows))
-            full = self._open_batch.is_full(self._compressor.raw_target)
-            parts = self._open_batch.take() if full else []
+            parts = self._open_batch.take(self._compressor.ratio)
             self._changed.notify_all()
         if parts:
             self._hand_over(parts)
@@ -316,13 +293,13 @@ class Channel(ChannelSession):
         :raises SnowpipeError: if a batch failed
         """
         with self._changed:
-            self._raise_failure()
             parts = self._open_batch.take()
         if parts:
             self._hand_over(parts)
         with self._changed:
             self._changed.wait_for(lambda: self._failure or not (self._outbox or self._sending))
-            self._raise_failure()
+            if self._failure is not None:
+                raise self._failure
 
     def close(self, *, flush: bool = True) -> None:
         """End the session. The channel and its token stay on the service.
@@ -342,15 +319,12 @@ class Channel(ChannelSession):
             if self._sender is not None:
                 self._sender.join()
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     def _hand_over(self, parts: list[Part]) -> None:
         for batch in self._compressor.close(parts):
             with self._changed:
                 self._changed.wait_for(lambda: self._failure or len(self._outbox) < _OUTBOX)
-                self._raise_failure()
+                if self._failure is not None:
+                    raise self._failure
                 self._outbox.append(batch)
                 self._changed.notify_all()
 
@@ -379,7 +353,8 @@ class Channel(ChannelSession):
                     batch = self._outbox.popleft()
                     self._changed.notify_all()
                     return [batch]
-                wait = self._open_batch.closes_in()
+                closes_at = self._open_batch.closes_at
+                wait = None if closes_at is None else closes_at - time.monotonic()
                 if wait is not None and wait <= 0:
                     self._sending = True
                     parts = self._open_batch.take()
@@ -389,11 +364,10 @@ class Channel(ChannelSession):
 
     def _send(self, batch: Batch) -> None:
         with self._changed:
-            while not self._closing and (wait := self._pace.seconds_to_wait()) > 0:
+            while not self._closing and (wait := self._pace.take(batch.raw_bytes)) > 0:
                 self._changed.wait(wait)
             if self._closing:
                 return
-        self._pace.sent(batch.raw_bytes)
         began = time.monotonic()
         self._continuation = self._client.append_rows(
             self.name,
@@ -404,4 +378,10 @@ class Channel(ChannelSession):
             content_encoding=batch.encoding,
             raw_length=batch.raw_bytes,
         )
-        self.counters.answered(batch.rows, batch.raw_bytes, len(batch.body), time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self.counters.rows += batch.rows
+        self.counters.raw_bytes += batch.raw_bytes
+        self.counters.wire_bytes += len(batch.body)
+        self.counters.requests += 1
+        self.counters.seconds += seconds
+        self.counters.longest_seconds = max(self.counters.longest_seconds, seconds)

@@ -66,8 +66,8 @@ class OpenedChannel:
 class SnowpipeClient:
     """A client for the channels of one pipe. The constructor does no I/O.
 
-    Safe to use from several threads; each channel has one writer. ``retries`` counts the requests about the
-    pipe that had to be repeated.
+    Safe to use from several threads; each channel has one writer. ``http`` makes the requests about the pipe,
+    and ``http.retries`` counts those that had to be repeated.
 
     :param account_url: the account's address, ``https://<host>[:<port>]``
     :param credentials: a key pair, PAT or OAuth token; or, on an executor, the driver's scoped token, which
@@ -105,7 +105,7 @@ class SnowpipeClient:
         else:
             self._credentials, self._scoped = credentials, ScopedTokenSource(self._exchange)
             self._signed = HttpSession(self._transports, retry, Signed(credentials), numbered=True)
-        self._session = HttpSession(self._transports, retry, self._scoped, numbered=True)
+        self.http = HttpSession(self._transports, retry, self._scoped, numbered=True)
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -123,11 +123,6 @@ class SnowpipeClient:
         """Give the connections back, unless others share them; channels stay as they are on the service."""
         if not self._shared:
             self._transports.close()
-
-    @property
-    def retries(self) -> int:
-        """How many requests about the pipe were repetitions."""
-        return self._session.retries
 
     def ingest_host(self) -> str:
         """Discover the host that takes rows; asked once."""
@@ -211,11 +206,9 @@ class SnowpipeClient:
                 raise self._malformed(f"ask after channels of {self._shown}", answer)
             for name in some:
                 state = found.get(name)
-                statuses[name] = (
-                    ChannelStatus.from_json(state, channel=name)
-                    if isinstance(state, Mapping)
-                    else ChannelStatus.missing(name)
-                )
+                # Without a code it says that the channel does not exist.
+                state = state if isinstance(state, Mapping) else {}
+                statuses[name] = ChannelStatus.from_json(state, channel=name)
         return statuses
 
     def drop_channel(self, name: str) -> None:
@@ -311,7 +304,7 @@ class SnowpipeClient:
         """Ask the ingest host about the pipe, or about one of its channels."""
         try:
             url = f"https://{self._host or self.ingest_host()}{self._port}{path}"
-            return self._session.request(
+            return self.http.request(
                 what, method, url, query=query, headers=headers, json_body=json_body, body=body
             )
         except PipeFailedOverError:

@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
@@ -58,11 +58,6 @@ class Answer:
     status: int
     body: bytes
     retry_after: float | None = None
-
-    @property
-    def ok(self) -> bool:
-        """True for a 2xx status."""
-        return 200 <= self.status < 300
 
     @cached_property
     def json(self) -> Any:
@@ -298,13 +293,14 @@ def is_transient(answer: Answer) -> bool:
     return answer.status == 404 and not answer.code
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HttpSession:
     """Requests over some connections: authorized, repeated while that is safe, refused in clear words.
 
     ``retries`` counts the attempts that were repetitions. Safe to use from several threads.
 
     :param transports: the connections
-    :param retry: pauses and budget of every request
+    :param retry: pauses and budget of every request, None for :data:`DEFAULT_RETRY`
     :param authorization: proves who asks
     :param numbered: True gives each request an id and each of its attempts a number, as Snowpipe Streaming
         has it
@@ -312,21 +308,13 @@ class HttpSession:
         an answer that it says nothing about
     """
 
-    def __init__(
-        self,
-        transports: Transports,
-        retry: RetryPolicy | None,
-        authorization: Authorization,
-        *,
-        numbered: bool = False,
-        refused: Callable[[str, Answer], Exception | None] | None = None,
-    ) -> None:
-        self._transports = transports
-        self._retry = retry or DEFAULT_RETRY
-        self._authorization = authorization
-        self._numbered = numbered
-        self._refused = refused
-        self.retries = 0
+    transports: Transports
+    retry: RetryPolicy | None
+    authorization: Authorization
+    _: KW_ONLY
+    numbered: bool = False
+    refused: Callable[[str, Answer], Exception | None] | None = None
+    retries: int = field(default=0, init=False)
 
     def request(
         self,
@@ -356,21 +344,22 @@ class HttpSession:
         :raises RetriesExhaustedError: if the budget is used up
         :raises ApiError: for every refusal that repeating cannot help
         """
+        policy = self.retry or DEFAULT_RETRY
         sent = dict(query or {})
-        if self._numbered:
+        if self.numbered:
             sent["requestId"] = str(uuid.uuid4())
-        deadline = time.monotonic() + self._retry.budget_seconds
+        deadline = time.monotonic() + policy.budget_seconds
         retry_count = 0
         renewals = 0
         while True:
             retry_after: float | None = None
             remedy = "run again, which resumes from the committed token"
             self.retries += retry_count > 0
-            if self._numbered:
+            if self.numbered:
                 sent["retryCount"] = str(retry_count)
-            proof = self._authorization.headers()
+            proof = self.authorization.headers()
             try:
-                answer = self._transports.send(
+                answer = self.transports.send(
                     method,
                     url,
                     query=dict(sent),
@@ -383,16 +372,16 @@ class HttpSession:
                 reason = str(error)
                 remedy = f"another run resumes from the committed token. {IF_NO_ANSWER}"
             else:
-                if answer.ok:
+                if 200 <= answer.status < 300:
                     return answer
                 renewals += self._renew_or_refuse(what, answer, proof, renewals)
                 reason = answer.describe()
                 retry_after = answer.retry_after
             retry_count += 1
-            pause = self._retry.pause(retry_count, retry_after)
+            pause = policy.pause(retry_count, retry_after)
             if time.monotonic() + pause > deadline:
                 raise RetriesExhaustedError(
-                    f"{what}: no success within {self._retry.budget_seconds:g} s and {retry_count} attempts "
+                    f"{what}: no success within {policy.budget_seconds:g} s and {retry_count} attempts "
                     f"(last: {reason}). The outcome is unknown; {remedy}",
                     retry_after=retry_after,
                 )
@@ -401,11 +390,11 @@ class HttpSession:
 
     def _renew_or_refuse(self, what: str, answer: Answer, proof: Mapping[str, str], renewals: int) -> bool:
         """Raise the error of an answer that no repetition helps; True where the credentials were renewed."""
-        error = self._refused(what, answer) if self._refused else None
+        error = self.refused(what, answer) if self.refused else None
         if error is not None:
             raise error
         if answer.status in _UNAUTHORIZED:
-            if renewals == _MOST_RENEWALS or not self._authorization.renew(proof):
+            if renewals == _MOST_RENEWALS or not self.authorization.renew(proof):
                 raise AuthenticationError(
                     f"{what}: the service refuses the credentials ({answer.describe()}). Check the user, its "
                     "key or token, and the role's rights; opening the channel again does not help"

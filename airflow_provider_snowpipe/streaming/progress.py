@@ -289,11 +289,6 @@ class ChannelProgress:
     sent: Offset | None = field(init=False, default=None)
     gaps: int = field(init=False, default=0)
 
-    @property
-    def position(self) -> Offset | None:
-        """The last position that this session knows to be with the service, sent or committed."""
-        return self.sent if self.sent is not None else self.committed
-
     def accept(self, start: Offset, end: Offset) -> None:
         """Take the rows from ``start`` to ``end`` as the next ones, or refuse them.
 
@@ -306,7 +301,7 @@ class ChannelProgress:
             raise ContinuityError(
                 f"channel {self.channel!r}: rows end at {end}, before they start at {start}; nothing was sent"
             )
-        last = self.position
+        last = self.sent if self.sent is not None else self.committed
         if last is not None and start <= last:
             raise ContinuityError(
                 f"channel {self.channel!r}: rows start at {start}, but {last} was already taken; nothing was "

@@ -74,7 +74,7 @@ def test_channels_expire_on_the_moved_clock_and_a_restart_does_not_move_it_back(
         assert client.channel_statuses(["c"])["c"].committed == "7"
         service.admin("clock", move=2 * 86_400)
         assert service.sql("SHOW CHANNELS IN TABLE t") == []
-        assert Channel.open(client, "c", IntegerOffset).committed is None
+        assert Channel.open(client, "c", IntegerOffset).progress.committed is None
     assert service.admin("clock")["moved_seconds"] == 31 * 86_400
 
 

@@ -25,7 +25,8 @@ def test_replacing_a_table_under_a_writer_neither_hangs_nor_mixes_the_tables(
             while not stop.is_set():
                 try:
                     channel = Channel.open(client, "writer", IntegerOffset, limits=limits)
-                    start = 0 if channel.committed is None else channel.committed.next().value
+                    committed = channel.progress.committed
+                    start = 0 if committed is None else committed.next().value
                     for n in range(start, start + 2000):
                         channel.append(b'{"n":%d}\n' % n, IntegerOffset(n), IntegerOffset(n), rows=1)
                     channel.wait_for_commit(timeout=240)

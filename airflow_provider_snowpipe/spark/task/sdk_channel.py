@@ -169,9 +169,11 @@ class SdkChannel(ChannelSession):
                 f"channel {self.name!r}: rows {start} to {end} are {rows} rows in {len(lines)} lines: give "
                 "one line a row"
             )
-        self._progress.accept(start, end)
+        self.progress.accept(start, end)
         self._append_when_there_is_room(lines, str(start), str(end))
-        self.counters.answered(rows, len(body), 0, 0.0)
+        self.counters.rows += rows
+        self.counters.raw_bytes += len(body)
+        self.counters.requests += 1
 
     def flush(self) -> None:
         """Wait until the service has received everything appended so far.

@@ -206,7 +206,7 @@ def load_channel(
             ) as client,
             open_session(client, channel, offset_class, gaps_legal=gaps_legal) as session,
         ):
-            committed = session.committed
+            committed = session.progress.committed
             admission = sink.admission = Admission(
                 settings.row_rules,
                 settings.columns,
@@ -224,7 +224,7 @@ def load_channel(
                 sink.bytes += len(part.body)
             session.flush()
             received = time.monotonic()
-            sent = session.sent
+            sent = session.progress.sent
             if sent is not None and settings.wait_for_commit:
                 session.wait_for_commit(sent, timeout=settings.commit_timeout)
                 admission.settle(sent)
@@ -242,7 +242,7 @@ def load_channel(
         requests=session.counters.requests,
         request_seconds=session.counters.seconds,
         longest_request=session.counters.longest_seconds,
-        retries=client.retries,
+        retries=client.http.retries,
         dead_lettered=admission.dead_lettered,
         undecoded=sink.undecoded,
         unknown_columns=admission.unknown_columns,

@@ -22,21 +22,19 @@ def _part(first: int, rows: int) -> Part:
 
 
 def test_first_batch_tells_how_large_the_second_may_be() -> None:
-    limits = BatchLimits(wire_bytes=100_000)
-    compressor = Compressor(limits)
+    compressor = Compressor(BatchLimits(wire_bytes=100_000))
     (batch,) = compressor.close([_part(0, 50)])
-    ratio = batch.raw_bytes / len(batch.body)
-    assert compressor.raw_target == int(limits.wire_bytes * 0.85 * ratio)
+    assert compressor.ratio == batch.raw_bytes / len(batch.body)
 
 
 def test_later_batches_move_the_expectation_step_by_step() -> None:
     compressor = Compressor(BatchLimits(wire_bytes=100_000))
     compressor.close([_part(0, 50)])
-    expected = compressor.raw_target
+    expected = compressor.ratio
     same = Part(b'{"N":"x"}\n' * 100, IntegerOffset(50), IntegerOffset(149), 100)
     (batch,) = compressor.close([same])
     ratio = len(same.body) / len(batch.body)
-    assert expected < compressor.raw_target < 0.85 * 100_000 * ratio
+    assert expected < compressor.ratio < ratio
 
 
 def _line(position: int, size: int) -> Part:
@@ -51,11 +49,15 @@ def _line(position: int, size: int) -> Part:
         ({"wire_bytes": 1000, "compression": "zstd"}, 1700),
         ({"wire_bytes": 1000, "compression": "none"}, 850),
         ({"wire_bytes": 1000, "raw_bytes": 1200}, 1200),
-        ({"wire_bytes": 1, "compression": "none"}, 1),
     ],
 )
 def test_first_batch_is_cut_by_what_rows_usually_compress_to(limits: dict[str, int], expected: int) -> None:
-    assert Compressor(BatchLimits(**limits)).raw_target == expected  # type: ignore[arg-type]
+    chosen = BatchLimits(**limits)  # type: ignore[arg-type]
+    compressor, batch, first = Compressor(chosen), OpenBatch(chosen), _line(0, expected)
+    batch.add(first)
+
+    assert batch.take(compressor.ratio) == []
+    assert batch.take(compressor.ratio, following=1) == [first]
 
 
 def test_expectation_moves_by_three_tenths_of_the_difference() -> None:
@@ -67,7 +69,7 @@ def test_expectation_moves_by_three_tenths_of_the_difference() -> None:
 
     first, second, third = ratios
     after_two = first + 0.3 * (second - first)
-    assert compressor.raw_target == int(85_000 * (after_two + 0.3 * (third - after_two)))
+    assert compressor.ratio == after_two + 0.3 * (third - after_two)
 
 
 def test_batch_that_does_not_fit_is_cut_and_its_compression_expected_of_the_next() -> None:
@@ -83,7 +85,7 @@ def test_batch_that_does_not_fit_is_cut_and_its_compression_expected_of_the_next
     ]  # fmt: skip
     for batch in batches:
         ratio += 0.3 * (batch.raw_bytes / len(batch.body) - ratio)
-    assert compressor.raw_target == pytest.approx(17_000 * ratio, abs=1)
+    assert compressor.ratio == pytest.approx(ratio)
 
 
 def test_rows_that_grow_when_compressed_are_expected_to_stay_as_they_are() -> None:
@@ -92,7 +94,7 @@ def test_rows_that_grow_when_compressed_are_expected_to_stay_as_they_are() -> No
     batches = compressor.close([_line(number, 2_000) for number in range(4)])
 
     assert [batch.rows for batch in batches] == [2, 2]
-    assert 4_200 < compressor.raw_target <= 4_250
+    assert 0.99 < compressor.ratio <= 1.0
 
 
 def test_batch_of_just_the_wire_limit_is_sent_whole() -> None:
@@ -114,20 +116,36 @@ def test_rows_are_compressed_by_the_quickest_level(compression: str) -> None:
 
 
 class TestOpenBatch:
-    def test_it_is_full_when_the_next_rows_would_not_fit(self) -> None:
-        batch = OpenBatch(BatchLimits(rows=3))
-        assert not batch.is_full(0, 1), "nothing is in it"
-        batch.add(_line(0, 100))
-        assert [batch.is_full(target) for target in (99, 100, 101)] == [True, False, False]
-        assert [batch.is_full(100, following) for following in (0, 1)] == [False, True]
+    def test_it_is_taken_when_the_next_rows_would_not_fit(self) -> None:
+        limits = BatchLimits(rows=3, wire_bytes=1000)
+        assert OpenBatch(limits).take(1.0, following=851) == [], "nothing is in it"
 
-    def test_it_is_full_by_rows(self) -> None:
-        batch = OpenBatch(BatchLimits(rows=3))
-        filled = []
-        for position in range(3):
-            batch.add(_line(position, 10))
-            filled.append(batch.is_full(1000))
-        assert filled == [False, False, True]
+        def taken(ratio: float, following: int) -> bool:
+            batch, part = OpenBatch(limits), _line(0, 850)
+            batch.add(part)
+            found = batch.take(ratio, following)
+            assert found == ([] if batch.parts else [part])
+            return bool(found)
+
+        assert [taken(ratio, 0) for ratio in (0.998, 1.0)] == [True, False]
+        assert [taken(1.0, following) for following in (0, 1)] == [False, True]
+        assert [taken(2.0, following) for following in (850, 851)] == [False, True]
+
+    def test_it_is_taken_when_the_bytes_of_a_batch_are_in_it(self) -> None:
+        batch, parts = OpenBatch(BatchLimits(raw_bytes=200)), [_line(0, 100), _line(1, 100), _line(2, 1)]
+        taken = []
+        for part in parts:
+            batch.add(part)
+            taken.append(batch.take(100.0))
+        assert taken == [[], [], parts]
+
+    def test_it_is_taken_by_rows(self) -> None:
+        batch, parts = OpenBatch(BatchLimits(rows=3)), [_line(position, 10) for position in range(3)]
+        taken = []
+        for part in parts:
+            batch.add(part)
+            taken.append(batch.take(2.0))
+        assert taken == [[], [], parts]
 
     def test_it_begins_anew_when_it_was_taken(self) -> None:
         batch, parts = OpenBatch(BatchLimits(rows=2)), [_line(0, 100), _line(1, 100)]
@@ -135,9 +153,11 @@ class TestOpenBatch:
             batch.add(part)
 
         assert batch.take() == parts
-        assert (batch.take(), batch.closes_in()) == ([], None)
-        batch.add(_line(2, 100))
-        assert [batch.is_full(target) for target in (99, 100)] == [True, False]
+        assert (batch.take(), batch.closes_at) == ([], None)
+        last = _line(2, 100)
+        batch.add(last)
+        assert batch.take(1.0) == []
+        assert batch.take() == [last]
 
     def test_its_age_is_that_of_its_first_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = [50.0]
@@ -146,7 +166,7 @@ class TestOpenBatch:
         for position in (0, 1):
             batch.add(_line(position, 10))
             now[0] += 3.0
-        assert batch.closes_in() == -2.0
+        assert batch.closes_at == 54.0
         batch.take()
         batch.add(_line(2, 10))
-        assert batch.closes_in() == 4.0
+        assert batch.closes_at == 60.0

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming import batch
+from airflow_provider_snowpipe.streaming import channel as channel_module
 from airflow_provider_snowpipe.streaming.batch import Compressor, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelCounters
 from airflow_provider_snowpipe.streaming.errors import (
@@ -54,14 +55,6 @@ def numbers(snowpipe: FakeSnowpipe) -> list[int]:
     return [row["n"] for row in snowpipe.channels["c"].rows]
 
 
-def test_counters_sum_up_the_answered_appends() -> None:
-    counters = ChannelCounters()
-    for seconds in (3.0, 2.0):
-        counters.answered(1, 2, 4, seconds)
-
-    assert counters == ChannelCounters(2, 4, 8, 2, 5.0, 3.0)
-
-
 def test_commit_of_an_earlier_position_and_the_end_of_its_time(
     snowpipe: FakeSnowpipe, channel: Channel
 ) -> None:
@@ -89,7 +82,7 @@ def test_rows_arrive_in_order_with_the_token_of_the_last_one(
     assert snowpipe.did("append") == ["append c 0..5"]
     assert status is not None
     assert status.committed == "5"
-    assert channel.committed == IntegerOffset(5)
+    assert channel.progress.committed == IntegerOffset(5)
     assert (channel.counters.rows, channel.counters.requests) == (6, 1)
 
 
@@ -97,8 +90,8 @@ def test_an_append_that_returned_is_not_committed(snowpipe: FakeSnowpipe, channe
     snowpipe.holds_commits = True
     put(channel, 0, 4)
     channel.flush()
-    assert channel.sent == IntegerOffset(4)
-    assert channel.committed is None
+    assert channel.progress.sent == IntegerOffset(4)
+    assert channel.progress.committed is None
     with pytest.raises(CommitTimeoutError) as caught:
         channel.wait_for_commit(timeout=10)
     assert (caught.value.channel, caught.value.committed, caught.value.target) == ("c", None, "4")
@@ -118,7 +111,7 @@ def test_commit_is_at_or_past_the_target(
     else:
         with pytest.raises(CommitTimeoutError):
             channel.wait_for_commit(timeout=10)
-    assert channel.committed == IntegerOffset(int(committed))
+    assert channel.progress.committed == IntegerOffset(int(committed))
 
 
 def test_batches_close_by_rows(snowpipe: FakeSnowpipe) -> None:
@@ -148,6 +141,7 @@ def test_a_batch_closes_by_age_without_another_append(snowpipe: FakeSnowpipe) ->
     snowpipe.fault(after="append", do=sent.set)
     with open_channel(snowpipe, age_seconds=0.02) as channel:
         put(channel, 0, 0)
+        snowpipe.clock.sleep(0.02)
         assert sent.wait(60)
         assert snowpipe.did("append") == ["append c 0..0"]
 
@@ -166,7 +160,8 @@ def test_a_batch_waits_for_more_until_it_is_old(
         sent.set()
         asked.release()
 
-    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=monotonic))
+    for module in (batch, channel_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
     snowpipe.fault(after="append", do=say)
     with open_channel(snowpipe, age_seconds=0.05) as channel:
         put(channel, 0, 0)
@@ -201,6 +196,7 @@ def test_a_flush_ends_when_what_is_being_sent_is_answered(
     snowpipe.fault(before="append", do=answer_late)
     with open_channel(snowpipe, **limit) as channel:
         put(channel, 0, 0)
+        snowpipe.clock.sleep(limit.get("age_seconds", 0.0))
         assert sending.wait(60)
         channel.flush()
         flushed.set()
@@ -221,10 +217,23 @@ def test_the_sender_is_named_after_the_channel_and_keeps_no_process_alive(channe
 def test_counters_tell_the_bytes_and_the_seconds_of_the_answered_appends(snowpipe: FakeSnowpipe) -> None:
     snowpipe.clock.sleep(1000.0)
     snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(3.0))
+    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(2.0), skip=1)
     with open_channel(snowpipe, compression="none") as channel:
         put(channel, 0, 2)
+        channel.flush()
+        assert channel.counters == ChannelCounters(3, 24, 24, 1, 3.0, 3.0)
+        put(channel, 3, 3)
 
-    assert channel.counters == ChannelCounters(3, 24, 24, 1, 3.0, 3.0)
+    assert channel.counters == ChannelCounters(4, 32, 32, 2, 5.0, 3.0)
+
+
+def test_counters_tell_the_bytes_as_sent(snowpipe: FakeSnowpipe) -> None:
+    with open_channel(snowpipe) as channel:
+        put(channel, 0, 99)
+
+    (append,) = snowpipe.appends()
+    body = pa.Codec("zstd", compression_level=1).compress(append.body, asbytes=True)
+    assert channel.counters == ChannelCounters(100, len(append.body), len(body), 1)
 
 
 def test_no_more_than_the_allowed_requests_a_second(snowpipe: FakeSnowpipe) -> None:
@@ -250,7 +259,7 @@ def test_rows_out_of_order_are_refused_and_nothing_is_sent(snowpipe: FakeSnowpip
 def test_a_resumed_channel_takes_only_what_follows_the_committed_token(snowpipe: FakeSnowpipe) -> None:
     snowpipe.channel("c", committed="41")
     with open_channel(snowpipe) as channel:
-        assert channel.committed == IntegerOffset(41)
+        assert channel.progress.committed == IntegerOffset(41)
         with pytest.raises(ContinuityError):
             put(channel, 41, 45)
         put(channel, 42, 45)
@@ -329,7 +338,7 @@ def test_rows_that_never_commit_are_discarded_after_a_bounded_wait_and_the_token
     leave_uncommitted(snowpipe)
     snowpipe.fault(after="open", do=commit_late, times=10_000)
     channel = Channel.open(snowpipe.client(), "c", IntegerOffset, uncommitted_timeout=20)
-    assert channel.committed == IntegerOffset(7)
+    assert channel.progress.committed == IntegerOffset(7)
     assert 10 < sum(snowpipe.clock.slept) <= 20
     put(channel, 8, 9)
     channel.close()

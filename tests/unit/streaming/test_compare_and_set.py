@@ -50,7 +50,7 @@ def set_token(snowpipe: FakeSnowpipe) -> SetToken:
 def stream(snowpipe: FakeSnowpipe, last: int, channel: str = "c") -> None:
     """Do what a stream does: open, go on after the committed token up to a row, wait for the commit."""
     with snowpipe.client() as client, Channel.open(client, channel, IntegerOffset) as writer:
-        first = 0 if writer.committed is None else int(str(writer.committed)) + 1
+        first = 0 if writer.progress.committed is None else int(str(writer.progress.committed)) + 1
         for number in range(first, last + 1):
             offset = IntegerOffset(number)
             writer.append(b'{"ID":%d}\n' % number, offset, offset, rows=1)

@@ -22,11 +22,10 @@ def _send_as_fast_as_allowed(limits: BatchLimits, raw_bytes: int, seconds: float
     pace = Pace(limits, clock)
     timestamps: list[float] = []
     while clock.now < 100.0 + seconds:
-        wait = pace.seconds_to_wait()
+        wait = pace.take(raw_bytes)
         if wait > 0:
             clock.now += max(wait, 1e-6)
             continue
-        pace.sent(raw_bytes)
         timestamps.append(clock.now - 100.0)
     return timestamps
 

@@ -47,8 +47,7 @@ def test_rows_are_accepted_only_directly_after_the_last_ones(
     else:
         with pytest.raises(ContinuityError, match="'c'"):
             progress.accept(IntegerOffset(start), IntegerOffset(end))
-        assert progress.sent is None
-        assert progress.position == at(committed)
+        assert (progress.sent, progress.committed) == (None, at(committed))
 
 
 def test_gaps_are_counted_where_the_source_may_have_them() -> None:

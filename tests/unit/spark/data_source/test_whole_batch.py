@@ -179,7 +179,7 @@ def writes(snowpipe, monkeypatch):
     monkeypatch.setattr(whole_batch, "standing_credentials", lambda path: None)
     # Tasks and senders are threads in real time.
     monkeypatch.setattr(agreement, "_POLL_SECONDS", 0.002)
-    monkeypatch.setattr(Pace, "seconds_to_wait", lambda _: 0.0)
+    monkeypatch.setattr(Pace, "take", lambda *_: 0.0)
 
     def channels(*_, **__):
         return [
