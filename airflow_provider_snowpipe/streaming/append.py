@@ -344,13 +344,10 @@ def rejected_by_earlier_tries(
 class RowsAdmitted(Protocol):
     """What rows pass before they are sent."""
 
-    @property
-    def dead_lettered(self) -> int:
-        """Rows put aside so far."""
-
-    @property
-    def unknown_columns(self) -> Mapping[str, int]:
-        """Rows so far that have a key which matches no column, by key."""
+    dead_lettered: int
+    """Rows put aside so far."""
+    unknown_columns: Mapping[str, int]
+    """Rows so far that have a key which matches no column, by key."""
 
     def admit(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if it has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,10 +73,14 @@ class AdmittedParts:
 
     :param parts: all rows, each part behind the one before
     :param admit: gives a part with the rows that are to be sent, None if it has none
+    :param stop_at: the time from which on no further part is taken, seconds since 1970
     """
 
     parts: Iterable[Part]
     admit: Callable[[Part], Part | None]
+    stop_at: float = math.inf
+    complete: bool = field(default=True, init=False)
+    """False if a part was left because its time was over."""
     passed: Offset | None = field(default=None, init=False)
     """The last position of all parts as long as none of them has rows, so that no append carries it."""
 
@@ -83,6 +88,9 @@ class AdmittedParts:
         held: Part | None = None
         start: Offset | None = None
         for part in self.parts:
+            if time.time() >= self.stop_at:
+                self.complete = False
+                break
             good = self.admit(part)
             if good is not None:
                 if held is not None:

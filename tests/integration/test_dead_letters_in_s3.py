@@ -7,7 +7,7 @@ import pytest
 from pyarrow import fs
 
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
-from airflow_provider_snowpipe.spark.task.row_gate import RowGate
+from airflow_provider_snowpipe.spark.task.row_gate import Admission
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import DeadLetterError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -31,11 +31,11 @@ def test_files_are_written_replaced_and_read(monkeypatch: pytest.MonkeyPatch) ->
         settings = f"scheme=http&endpoint_override={s3.endpoint}&region=us-east-1"
         place = f"s3://lake/dead?{settings}"
         rules = RowRules(COLUMNS, place, "app")
-        killed = RowGate(rules, "a/b", IntegerOffset, None)
+        killed = Admission(rules, (), "ignore", "a/b", IntegerOffset, None)
         for position in (1, 3, 5):
             killed.admit(_part(position))
 
-        again = RowGate(rules, "a/b", IntegerOffset, IntegerOffset(2))
+        again = Admission(rules, (), "ignore", "a/b", IntegerOffset, IntegerOffset(2))
         again.admit(Part(b'{"ID":1}\n' * 2 + BAD * 2, IntegerOffset(3), IntegerOffset(6), 4))
         again.settle(IntegerOffset(6))
 
@@ -46,9 +46,8 @@ def test_files_are_written_replaced_and_read(monkeypatch: pytest.MonkeyPatch) ->
         assert root == "lake/dead"
         assert [[one["position"] for one in rows] for rows in letters] == [["1"], ["5", "6"]]
 
+        nowhere = RowRules(COLUMNS, f"s3://nowhere/dead?{settings}", "app")
         with pytest.raises(DeadLetterError) as refused:
-            RowGate(
-                RowRules(COLUMNS, f"s3://nowhere/dead?{settings}", "app"), "c", IntegerOffset, None
-            ).admit(_part(1))
+            Admission(nowhere, (), "ignore", "c", IntegerOffset, None).admit(_part(1))
     assert "s3://nowhere/dead" in str(refused.value)
     assert SECRET not in str(refused.value)

@@ -19,49 +19,84 @@ OpenDeadLetters = Callable[[str, str, type[Offset], Offset | None], DeadLetterSt
 """Opens a store of dead letters, from its path, the channel, its offsets' format, the committed position."""
 
 
-class RowGate:
-    """Checks one channel's parts in their order.
+class Admission:
+    """What every part of one channel passes before it is sent: its keys, then its values, as far as required.
 
     A part keeps its first and last position even where those rows are bad, so that the commit passes them;
     see :class:`~airflow_provider_snowpipe.streaming.batch.AdmittedParts` for parts without a good row.
 
-    :param rules: the columns, and what becomes of rows that do not fit
+    ``dead_lettered`` are the rows put aside so far, ``undecoded`` the records skipped so far because they
+    cannot be decoded, ``unknown_columns`` the rows so far that have a key which matches no column, by key.
+
+    :param rules: how values are checked, None if they are not
+    :param columns: the table's columns, which keys are held against; none where they are not
+    :param unknown_columns: what becomes of keys that match none of them
     :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
     :param open_dead_letters: opens the dead letters' store
-    :raises DeadLetterError: if that cannot be read
+    :param skips_undecoded: True skips and counts records that cannot be decoded, where values are not checked
+    :raises DeadLetterError: if the dead letters' store cannot be read
     """
 
     def __init__(
         self,
-        rules: RowRules,
+        rules: RowRules | None,
+        columns: Sequence[TableColumn],
+        unknown_columns: OnUnknown,
         channel: str,
         offset_class: type[Offset],
         committed: Offset | None,
         open_dead_letters: OpenDeadLetters = DeadLetterFolder,
+        *,
+        skips_undecoded: bool = False,
     ) -> None:
-        self._rules, self._channel = rules, channel
-        self._check = RowCheck(rules.columns)
+        self._channel, self._skips_undecoded = channel, skips_undecoded
+        self._application = "" if rules is None else rules.application
+        checks_keys = bool(columns) and unknown_columns != "ignore"
+        self._keys = UnknownKeys(columns, unknown_columns, channel) if checks_keys else None
+        self._values = None if rules is None else RowCheck(rules.columns)
         self._dead_letters = (
             None
-            if rules.dead_letter_path is None
+            if rules is None or rules.dead_letter_path is None
             else open_dead_letters(rules.dead_letter_path, channel, offset_class, committed)
         )
         self.dead_lettered = 0
+        self.undecoded = 0
+        self.unknown_columns: Mapping[str, int] = {}
 
-    def admit(self, part: Part, strangers: Sequence[int] = ()) -> Part | None:
-        """Take the rows out of a part that do not fit.
+    def admit(self, part: Part) -> Part | None:
+        """The part with the rows that are to be sent, None if it has none.
 
         :param part: rows that follow those of the part before
-        :param strangers: rows, by number, of which no key matches a column: they do not fit either
-        :returns: the part with its good rows, None if it has none
+        :raises EncodingError: if a record cannot be decoded, and is neither put aside nor skipped
+        :raises UnknownColumnsError: if there is a row whose keys are to be refused
         :raises UnfitRowsError: if there is a row that does not fit and no store for it
         :raises DeadLetterError: if it cannot be put aside
         """
-        found = self._check.check(part.body)
-        if strangers:
-            found = _with_strangers(found, strangers)
+        if self._values is None:
+            if part.undecoded and not self._skips_undecoded:
+                raise _undecoded_error(self._channel, part.undecoded)
+            self.undecoded += len(part.undecoded)
+        strangers: Sequence[int] = ()
+        if self._keys is not None:
+            where = f"{part.start} to {part.end}"
+            strangers = self._keys.check(part.body, part.rows, where)
+            self.unknown_columns = self._keys.counts
+            if self._dead_letters is None:
+                self._keys.refuse(strangers, where)
+        if self._values is None:
+            return part if part.rows else None
+        found = self._values.check(part.body)
+        return self._fitting(part, _with_strangers(found, strangers) if strangers else found)
+
+    def settle(self, committed: Offset | None) -> None:
+        """Clear away what a shut-out attempt left among the rows that are committed now."""
+        if self._dead_letters is not None and committed is not None:
+            self._dead_letters.settle(committed)
+
+    def _fitting(self, part: Part, found: CheckedBlock) -> Part | None:
+        """The part with its good rows, once the others are put aside; None if it has none."""
         if found.faults or part.undecoded:
             self._put_aside(part, found)
         if self._dead_letters is not None:
@@ -73,15 +108,10 @@ class RowGate:
             return part
         return replace(part, body=found.good_rows(), rows=rows, positions=None, undecoded=())
 
-    def settle(self, committed: Offset | None) -> None:
-        """Clear away what a shut-out attempt left among the rows that are committed now."""
-        if self._dead_letters is not None and committed is not None:
-            self._dead_letters.settle(committed)
-
     def _put_aside(self, part: Part, found: CheckedBlock) -> None:
         positions = list(row_positions(part, found.lines, found.faults))
         if part.undecoded and self._dead_letters is None:
-            raise undecoded_error(self._channel, part.undecoded)
+            raise _undecoded_error(self._channel, part.undecoded)
         if self._dead_letters is None:
             first, position = found.faults[0], positions[0]
             where = (
@@ -102,73 +132,8 @@ class RowGate:
             DeadLetter(one.position, row, None, one.reason, one.payload, one.key, one.headers)
             for row, one in enumerate(part.undecoded, found.lines.rows)
         ]
-        self._dead_letters.write(part.start, part.end, dead_letters, self._rules.application)
+        self._dead_letters.write(part.start, part.end, dead_letters, self._application)
         self.dead_lettered += len(dead_letters)
-
-
-class Admission:
-    """What every part of one channel passes before it is sent: its keys, then its values, as far as required.
-
-    :param rules: how values are checked, None if they are not
-    :param columns: the table's columns, which keys are held against; none where they are not
-    :param unknown_columns: what becomes of keys that match none of them
-    :param channel: the channel's name
-    :param offset_class: the format of its positions
-    :param committed: the committed position when the channel was opened, None for NULL
-    :param open_dead_letters: opens the dead letters' store
-    :raises DeadLetterError: if that cannot be read
-    """
-
-    def __init__(
-        self,
-        rules: RowRules | None,
-        columns: Sequence[TableColumn],
-        unknown_columns: OnUnknown,
-        channel: str,
-        offset_class: type[Offset],
-        committed: Offset | None,
-        open_dead_letters: OpenDeadLetters = DeadLetterFolder,
-    ) -> None:
-        checks_keys = bool(columns) and unknown_columns != "ignore"
-        self._keys = UnknownKeys(columns, unknown_columns, channel) if checks_keys else None
-        self._gate = (
-            None if rules is None else RowGate(rules, channel, offset_class, committed, open_dead_letters)
-        )
-        self._puts_aside = rules is not None and rules.dead_letter_path is not None
-        self.checks_values = rules is not None
-        """True if undecoded records are this object's, too."""
-
-    @property
-    def dead_lettered(self) -> int:
-        """Rows put aside so far."""
-        return 0 if self._gate is None else self._gate.dead_lettered
-
-    @property
-    def unknown_columns(self) -> Mapping[str, int]:
-        """Rows so far that have a key which matches no column, by key."""
-        return {} if self._keys is None else self._keys.counts
-
-    def admit(self, part: Part) -> Part | None:
-        """The part with the rows that are to be sent, None if it has none.
-
-        :param part: rows that follow those of the part before
-        :raises UnfitRowsError: if there is a row that does not fit and no store for it
-        :raises DeadLetterError: if it cannot be put aside
-        """
-        strangers: Sequence[int] = ()
-        if self._keys is not None:
-            where = f"{part.start} to {part.end}"
-            strangers = self._keys.check(part.body, part.rows, where)
-            if not self._puts_aside:
-                self._keys.refuse(strangers, where)
-        if self._gate is not None:
-            return self._gate.admit(part, strangers)
-        return part if part.rows else None
-
-    def settle(self, committed: Offset | None) -> None:
-        """Clear away what a shut-out attempt left among the rows that are committed now."""
-        if self._gate is not None:
-            self._gate.settle(committed)
 
 
 def _with_strangers(found: CheckedBlock, strangers: Sequence[int]) -> CheckedBlock:
@@ -179,7 +144,7 @@ def _with_strangers(found: CheckedBlock, strangers: Sequence[int]) -> CheckedBlo
     return replace(found, faults=tuple(faults[row] for row in sorted(faults)))
 
 
-def undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingError:
+def _undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingError:
     """Say which record cannot be decoded, where nothing else is to become of it.
 
     :param channel: the channel's name

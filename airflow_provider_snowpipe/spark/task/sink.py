@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.spark.sources.source import SourcePartition
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
 from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder
-from airflow_provider_snowpipe.spark.task.row_gate import Admission, OpenDeadLetters, undecoded_error
+from airflow_provider_snowpipe.spark.task.row_gate import Admission, OpenDeadLetters
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
@@ -192,22 +192,22 @@ def load_channel(
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
-    sink = _Sink(settings, token, channel)
     open_session: Callable[..., ChannelSession] = partial(Channel.open, limits=settings.limits)
     if settings.sdk_profile is not None:
         open_session = partial(SdkChannel.open, profile=settings.sdk_profile, ca_bundle=settings.ca_bundle)
+    stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
+    rows = size = 0
     try:
-        with (
-            SnowpipeClient(
-                settings.account_url,
-                token,
-                settings.pipe,
-                transports=process_transports(os.getpid(), settings.ca_bundle),
-            ) as client,
-            open_session(client, channel, offset_class, gaps_legal=gaps_legal) as session,
-        ):
+        # Not closed: its connections are those of all tasks of this process.
+        client = SnowpipeClient(
+            settings.account_url,
+            token,
+            settings.pipe,
+            transports=process_transports(os.getpid(), settings.ca_bundle),
+        )
+        with open_session(client, channel, offset_class, gaps_legal=gaps_legal) as session:
             committed = session.progress.committed
-            admission = sink.admission = Admission(
+            admission = Admission(
                 settings.row_rules,
                 settings.columns,
                 settings.unknown_columns,
@@ -215,13 +215,14 @@ def load_channel(
                 offset_class,
                 committed,
                 open_dead_letters,
+                skips_undecoded=settings.skips_undecoded,
             )
             began = time.monotonic()
-            parts = AdmittedParts(sink.in_time(rows_after(committed)), sink.admitted)
+            parts = AdmittedParts(rows_after(committed), admission.admit, stop_at)
             for part in parts:
                 session.append(part.body, part.start, part.end, rows=part.rows)
-                sink.rows += part.rows
-                sink.bytes += len(part.body)
+                rows += part.rows
+                size += len(part.body)
             session.flush()
             received = time.monotonic()
             sent = session.progress.sent
@@ -235,8 +236,8 @@ def load_channel(
         channel=channel,
         position=sent or committed,
         passed=parts.passed,
-        rows=sink.rows,
-        bytes=sink.bytes,
+        rows=rows,
+        bytes=size,
         append_seconds=received - began,
         commit_seconds=waited,
         requests=session.counters.requests,
@@ -244,9 +245,9 @@ def load_channel(
         longest_request=session.counters.longest_seconds,
         retries=client.http.retries,
         dead_lettered=admission.dead_lettered,
-        undecoded=sink.undecoded,
+        undecoded=admission.undecoded,
         unknown_columns=admission.unknown_columns,
-        complete=sink.complete,
+        complete=parts.complete,
     )
 
 
@@ -269,33 +270,3 @@ def process_transports(process: int, ca_bundle: str | None) -> Transports:
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     """
     return Transports(ca_bundle)
-
-
-class _Sink:
-    """What becomes of the parts of one channel before they are appended, counted."""
-
-    def __init__(self, settings: SinkSettings, token: ScopedToken, channel: str) -> None:
-        self._settings = settings
-        self._name = channel
-        self._stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
-        self.rows = 0
-        self.bytes = 0
-        self.undecoded = 0
-        self.complete = True
-        self.admission: Admission
-
-    def in_time(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The parts up to where the scoped token's end is near."""
-        for part in parts:
-            if time.time() >= self._stop_at:
-                self.complete = False
-                return
-            yield part
-
-    def admitted(self, part: Part) -> Part | None:
-        """The part with the rows that are to be sent, None if there is none."""
-        if not self.admission.checks_values:
-            if part.undecoded and not self._settings.skips_undecoded:
-                raise undecoded_error(self._name, part.undecoded)
-            self.undecoded += len(part.undecoded)
-        return self.admission.admit(part)

@@ -14,7 +14,7 @@ from pyarrow import fs
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
 from airflow_provider_snowpipe.spark.task import dead_letters
 from airflow_provider_snowpipe.spark.task.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
-from airflow_provider_snowpipe.spark.task.row_gate import RowGate
+from airflow_provider_snowpipe.spark.task.row_gate import Admission
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError, UnfitRowsError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
@@ -24,9 +24,8 @@ COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
 
 
 def _gate(path, committed=None, offset_class=IntegerOffset):
-    return RowGate(
-        RowRules(COLUMNS, None if path is None else str(path), "app"), "a/b", offset_class, committed
-    )
+    rules = RowRules(COLUMNS, None if path is None else str(path), "app")
+    return Admission(rules, (), "ignore", "a/b", offset_class, committed)
 
 
 def _part(first, *values):

@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
-from airflow_provider_snowpipe.spark.task.row_gate import RowGate
+from airflow_provider_snowpipe.spark.task.row_gate import Admission
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -44,7 +44,7 @@ def _source(cluster, topic, **changes):
 
 def _gate(partition, letters):
     rules = RowRules(COLUMNS, f"kafka:{letters}", "app")
-    return RowGate(rules, "shop_t_0", IntegerOffset, None, partition.open_dead_letters)
+    return Admission(rules, (), "ignore", "shop_t_0", IntegerOffset, None, partition.open_dead_letters)
 
 
 def _values(ids):
