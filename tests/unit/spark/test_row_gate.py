@@ -16,7 +16,12 @@ from airflow_provider_snowpipe.spark.task import dead_letters
 from airflow_provider_snowpipe.spark.task.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.spark.task.row_gate import Admission
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError, UnfitRowsError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    DeadLetterError,
+    EncodingError,
+    UnfitRowsError,
+)
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -77,6 +82,22 @@ def test_another_attempt_with_other_parts_leaves_each_row_in_one_file(tmp_path):
     again.admit(_part(6, '"x"', 7))
 
     assert sorted(_positions(tmp_path)) == ["2", "3", "6"]
+
+
+def test_record_that_cannot_be_decoded_is_refused_or_counted_where_values_are_not_checked():
+    lost = Undecoded(IntegerOffset(12), "broken", b"raw")
+    part = replace(_part(10, 1, 2), end=IntegerOffset(12), undecoded=(lost,))
+    refusing = Admission(None, (), "ignore", "a/b", IntegerOffset, None)
+    skipping = Admission(None, (), "ignore", "a/b", IntegerOffset, None, skips_undecoded=True)
+
+    with pytest.raises(EncodingError, match=r"'a/b': broken \(1 such record\(s\) up to 12\)"):
+        refusing.admit(part)
+    assert [skipping.admit(part), skipping.admit(part), skipping.admit(_part(13, 1))] == [
+        part,
+        part,
+        _part(13, 1),
+    ]
+    assert (refusing.undecoded, skipping.undecoded, skipping.dead_lettered) == (0, 2, 0)
 
 
 def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):

@@ -237,7 +237,17 @@ def test_answers_that_are_transient_are_no_refused_credentials(clock: Clock) -> 
     assert service.made == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("status", "code"), [(400, ""), (404, "ERR_X"), (409, "ERR_STALE"), (413, "")])
+@pytest.mark.parametrize("status", [200, 204, 299])
+def test_answer_of_success_is_returned(clock: Clock, status: int) -> None:
+    service = _Script(_answer(status))
+
+    assert service.request().status == status
+    assert service.made == [0]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(300, ""), (400, ""), (404, "ERR_X"), (409, "ERR_STALE"), (413, "")]
+)
 def test_final_answer_is_not_repeated(clock: Clock, status: int, code: str) -> None:
     service = _Script(_answer(status, code), _answer(200))
 
