@@ -98,6 +98,7 @@ def test_record_that_cannot_be_decoded_is_refused_or_counted_where_values_are_no
         _part(13, 1),
     ]
     assert (refusing.undecoded, skipping.undecoded, skipping.dead_lettered) == (0, 2, 0)
+    assert skipping.unknown_columns == {}
 
 
 def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):

@@ -148,13 +148,13 @@ class TestOpenBatch:
         assert taken == [[], [], parts]
 
     def test_it_begins_anew_when_it_was_taken(self) -> None:
-        batch, parts = OpenBatch(BatchLimits(rows=2)), [_line(0, 100), _line(1, 100)]
+        batch, parts = OpenBatch(BatchLimits(rows=2, raw_bytes=200)), [_line(0, 100), _line(1, 100)]
         for part in parts:
             batch.add(part)
 
         assert batch.take() == parts
         assert (batch.take(), batch.closes_at) == ([], None)
-        last = _line(2, 100)
+        last = _line(2, 200)
         batch.add(last)
         assert batch.take(1.0) == []
         assert batch.take() == [last]

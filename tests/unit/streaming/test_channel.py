@@ -249,7 +249,7 @@ def test_no_more_than_the_allowed_requests_a_second(snowpipe: FakeSnowpipe) -> N
 def test_rows_out_of_order_are_refused_and_nothing_is_sent(snowpipe: FakeSnowpipe, channel: Channel) -> None:
     put(channel, 0, 4)
     for first, last in ((4, 6), (6, 7), (0, 0)):
-        with pytest.raises(ContinuityError):
+        with pytest.raises(ContinuityError, match="channel 'c'"):
             put(channel, first, last)
     put(channel, 5, 5)
     channel.flush()
@@ -271,6 +271,24 @@ def test_an_unparsable_committed_token_stops_before_the_channel_is_opened(snowpi
     with pytest.raises(OffsetTokenError, match=r"'c'.*messages_1\.log:20.*integer"):
         open_channel(snowpipe)
     assert snowpipe.did("open") == []
+
+
+def test_a_token_of_another_format_is_noticed_when_it_is_read_again_after_the_open(
+    snowpipe: FakeSnowpipe,
+) -> None:
+    snowpipe.fault(after="status", do=lambda: snowpipe.channel("c", committed="messages_1.log:20"))
+    with pytest.raises(OffsetTokenError, match=r"'c'.*messages_1\.log:20.*integer"):
+        open_channel(snowpipe)
+    assert snowpipe.did("open", "append") == ["open c"]
+
+
+def test_a_token_of_another_format_ends_the_wait(snowpipe: FakeSnowpipe, channel: Channel) -> None:
+    snowpipe.holds_commits = True
+    put(channel, 0, 0)
+    channel.flush()
+    snowpipe.channels["c"].committed = "messages_1.log:20"
+    with pytest.raises(OffsetTokenError, match=r"'c'.*messages_1\.log:20.*integer"):
+        channel.wait_for_commit(timeout=60)
 
 
 def test_a_fenced_writer_stops_for_good(snowpipe: FakeSnowpipe, channel: Channel) -> None:
