@@ -52,15 +52,16 @@ class Admission:
         skips_undecoded: bool = False,
     ) -> None:
         self._channel, self._skips_undecoded = channel, skips_undecoded
-        self._application = "" if rules is None else rules.application
         checks_keys = bool(columns) and unknown_columns != "ignore"
         self._keys = UnknownKeys(columns, unknown_columns, channel) if checks_keys else None
-        self._values = None if rules is None else RowCheck(rules.columns)
-        self._dead_letters = (
-            None
-            if rules is None or rules.dead_letter_path is None
-            else open_dead_letters(rules.dead_letter_path, channel, offset_class, committed)
-        )
+        self._values: RowCheck | None = None
+        self._dead_letters: DeadLetterStore | None = None
+        if rules is not None:
+            self._values, self._application = RowCheck(rules.columns), rules.application
+            if rules.dead_letter_path is not None:
+                self._dead_letters = open_dead_letters(
+                    rules.dead_letter_path, channel, offset_class, committed
+                )
         self.dead_lettered = 0
         self.undecoded = 0
         self.unknown_columns: Mapping[str, int] = {}
@@ -88,7 +89,9 @@ class Admission:
         if self._values is None:
             return part if part.rows else None
         found = self._values.check(part.body)
-        return self._fitting(part, _with_strangers(found, strangers) if strangers else found)
+        if strangers:
+            found = _with_strangers(found, strangers)
+        return self._fitting(part, found)
 
     def settle(self, committed: Offset | None) -> None:
         """Clear away what a shut-out attempt left among the rows that are committed now."""

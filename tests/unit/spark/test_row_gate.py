@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     DeadLetterError,
     EncodingError,
     UnfitRowsError,
+    UnknownColumnsError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -99,6 +100,27 @@ def test_record_that_cannot_be_decoded_is_refused_or_counted_where_values_are_no
     ]
     assert (refusing.undecoded, skipping.undecoded, skipping.dead_lettered) == (0, 2, 0)
     assert skipping.unknown_columns == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "text"),
+    [
+        ("fail", b'{"ID":1,"NEW":2}\n', "channel 'a/b': rows 10 to 11 have keys"),
+        ("warn", b'{"NEW":2}\n', "channel 'a/b': row 1 of 10 to 11 has no key"),
+    ],
+)
+def test_keys_without_a_column_are_refused_with_the_channel_and_the_positions(policy, body, text):
+    gate = Admission(None, COLUMNS, policy, "a/b", IntegerOffset, None)
+
+    with pytest.raises(UnknownColumnsError, match=text):
+        gate.admit(Part(body * 2, IntegerOffset(10), IntegerOffset(11), 2))
+
+
+def test_rows_are_put_aside_with_the_name_of_the_run(tmp_path):
+    _gate(tmp_path).admit(_part(10, '"x"'))
+
+    (file,) = tmp_path.rglob("*.parquet")
+    assert pq.read_table(file).column("application").to_pylist() == ["app"]
 
 
 def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
