@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.streaming import batch as batch_module
-from airflow_provider_snowpipe.streaming.batch import Compressor, OpenBatch, Part
+from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Compressor, OpenBatch, Part
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
@@ -113,6 +114,24 @@ def test_rows_are_compressed_by_the_quickest_level(compression: str) -> None:
 
     assert batch.body == pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
     assert (type(batch.body), batch.encoding) == (bytes, compression)
+
+
+@pytest.mark.parametrize(("stop_at", "taken"), [(102.0, 2), (102.5, 3), (100.0, 0), (104.0, 4)])
+def test_parts_are_taken_until_their_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, stop_at: float, taken: int
+) -> None:
+    now, lines = [100.0], [_line(position, 10) for position in range(4)]
+    monkeypatch.setattr(batch_module, "time", SimpleNamespace(time=lambda: now[0]))
+
+    def one_a_second() -> Iterator[Part]:
+        for line in lines:
+            yield line
+            now[0] += 1.0
+
+    parts = AdmittedParts(one_a_second(), lambda part: part, stop_at)
+
+    assert list(parts) == lines[:taken]
+    assert parts.complete is (taken == len(lines))
 
 
 class TestOpenBatch:
