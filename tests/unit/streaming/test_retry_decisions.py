@@ -175,7 +175,8 @@ def test_budget_ends_before_a_pause_that_would_exceed_it(clock: Clock) -> None:
     assert clock.pauses == [1.5, 2, 4]
     assert service.made == [0, 1, 2, 3]
     assert caught.value.retry_after == 1.5
-    for part in ("append to c", "8 s", "4 attempts", "503"):
+    remedy = "The outcome is unknown; run again, which resumes from the committed token"
+    for part in ("append to c", "8 s", "4 attempts", "503", remedy):
         assert part in str(caught.value)
 
 
