@@ -116,6 +116,16 @@ def test_keys_without_a_column_are_refused_with_the_channel_and_the_positions(po
         gate.admit(Part(body * 2, IntegerOffset(10), IntegerOffset(11), 2))
 
 
+def test_row_without_a_key_of_the_table_is_put_aside(tmp_path):
+    rules = RowRules(COLUMNS, str(tmp_path), "app")
+    gate = Admission(rules, COLUMNS, "warn", "a/b", IntegerOffset, None)
+
+    good = gate.admit(Part(b'{"ID":1}\n{"NEW":2}\n', IntegerOffset(10), IntegerOffset(11), 2))
+
+    assert (good.body, good.rows, _positions(tmp_path)) == (b'{"ID":1}\n', 1, ["11"])
+    assert (gate.dead_lettered, gate.unknown_columns) == (1, {"NEW": 1})
+
+
 def test_rows_are_put_aside_with_the_name_of_the_run(tmp_path):
     _gate(tmp_path).admit(_part(10, '"x"'))
 
