@@ -20,7 +20,7 @@ from demo.ports import reserved_port
 from demo.processes import TERMINATE_SECONDS, ProcessGroup, stop_left_behind
 
 USER = "admin"
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.25
 IDLE_SECONDS = 0.5
 _LOCK_SECONDS = 60
 """How long a process waits for another's write; SQLite's own 5 s end a scheduler on a busy machine."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -64,27 +65,30 @@ class SnowpipeService:
             time.sleep(POLL_SECONDS)
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
-        """Run one statement in the service and return its rows.
+        """Run one statement that changes nothing, and return its rows, the columns' names in lower case.
 
-        :raises RuntimeError: if the service refuses it
+        :raises SqlError: if the service refuses it
         """
-        answer = self._run("sql", "--format", "json", statement)
-        if answer.returncode:
-            raise RuntimeError(f"snowpipe-local sql: {answer.stderr.strip()}")
-        rows: list[dict[str, Any]] = json.loads(answer.stdout or "[]")
-        return rows
+        ca_bundle = self.env["REQUESTS_CA_BUNDLE"]
+        client = StatementClient(self.env["SNOWPIPE_LOCAL_URL"], self._key(), ca_bundle=ca_bundle)
+        try:
+            return client.rows(statement)
+        finally:
+            client.close()
 
     def client(self, table: str) -> SnowpipeClient:
         """Return a client of the default pipe of a table in the connection's database and schema."""
         connection = json.loads(self.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
-        key = KeyPair(
+        pipe = PipeName.default_for_table(connection["extra"]["database"], connection["schema"], table)
+        return SnowpipeClient(
+            self.env["SNOWPIPE_LOCAL_URL"], self._key(), pipe, ca_bundle=self.env["REQUESTS_CA_BUNDLE"]
+        )
+
+    def _key(self) -> KeyPair:
+        return KeyPair(
             account=self.env["SNOWPIPE_LOCAL_ACCOUNT"],
             user=self.env["SNOWPIPE_LOCAL_USER"],
             private_key=Path(self.env["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"]).read_bytes(),
-        )
-        pipe = PipeName.default_for_table(connection["extra"]["database"], connection["schema"], table)
-        return SnowpipeClient(
-            self.env["SNOWPIPE_LOCAL_URL"], key, pipe, ca_bundle=self.env["REQUESTS_CA_BUNDLE"]
         )
 
     def stop(self) -> None:
