@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from demo.ports import reserved_port
 from tests.spark_job import SPARK_SUBMIT, wait_until
@@ -70,6 +72,13 @@ class ConnectServer:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(STOP_SECONDS)
+
+    def python_daemons(self) -> set[int]:
+        """The processes from which its executors fork their Python workers."""
+        assert self._process is not None
+        running = {one.pid: one for one in psutil.process_iter(["cmdline", "ppid"])}
+        daemons = {pid for pid, one in running.items() if "pyspark.daemon" in (one.info["cmdline"] or ())}
+        return {pid for pid in daemons if running[pid].info["ppid"] == self._process.pid}
 
     def _listens(self) -> bool:
         assert self._process is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import connect, context
 from tests.local_service import LocalService
 from tests.spark_cluster import write_bare_python
 from tests.spark_connect import ConnectServer
 from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job
-from tests.spark_job import SparkJob, ids_in, numbered_name
+from tests.spark_job import SparkJob, ids_in, numbered_name, write_rows
 
 __all__ = ["set_connection"]
 
@@ -104,9 +106,34 @@ def test_the_operator_loads_files_and_topics_over_a_connection(
     assert ids_in(local_service, topic) == list(range(500))
 
 
+def test_jobs_share_one_python_on_the_server_until_it_closes_their_session(
+    job: SparkJob, server: ConnectServer, tmp_path: Path
+) -> None:
+    assert job.run().code == 0
+    before = server.python_daemons()
+
+    write_rows(tmp_path / "source" / "a" / "more.ndjson", range(10**6, 10**6 + 10))
+    assert job.run().code == 0
+    assert server.python_daemons() == before
+
+    program = """
+from airflow_provider_snowpipe.spark.driver.session import start_spark
+session = start_spark("app")
+session.release_session_on_close = True
+session.stop()
+"""
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **job.env}, check=True, timeout=600)
+    write_rows(tmp_path / "source" / "b" / "more.ndjson", range(10**7, 10**7 + 10))
+    third = job.run()
+
+    assert third.code == 0, third.err[-3000:]
+    assert third.report.rows == 10
+    assert len(server.python_daemons()) == len(before) + 1
+
+
 @pytest.mark.parametrize("bytes_with_function", [1 << 20, 0])
 def test_each_item_has_a_task_of_its_own_however_many_there_are(
-    server: ConnectServer, bytes_with_function: int
+    server: ConnectServer, bytes_with_function: int, tmp_path: Path
 ) -> None:
     program = f"""
 from pyspark.sql import SparkSession
@@ -119,7 +146,7 @@ def work(item):
     return item * 2, TaskContext.get().partitionId()
 
 session = SparkSession.builder.remote({server.url!r}).getOrCreate()
-add_package(session)
+add_package(session, {str(write_package_archive(tmp_path))!r})
 found = one_connect_task_each(session, work, list(range(40)))
 print([value for value, _ in found] == [2 * item for item in range(40)], len({{task for _, task in found}}))
 session.stop()

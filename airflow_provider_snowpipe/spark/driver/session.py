@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import pickle
@@ -9,9 +10,12 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from uuid import UUID
 
 from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.spark.driver.failures import error_type_of
@@ -121,11 +125,14 @@ def start_spark(application: str) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(application).config("spark.sql.session.timeZone", "UTC")
+    if "SPARK_REMOTE" in os.environ and not _has_session():
+        return _connected(builder, os.environ["SPARK_REMOTE"])
     if "SPARK_REMOTE" not in os.environ:
         builder = builder.config("spark.speculation", "false")
     session = builder.getOrCreate()
     if is_connect(session):
-        add_package(session)
+        with _written_package() as archive:
+            add_package(session, archive)
     return session
 
 
@@ -157,13 +164,65 @@ def is_connect(spark: Any) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def add_package(session: Any) -> None:
+def add_package(session: Any, archive: Path) -> None:
     """Give the server's executors our code; what they have installed themselves comes after it.
 
     :param session: a session of Spark Connect
+    :param archive: what :func:`~airflow_provider_snowpipe.spark.package_archive.write_package_archive` wrote
     """
+    session.addArtifacts(str(archive), pyfile=True)
+
+
+@contextmanager
+def _written_package() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="snowpipe-connect-") as directory:
-        session.addArtifacts(str(write_package_archive(Path(directory))), pyfile=True)
+        yield write_package_archive(Path(directory))
+
+
+def _connected(builder: Any, remote: str) -> Any:
+    """Give the server's session that all jobs with this code share for a day.
+
+    Every session gets a Python of its own on each executor, which takes half a second to start and stays
+    until the server ends, also where the session is released (observed with Spark 4.2). Jobs over Spark
+    Connect change no setting of their session. The server closes one that nobody has used for an hour, and
+    remembers which: a session of this job's own takes its place, which is released at the job's end. So it
+    does where the shared one does not take the package.
+
+    :param builder: knows the settings
+    :param remote: the server's address; one that names a session is taken as it is
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.connect.session import SparkSession
+
+    with _written_package() as archive:
+        if "session_id=" in remote:
+            session = builder.remote(remote).getOrCreate()
+            session.release_session_on_close = False
+            add_package(session, archive)
+            return session
+        session = None
+        try:
+            session = builder.remote(_shared_session(remote, archive.read_bytes())).getOrCreate()
+            session.release_session_on_close = False
+            add_package(session, archive)
+        except PySparkException as error:
+            if session is None and "[INVALID_HANDLE.SESSION_" not in str(error):
+                raise
+            closed = SparkSession.getActiveSession()
+            if closed is not None:
+                closed.release_session_on_close = False
+                closed.stop()
+            session = builder.remote(remote).getOrCreate()
+            add_package(session, archive)
+    return session
+
+
+def _shared_session(remote: str, package: bytes) -> str:
+    """The server's address with the session of today and of this code."""
+    known = f"{datetime.now(UTC):%Y-%m-%d}".encode() + package
+    session_id = UUID(bytes=hashlib.sha256(known).digest()[:16], version=4)
+    address = remote if "/;" in remote else remote.rstrip("/") + "/;"
+    return f"{address.rstrip(';')};session_id={session_id}"
 
 
 def one_connect_task_each(session: Any, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:

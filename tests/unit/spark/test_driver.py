@@ -2,13 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from uuid import UUID
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import run as driver
+from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.failures import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
@@ -252,33 +257,134 @@ def test_channel_without_rows_and_token_has_no_target(make_run):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("remote", [False, True])
-def test_session_gets_the_settings_of_exactly_once_and_a_remote_one_the_package(monkeypatch, remote):
-    asked, given, session = [], [], object()
+class Builder:
+    """Stands for ``SparkSession.builder``: notes the calls, and gives sessions or raises errors in turn."""
 
-    class Builder:
-        def __getattr__(self, call):
-            return lambda *values: (
-                asked.append((call, *values)) or (session if call == "getOrCreate" else self)
-            )
+    def __init__(self, *sessions):
+        self.asked, self._sessions = [], list(sessions)
 
-    monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
-    monkeypatch.setattr(
-        "airflow_provider_snowpipe.spark.driver.session.is_connect", lambda spark: remote and spark is session
-    )
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.session.add_package", given.append)
-    monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    if remote:
-        monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    def __getattr__(self, call):
+        def answer(*values):
+            self.asked.append((call, *values))
+            if call != "getOrCreate":
+                return self
+            session = self._sessions.pop(0)
+            if isinstance(session, Exception):
+                raise session
+            return session
 
-    assert start_spark("app") is session
+        return answer
 
-    zone, speculation = (
-        ("config", "spark.sql.session.timeZone", "UTC"),
-        ("config", "spark.speculation", "false"),
-    )
-    assert asked == [("appName", "app"), zone, *([] if remote else [speculation]), ("getOrCreate",)]
-    assert given == ([session] if remote else [])
+
+class RemoteSession:
+    """Stands for a session of Spark Connect."""
+
+    def __init__(self, refused=None):
+        self.added, self.release_session_on_close, self.stopped, self._refused = [], True, 0, refused
+
+    def addArtifacts(self, path, *, pyfile):  # noqa: N802 - PySpark's name
+        if self._refused:
+            raise self._refused
+        self.added.append((Path(path).name, Path(path).is_file(), pyfile))
+
+    def stop(self):
+        self.stopped += 1
+
+
+PACKAGE = ("airflow_provider_snowpipe.zip", True, True)
+ZONE = ("config", "spark.sql.session.timeZone", "UTC")
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Starts Spark by a builder that gives these sessions; returns the session and what was asked."""
+
+    def start(*sessions, remote=None, running=None):
+        builder = Builder(*sessions)
+        monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
+        monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: running)
+        pytest.importorskip("grpc", reason="the extra 'connect' is not installed")
+        monkeypatch.setattr("pyspark.sql.connect.session.SparkSession.getActiveSession", lambda: first)
+        first = sessions[0] if isinstance(sessions[0], RemoteSession) else None
+        monkeypatch.setattr(f"{session.__name__}.is_connect", lambda spark: isinstance(spark, RemoteSession))
+        monkeypatch.delenv("SPARK_REMOTE", raising=False)
+        if remote:
+            monkeypatch.setenv("SPARK_REMOTE", remote)
+        return start_spark("app"), builder.asked
+
+    return start
+
+
+def test_session_gets_the_settings_of_exactly_once(start):
+    own = object()
+
+    assert start(own) == (
+        own, [("appName", "app"), ZONE, ("config", "spark.speculation", "false"), ("getOrCreate",)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("sc://host:1", "sc://host:1/;session_id="),
+        ("sc://host:1/", "sc://host:1/;session_id="),
+        ("sc://host:1/;use_ssl=true;", "sc://host:1/;use_ssl=true;session_id="),
+    ],
+)
+def test_jobs_over_connect_share_a_session_of_the_day_that_none_of_them_releases(
+    start, monkeypatch, remote, address
+):
+    days, found = ["2026-03-01", "2026-03-01", "2026-03-02"], []
+    for day in days:
+        monkeypatch.setattr(
+            session, "datetime", SimpleNamespace(now=lambda zone, day=day: date.fromisoformat(day))
+        )
+        shared, asked = start(RemoteSession(), remote=remote)
+        assert (shared.added, shared.release_session_on_close, shared.stopped) == ([PACKAGE], False, 0)
+        assert asked[:2] + asked[3:] == [("appName", "app"), ZONE, ("getOrCreate",)]
+        assert asked[2][0] == "remote"
+        assert asked[2][1].startswith(address)
+        found.append(asked[2][1].removeprefix(address))
+
+    assert [str(UUID(one)) for one in found] == found
+    assert found[0] == found[1] != found[2]
+
+
+def test_session_that_the_address_names_is_used_and_left(start):
+    named, asked = start(RemoteSession(), remote="sc://host/;session_id=mine")
+
+    assert asked[2:] == [("remote", "sc://host/;session_id=mine"), ("getOrCreate",)]
+    assert (named.added, named.release_session_on_close) == ([PACKAGE], False)
+
+
+@pytest.mark.parametrize("refusal", ["closed", "package"])
+def test_job_has_a_session_of_its_own_where_the_shared_one_takes_no_job(start, refusal):
+    closed = PySparkException("(SparkSQLException) [INVALID_HANDLE.SESSION_CLOSED] The handle is invalid.")
+    shared, own = RemoteSession(PySparkException("[ARTIFACT_ALREADY_EXISTS]")), RemoteSession()
+    first = closed if refusal == "closed" else shared
+
+    started, asked = start(first, own, remote="sc://host")
+
+    assert started is own
+    assert asked[-2:] == [("remote", "sc://host"), ("getOrCreate",)]
+    assert (own.added, own.release_session_on_close) == ([PACKAGE], True)
+    assert shared.stopped == (refusal == "package")
+    assert shared.release_session_on_close == (refusal == "closed")
+
+
+def test_server_that_cannot_be_reached_is_asked_once(start):
+    with pytest.raises(PySparkException, match="UNAVAILABLE"):
+        start(PySparkException("UNAVAILABLE"), RemoteSession(), remote="sc://host")
+
+
+def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
+    running = RemoteSession()
+
+    found, asked = start(running, remote="sc://host", running=running)
+
+    assert found is running
+    assert asked == [("appName", "app"), ZONE, ("getOrCreate",)]
+    assert (running.added, running.release_session_on_close) == ([PACKAGE], True)
 
 
 def test_elapsed_seconds_are_told_to_the_millisecond(monkeypatch):
