@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import configparser
+import importlib.metadata
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -33,21 +35,26 @@ class AirflowProcesses:
     Everything listens on 127.0.0.1 only: the log servers, which know no address to bind to, stay off; the API
     server reads the log files itself.
 
-    Tasks have an API server of their own: Airflow 3.3.2 writes its audit log on the event loop of the server
-    itself, where a write of the UI would wait for a task's transaction, whose commit waits for that loop.
+    Tasks have an API server of their own unless nobody writes by the UI while they run: Airflow 3.3.2 writes
+    its audit log on the event loop of the server itself, where such a write would wait for a task's
+    transaction, whose commit waits for that loop.
 
     :param home: the ``AIRFLOW_HOME``; made when missing, kept afterwards
     :param dags_folder: where the DAGs are
+    :param read_only_ui: True gives the tasks the UI's server
     """
 
     components: Sequence[str] = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+    before_migration: Sequence[str] = ("api-server", "execution-api")
+    """Processes that import for seconds before somebody asks them for what is in the database."""
     api_client: type[AirflowApi] = AirflowApi
 
-    def __init__(self, home: Path, dags_folder: Path) -> None:
+    def __init__(self, home: Path, dags_folder: Path, *, read_only_ui: bool = False) -> None:
         self.home = home.resolve()
         self.logs = self.home / "logs"
         # Its own URLs are in its settings.
-        self.port, self.execution_port = reserved_port(), reserved_port()
+        self.port = reserved_port()
+        self.execution_port = self.port if read_only_ui else reserved_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._database = self.home / "airflow.db"
         self._state_file = self.home / "processes.json"
@@ -62,21 +69,29 @@ class AirflowProcesses:
         return USER, self._password()
 
     def prepare(self) -> None:
-        """Stop what an earlier owner of this home left running, and make home, login and database."""
+        """Stop what an earlier owner of this home left running, and make home and login."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.logs.mkdir(exist_ok=True)
         stop_left_behind(self._state_file)
         self._write_password()
-        if not self._database.exists():
-            self._migrate()
+        self._write_keys()
 
     def start(self, env: Mapping[str, str]) -> None:
-        """Start the processes; `wait_until_healthy` tells when they are of use.
+        """Start the processes and bring the database to this version; see `wait_until_healthy`.
 
         :param env: variables added to the environment of every process (connections, certificates)
         """
         self._env.update(env)
+        early, late = [], []
         for name in self._commands():
+            (early if name in self.before_migration else late).append(name)
+        for name in early:
+            self.start_process(name)
+        migrated = self.home / f"migrated-{importlib.metadata.version('apache-airflow')}"
+        if not (self._database.exists() and migrated.exists()):
+            self._migrate()
+            migrated.touch()
+        for name in late:
             self.start_process(name)
 
     def start_process(self, name: str) -> None:
@@ -109,7 +124,7 @@ class AirflowProcesses:
             except requests.RequestException:
                 health = {}
             healthy = all(health.get(component) == "healthy" for component in self.components)
-            if healthy and all(map(_listens, self._ports())):
+            if self._serves_tasks() and healthy:
                 return
             time.sleep(POLL_SECONDS)
         raise RuntimeError(
@@ -132,14 +147,22 @@ class AirflowProcesses:
         """
         self._group.stop(IDLE_SECONDS if idle else TERMINATE_SECONDS)
 
-    def _ports(self) -> Sequence[int]:
-        return self.port, self.execution_port
+    def _serves_tasks(self) -> bool:
+        """Ask what tasks will ask; the first question takes seconds, in which a task would wait."""
+        try:
+            url = f"http://127.0.0.1:{self.execution_port}/execution/health"
+            return requests.get(url, timeout=(1.0, 5.0)).ok
+        except requests.RequestException:
+            return False
 
     def _commands(self) -> dict[str, list[str]]:
         server = ["api-server", "--host", "127.0.0.1", "--port"]
+        servers = {"api-server": [*server, str(self.port)]}
+        if self.execution_port != self.port:
+            servers["api-server"] += ["--apps", "core"]
+            servers["execution-api"] = [*server, str(self.execution_port), "--apps", "execution"]
         return {
-            "api-server": [*server, str(self.port), "--apps", "core"],
-            "execution-api": [*server, str(self.execution_port), "--apps", "execution"],
+            **servers,
             "scheduler": ["scheduler", "--skip-serve-logs"],
             "dag-processor": ["dag-processor"],
             "triggerer": ["triggerer", "--skip-serve-logs"],
@@ -156,6 +179,7 @@ class AirflowProcesses:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self._database}?timeout={_LOCK_SECONDS}",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
@@ -163,6 +187,7 @@ class AirflowProcesses:
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.logs),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -192,6 +217,17 @@ class AirflowProcesses:
             with os.fdopen(descriptor, "w") as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)
 
+    def _write_keys(self) -> None:
+        """Make the keys that all processes need: those that start together would each make their own."""
+        file = self.home / "airflow.cfg"
+        if not file.exists():
+            keys = configparser.ConfigParser(interpolation=None)
+            keys["core"] = {"fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()}
+            keys["api"] = {"secret_key": secrets.token_urlsafe(16)}
+            keys["api_auth"] = {"jwt_secret": secrets.token_urlsafe(64)}
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+                keys.write(opened)
+
     def _password(self) -> str:
         password: str = json.loads(self._password_file.read_text())[USER]
         return password
@@ -208,8 +244,3 @@ class AirflowProcesses:
 def _inherited() -> dict[str, str]:
     """Keep the caller's environment, except for the settings of an Airflow of its own."""
     return {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

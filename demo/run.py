@@ -66,7 +66,8 @@ class Demo:
         self._keep = keep
         self._console = Console()
         self._service = SnowpipeService(self._folder / "service")
-        self._airflow = AirflowProcesses(self._folder / "airflow", DAGS if keep else self._own_dag())
+        dags = DAGS if keep else self._own_dag()
+        self._airflow = AirflowProcesses(self._folder / "airflow", dags, read_only_ui=not keep)
         self._channels = {origin: channel_name(DAG_ID, TABLE.lower(), origin) for origin in ORIGINS}
         self._began = time.monotonic()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,11 @@ class AirflowTwoProcesses(AirflowProcesses):
     """
 
     components = ("metadatabase", "scheduler", "triggerer")
+    before_migration = ()
     api_client = AirflowTwoApi
 
-    def _ports(self) -> Sequence[int]:
-        return (self.port,)
+    def _serves_tasks(self) -> bool:
+        return True
 
     def _commands(self) -> dict[str, list[str]]:
         return {

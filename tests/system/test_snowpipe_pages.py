@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +41,8 @@ class ApiServer(AirflowProcesses):
     def _commands(self) -> dict[str, list[str]]:
         return {"api-server": super()._commands()["api-server"]}
 
-    def _ports(self) -> Sequence[int]:
-        return (self.port,)
+    def _serves_tasks(self) -> bool:
+        return True
 
     def _write_password(self) -> None:
         passwords = {"admin": secrets.token_urlsafe(12), VIEWER: secrets.token_urlsafe(12)}

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _MOST_IDLE_ROUNDS = 3
 _QUICK_SECONDS = 5.0
 """Looking longer for a row than Spark takes to start would gain nothing."""
-_SMALL_BYTES = 64 << 20
-_SMALL_ROWS = 200_000
-"""So much is loaded within seconds whatever the JVM's compiler does."""
+_SMALL_BYTES = 256 << 20
+_SMALL_ROWS = 1_000_000
+"""So much is loaded within seconds whatever the JVM's compiler does: rows known ahead do not pass the JVM."""
 
 
 class Run:

@@ -135,7 +135,9 @@ class QuickStart:
         defaults = "\n".join(one.read_text("utf-8", errors="replace") for one in files if one.is_file())
         class_path = [*(str(home / "jars") for home in homes), driver_class_path or ""]
         class_path += [environment.get(name, "") for name in _CLASS_PATH_VARIABLES]
-        archive = ClassDataArchive.of(environment["JAVA_HOME"], class_path, cache_folder())
+        # An empty entry would stand for the working directory, whose time changes with every file there.
+        known = [one for one in class_path if one]
+        archive = ClassDataArchive.of(environment["JAVA_HOME"], known, cache_folder())
         return cls(conf, environment, defaults, is_small, archive)
 
     def settings(self) -> dict[str, str]:

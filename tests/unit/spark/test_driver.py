@@ -496,12 +496,14 @@ class TestRunWithoutRows:
         ("behind", "expected"),
         [
             ([Behind(10, ""), Behind(None, "", 10)], True),
-            ([Behind(40 << 20, ""), Behind(40 << 20, "")], False),
-            ([Behind(None, "", 150_000), Behind(None, "", 150_000)], False),
+            ([Behind(120 << 20, ""), Behind(120 << 20, "")], True),
+            ([Behind(140 << 20, ""), Behind(140 << 20, "")], False),
+            ([Behind(None, "", 450_000), Behind(None, "", 450_000)], True),
+            ([Behind(None, "", 550_000), Behind(None, "", 550_000)], False),
             ([Behind(10, ""), Behind(None, "")], False),
             ([], False),
         ],
-        ids=["little", "many bytes", "many rows", "unknown", "nothing listed"],
+        ids=["little", "some bytes", "many bytes", "some rows", "many rows", "unknown", "nothing listed"],
     )
     def test_is_small_where_all_partitions_say_so(self, snowpipe, monkeypatch, behind, expected):
         told = [replace(P, name=str(number)) for number in range(len(behind))]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.spark.submit.local_spark import (
     ClassDataArchive,
     QuickStart,
@@ -149,6 +150,29 @@ class TestSettings:
 
 
 class TestArchive:
+    def test_it_is_the_same_whatever_changes_in_the_working_directory(
+        self, tmp_path, java, cache, monkeypatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(local_spark, "spark_homes", lambda *_: [])
+
+        def path() -> Path | None:
+            found = QuickStart.of(
+                {},
+                {"JAVA_HOME": str(java), "SPARK_DIST_CLASSPATH": ""},
+                binary="spark-submit",
+                properties_file=None,
+                driver_class_path=None,
+                is_small=True,
+            )
+            return found.archive and found.archive.path
+
+        first = path()
+        os.utime(tmp_path, (1, 1))
+
+        assert first is not None
+        assert path() == first
+
     def test_second_load_makes_it_and_the_third_uses_it(self, archive):
         assert archive().options() == ()
         second = archive()
