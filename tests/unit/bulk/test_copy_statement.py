@@ -131,7 +131,7 @@ def test_more_than_a_thousand_files_are_split() -> None:
 
 def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
     assert copy().validation("RETURN_5_ROWS").endswith(" FROM '@s' VALIDATION_MODE = RETURN_5_ROWS")
-    with pytest.raises(ConfigurationError, match="validation_mode is 'ALL'"):
+    with pytest.raises(ConfigurationError, match="validation_mode is 'ALL': give RETURN_ERRORS, RETURN_"):
         copy().validation("ALL")
     with pytest.raises(ConfigurationError, match="together with expressions"):
         CopyInto(TABLE, "@s", expressions=["$1"]).validation("RETURN_ERRORS")
@@ -209,6 +209,11 @@ def test_option_that_there_is_not_is_refused_with_its_value_and_those_that_there
     assert all(
         word in str(refused.value) for word in ("options", "'on_eror'", "'CONTINUE'", "on_error", "purge")
     )
+
+
+@pytest.mark.parametrize("options", [None, {}])
+def test_no_options_are_all_defaults(options: dict[str, Any] | None) -> None:
+    assert CopyOptions.of(options) == CopyOptions()
 
 
 def test_options_that_are_no_mapping_are_refused() -> None:
