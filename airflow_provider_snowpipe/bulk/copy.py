@@ -28,76 +28,17 @@ from airflow_provider_snowpipe.streaming.errors import (
     FilesRejectedError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
+from airflow_provider_snowpipe.streaming.names import (
+    full_name,
+    option,
+    option_group,
+    plain_or_quoted,
+    quote_identifier,
+    string_literal,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-
-# -- Values as they are written in a SQL statement, where Snowflake binds none: options of COPY ----------
-
-_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-OptionValue = str | bool | int | float | None | Sequence[str]
-"""None is written as the word NONE."""
-
-
-# pragma: no mutate start (literals are tested against the service)
-
-
-def string_literal(text: str) -> str:
-    """Write a text so that Snowflake reads it letter by letter.
-
-    In quotes a backslash begins an escape sequence (page "String & binary data types"), so it is doubled.
-
-    :param text: the text
-    :raises ConfigurationError: if it holds a NUL character
-    """
-    if "\0" in text:
-        raise ConfigurationError(f"the text {text[:40]!r} has a NUL character, which no SQL text can have")
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def option(name: str, value: OptionValue) -> str:
-    """Write one option, ``NAME = value``.
-
-    :param name: the option's name, in any case
-    :param value: its value
-    :raises ConfigurationError: if the name is none, or the value has no form in SQL
-    """
-    written = name.upper()
-    if not _NAME.fullmatch(written):
-        raise ConfigurationError(
-            f"option {name!r} is no name of an option: give letters, digits and underlines"
-        )
-    return f"{written} = {_written_value(written, value)}"
-
-
-def option_group(name: str, values: Mapping[str, Any]) -> str:
-    """Write options in parentheses, ``NAME = (A = 1 B = 'x')``.
-
-    :param name: the name of them all
-    :param values: at least one
-    """
-    return f"{name} = ({' '.join(option(*pair) for pair in values.items())})"
-
-
-def _written_value(name: str, value: Any) -> str:
-    if value is None:
-        return "NONE"
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return string_literal(value)
-    if isinstance(value, Sequence) and all(isinstance(one, str) for one in value):
-        return f"({', '.join(map(string_literal, value))})"
-    raise ConfigurationError(
-        f"option {name} is {value!r}: give a text, a number, True, False, None or a list of texts"
-    )
-
-
-# pragma: no mutate end
-
 
 # -- COPY INTO table as a value: every option typed, every name quoted, every text escaped ---------------
 
@@ -110,7 +51,6 @@ _LOAD_MODES = ("FULL_INGEST", "ADD_FILES_COPY")
 _METADATA = re.compile(r"METADATA\$[A-Z_]+")
 _FORMATS = {"parquet": "PARQUET", "avro": "AVRO", "orc": "ORC", "json": "JSON", "ndjson": "JSON"}
 """Formats of files by the endings of their names, other than CSV."""
-_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _VALIDATION = re.compile(r"RETURN_([1-9]\d*_ROWS|ERRORS|ALL_ERRORS)")
 
 
@@ -352,14 +292,6 @@ def _written_format(file_format: str | Mapping[str, Any]) -> str:
     if not file_format:
         raise ConfigurationError("file_format is {}: give type=… at least, or leave it out for the stage's")
     return option_group("FILE_FORMAT", file_format)
-
-
-def plain_or_quoted(name: str) -> str:
-    """Write a name without quotes where it means the same.
-
-    :param name: the name
-    """
-    return name if _PLAIN.fullmatch(name) else quote_identifier(name)
 
 
 def _one_of(name: str, value: str | None, allowed: Sequence[str] | re.Pattern[str], shown: str) -> None:

@@ -6,7 +6,6 @@ The calls are those of the page "Snowpipe REST API".
 from __future__ import annotations
 
 import datetime as dt
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,14 +30,13 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_url_segment
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, plain_or_quoted, quote_url_segment
 
 # pragma: no mutate start (requests are tested against the service)
 
 MOST_FILES = 5_000
 """Files that one post names."""
 _LONGEST_PATH = 1_024
-_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +201,7 @@ class FilePipeClient:
 def _written(pipe: PipeName) -> str:
     """The full name as the API takes it; quoted where a part is not written in plain capitals."""
     parts = (pipe.database, pipe.schema, pipe.pipe)
-    return ".".join(parts) if all(map(_PLAIN.fullmatch, parts)) else full_name(*parts)
+    return ".".join(parts) if all(one == plain_or_quoted(one) for one in parts) else full_name(*parts)
 
 
 def _text(value: Any) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy import CopyInto, option, plain_or_quoted, string_literal
+from airflow_provider_snowpipe.bulk.copy import CopyInto
 from airflow_provider_snowpipe.bulk.pipe_state import STRING_LITERAL, PipeStatus
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -16,7 +16,13 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeBusyError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName, full_name
+from airflow_provider_snowpipe.streaming.names import (
+    PipeName,
+    full_name,
+    option,
+    plain_or_quoted,
+    string_literal,
+)
 
 RunSql = Callable[[str, Sequence[str] | None], Sequence[Mapping[str, Any]]]
 """Runs a statement with the values that it binds; the rows' keys are the columns' names in lower case."""

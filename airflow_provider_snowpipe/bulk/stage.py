@@ -10,7 +10,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy import option, string_literal
 from airflow_provider_snowpipe.bulk.staged_files import LOADED, PARTIALLY_LOADED, FileLoad, StageReference
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
@@ -18,6 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
     StagedFileDiffersError,
 )
+from airflow_provider_snowpipe.streaming.names import option, string_literal
 
 # -- Uploading files to an internal stage: which are there already, and the PUT of those that are not ----
 

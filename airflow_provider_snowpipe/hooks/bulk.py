@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.exceptions import AirflowProviderDeprecationWarning
 
-from airflow_provider_snowpipe.bulk.copy import quoted_location, string_literal
+from airflow_provider_snowpipe.bulk.copy import quoted_location
 from airflow_provider_snowpipe.bulk.stage import ListedFile, PutKind, SourceFile, Staging
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.hooks.account import AccountHook, RunSql
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import SqlError
-from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.names import PipeName, string_literal
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget

@@ -1,9 +1,12 @@
-"""Names of pipes and channels, and how they are written in URLs and SQL."""
+"""Names of pipes and channels, and how names and values are written in URLs and SQL."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 from urllib.parse import quote
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -15,6 +18,7 @@ TOPIC_ID_SUFFIX = "__topic_id"
 """Ends the name of a channel that holds no rows: its offset token is the id of a Kafka topic."""
 COMPARED_SUFFIX = "__compared"
 """Ends the name of a channel that holds no rows: its offset token says what a Spark task has compared."""
+_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 
 def quote_identifier(name: str) -> str:
@@ -25,6 +29,14 @@ def quote_identifier(name: str) -> str:
     """
     _check_name("SQL identifier", name)
     return '"' + name.replace('"', '""') + '"'
+
+
+def plain_or_quoted(name: str) -> str:
+    """Write a name without quotes where it means the same.
+
+    :param name: the name
+    """
+    return name if _PLAIN.fullmatch(name) else quote_identifier(name)
 
 
 def quote_url_segment(name: str) -> str:
@@ -136,3 +148,63 @@ class PipeName:
 def full_name(*parts: str) -> str:
     """Write a full name, each part quoted so that it is taken letter by letter."""
     return ".".join(map(quote_identifier, parts))
+
+
+# -- Values as they are written in a SQL statement, where Snowflake binds none ---------------------------
+
+_OPTION_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+OptionValue = str | bool | int | float | None | Sequence[str]
+"""None is written as the word NONE."""
+
+
+def string_literal(text: str) -> str:
+    """Write a text so that Snowflake reads it letter by letter.
+
+    In quotes a backslash begins an escape sequence (page "String & binary data types"), so it is doubled.
+
+    :param text: the text
+    :raises ConfigurationError: if it holds a NUL character
+    """
+    if "\0" in text:
+        raise ConfigurationError(f"the text {text[:40]!r} has a NUL character, which no SQL text can have")
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def option(name: str, value: OptionValue) -> str:
+    """Write one option, ``NAME = value``.
+
+    :param name: the option's name, in any case
+    :param value: its value
+    :raises ConfigurationError: if the name is none, or the value has no form in SQL
+    """
+    written = name.upper()
+    if not _OPTION_NAME.fullmatch(written):
+        raise ConfigurationError(
+            f"option {name!r} is no name of an option: give letters, digits and underlines"
+        )
+    return f"{written} = {_written_value(written, value)}"
+
+
+def option_group(name: str, values: Mapping[str, Any]) -> str:
+    """Write options in parentheses, ``NAME = (A = 1 B = 'x')``.
+
+    :param name: the name of them all
+    :param values: at least one
+    """
+    return f"{name} = ({' '.join(option(*pair) for pair in values.items())})"
+
+
+def _written_value(name: str, value: Any) -> str:
+    if value is None:
+        return "NONE"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return string_literal(value)
+    if isinstance(value, Sequence) and all(isinstance(one, str) for one in value):
+        return f"({', '.join(map(string_literal, value))})"
+    raise ConfigurationError(
+        f"option {name} is {value!r}: give a text, a number, True, False, None or a list of texts"
+    )

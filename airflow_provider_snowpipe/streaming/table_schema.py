@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier, string_literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,8 +184,8 @@ def show_table(pipe: PipeName) -> str:
 
     :param pipe: the pipe
     """
-    like = str(pipe.default_table).replace("\\", "\\\\").replace("'", "''")
-    return f"SHOW TABLES LIKE '{like}' IN SCHEMA {full_name(pipe.database, pipe.schema)}"
+    like = string_literal(str(pipe.default_table))
+    return f"SHOW TABLES LIKE {like} IN SCHEMA {full_name(pipe.database, pipe.schema)}"
 
 
 def widens_itself(shown: Iterable[Mapping[str, Any]], table: str) -> bool:

@@ -58,7 +58,8 @@ def test_files_that_failed_are_named_with_their_first_error() -> None:
     outcome.require("report", "T")
     with pytest.raises(
         FilesRejectedError,
-        match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad.*\(line 3\)\. Fix",
+        match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad \(line 3\); "
+        r"'in/c.csv' PARTIALLY_LOADED, 1 of 2 rows, first error: worse \(line 3\)\. Fix",
     ) as told:
         outcome.require("fail", "T")
     assert (told.value.files, told.value.rejected) == (("in/b.csv", "in/c.csv"), 3)

@@ -162,6 +162,19 @@ class TestLoad:
         assert (known.handle, known.text) == (handle, statement)
         assert outcome.result()["rows_loaded"] == 2
 
+    def test_files_of_an_external_stage_are_reported_by_their_paths_below_its_url(
+        self, loading: Loading
+    ) -> None:
+        loading.account.holds = True
+        run = dataclasses.replace(loading.run(), url="s3://b/in/")
+
+        outcome = run.load(
+            [StagedFile("x/a")], lambda *_: [{"file": "s3://b/in/x/a", "status": "LOADED", "rows_loaded": 2}]
+        )
+
+        assert [(one.path, one.rows_loaded) for one in outcome.loads] == [("x/a", 2)]
+        assert outcome.before == ()
+
     def test_a_look_ends_with_the_rows_or_without_them(self, loading: Loading, pauses: list[float]) -> None:
         loading.account.holds = True
         run = loading.run()

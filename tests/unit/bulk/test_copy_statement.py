@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, option, string_literal
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.local.sql.copy_into import read_copy_options
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -131,7 +131,7 @@ def test_more_than_a_thousand_files_are_split() -> None:
 
 def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
     assert copy().validation("RETURN_5_ROWS").endswith(" FROM '@s' VALIDATION_MODE = RETURN_5_ROWS")
-    with pytest.raises(ConfigurationError, match="validation_mode is 'ALL'"):
+    with pytest.raises(ConfigurationError, match="validation_mode is 'ALL': give RETURN_ERRORS, RETURN_"):
         copy().validation("ALL")
     with pytest.raises(ConfigurationError, match="together with expressions"):
         CopyInto(TABLE, "@s", expressions=["$1"]).validation("RETURN_ERRORS")
@@ -202,23 +202,6 @@ def test_remedy_for_files_of_another_format_is_the_format(paths: list[str], name
     assert copy(file_format={"type": "CSV"}).format_remedy(paths) == copy().format_remedy(["a.csv"]) == ""
 
 
-class TestLiterals:
-    def test_a_text_ends_where_it_ends(self) -> None:
-        assert string_literal("\\") == "'\\\\'"
-        assert string_literal("'; DROP TABLE t; --") == "'''; DROP TABLE t; --'"
-        with pytest.raises(ConfigurationError, match="NUL"):
-            string_literal("a\0")
-
-    def test_an_option_has_a_name_and_a_value(self) -> None:
-        assert [option("x", value) for value in (1, 1.5, True, None, "a", [])] == [
-            "X = 1", "X = 1.5", "X = TRUE", "X = NONE", "X = 'a'", "X = ()",
-        ]  # fmt: skip
-        with pytest.raises(ConfigurationError, match="no name of an option"):
-            option("x = 1 y", 1)
-        with pytest.raises(ConfigurationError, match="option X is"):
-            option("x", {})  # type: ignore[arg-type]
-
-
 def test_option_that_there_is_not_is_refused_with_its_value_and_those_that_there_are() -> None:
     with pytest.raises(ConfigurationError) as refused:
         CopyOptions.of({"on_eror": "CONTINUE"})
@@ -226,6 +209,11 @@ def test_option_that_there_is_not_is_refused_with_its_value_and_those_that_there
     assert all(
         word in str(refused.value) for word in ("options", "'on_eror'", "'CONTINUE'", "on_error", "purge")
     )
+
+
+@pytest.mark.parametrize("options", [None, {}])
+def test_no_options_are_all_defaults(options: dict[str, Any] | None) -> None:
+    assert CopyOptions.of(options) == CopyOptions()
 
 
 def test_options_that_are_no_mapping_are_refused() -> None:

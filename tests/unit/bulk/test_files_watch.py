@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -191,6 +192,12 @@ class TestErrors:
 )
 def test_timestamps_are_read_as_templates_render_them(given: object, found: dt.datetime | None) -> None:
     assert timestamp(given) == found
+
+
+def test_timestamp_with_a_zone_is_taken_as_it_is() -> None:
+    given = dt.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+
+    assert timestamp(given) is given
 
 
 def test_what_is_no_timestamp_is_refused() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.copy import option
 from airflow_provider_snowpipe.local.errors import SqlError
 from airflow_provider_snowpipe.local.loading.chunks import read_json
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
@@ -25,6 +24,7 @@ from airflow_provider_snowpipe.spark.submit.file_boundary import (
 )
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import option
 
 REFUSED = "refused"
 """The file ends the load with an error: no row is made up, none is left out in silence."""

@@ -1,4 +1,4 @@
-"""Names of pipes and channels, and the status object."""
+"""Names and values as they are written in URLs and SQL, and the status object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
-from airflow_provider_snowpipe.streaming.names import PipeName, channel_name, quote_identifier
+from airflow_provider_snowpipe.streaming.names import (
+    PipeName,
+    channel_name,
+    option,
+    quote_identifier,
+    string_literal,
+)
 from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelStatus
 
 
@@ -28,6 +34,23 @@ def test_identifiers_are_quoted_letter_by_letter() -> None:
     assert quote_identifier('a"; drop table t; --') == '"a""; drop table t; --"'
     with pytest.raises(ConfigurationError):
         quote_identifier("a\0b")
+
+
+def test_a_text_ends_where_it_ends() -> None:
+    assert string_literal("\\") == "'\\\\'"
+    assert string_literal("'; DROP TABLE t; --") == "'''; DROP TABLE t; --'"
+    with pytest.raises(ConfigurationError, match="NUL"):
+        string_literal("a\0")
+
+
+def test_an_option_has_a_name_and_a_value() -> None:
+    assert [option("x", value) for value in (1, 1.5, True, None, "a", [])] == [
+        "X = 1", "X = 1.5", "X = TRUE", "X = NONE", "X = 'a'", "X = ()",
+    ]  # fmt: skip
+    with pytest.raises(ConfigurationError, match="no name of an option"):
+        option("x = 1 y", 1)
+    with pytest.raises(ConfigurationError, match="option X is"):
+        option("x", {})  # type: ignore[arg-type]
 
 
 def test_a_pipes_url_is_encoded_once_and_strictly() -> None:

@@ -334,6 +334,28 @@ class TestListing:
         folder.refused("'1.ndjson'")
         assert next(gone, None) is None
 
+    def test_a_file_that_another_run_has_removed_is_replaced_without_a_warning(
+        self, folder, monkeypatch, caplog
+    ):
+        folder.write("1.ndjson")
+        folder.run()
+        earlier = folder.listing()
+        monkeypatch.setattr(late_files.os, "fsync", lambda _: earlier.unlink(missing_ok=True))
+        folder.write("2.ndjson")
+
+        assert folder.run() == [1, 2, 3, 4]
+        assert folder.listing() != earlier
+        assert [one for one in caplog.records if one.name.startswith("airflow_provider")] == []
+
+    def test_a_name_with_another_end_than_ours_is_read(self, folder):
+        folder.write("2.ndjson")
+        folder.run()
+        kept = folder.listing()
+        kept.rename(kept.with_name(f"{kept.stem}-of-a-later-release.json"))
+        folder.write("1.ndjson")
+
+        folder.refused("'1.ndjson'")
+
     def test_a_folder_that_changes_at_each_look_is_told(self, folder, monkeypatch):
         folder.write("2.ndjson")
         folder.run()
