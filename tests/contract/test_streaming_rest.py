@@ -263,7 +263,7 @@ def test_a_token_is_set_by_sql_and_read_by_status_and_open(account: Account, tab
     assert pipe.open("moved").json()["channel_status"]["last_committed_offset_token"] == "41"
 
 
-def test_show_channels_tells_the_token_and_the_sequencers(account: Account, table: str, pipe: Pipe) -> None:
+def test_show_channels_reports_the_token_and_the_sequencers(account: Account, table: str, pipe: Pipe) -> None:
     pipe.appended("shown", pipe.opened("shown"), line(1), "7")
     pipe.committed("shown", "7")
     rows = [row for row in account.rows(f"SHOW CHANNELS IN TABLE {table}") if row["name"] == "shown"]

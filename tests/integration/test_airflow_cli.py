@@ -51,7 +51,7 @@ def test_connections_of_the_database_are_found(local_service: LocalService, airf
 
 
 @pytest.mark.skipif(RELEASE < (3, 2), reason="Airflow asks providers for commands since 3.2")
-def test_doctor_looks_at_connections_of_the_environment(local_service: LocalService, tmp_path: Path) -> None:
+def test_doctor_checks_connections_of_the_environment(local_service: LocalService, tmp_path: Path) -> None:
     table = make_table(local_service, "DOCTOR")
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},

@@ -269,7 +269,7 @@ class TestStatementClient:
         finally:
             client.close()
 
-    def test_a_trigger_without_a_connection_says_so(self) -> None:
+    def test_a_trigger_without_a_connection_reports_an_error(self) -> None:
         trigger = SnowpipeStatementTrigger(handle="h", statement="COPY", snowflake_conn_id="missing")
         event = asyncio.run(_first(trigger.run()))
 

@@ -65,7 +65,7 @@ def test_rows_that_are_not_there_once_and_in_order_are_no_result(receiver: Recei
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_rows_of_a_shape_have_the_size_that_it_says(name: str) -> None:
+def test_rows_of_a_shape_have_the_size_that_it_declares(name: str) -> None:
     from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 
     shape = SHAPES[name]

@@ -104,7 +104,7 @@ def test_attempt_that_dies_leaves_each_bad_row_in_one_file(writes, die_at):
     assert writes.put_aside() == dict.fromkeys(BAD, 1)
 
 
-def test_offset_column_tells_where_a_bad_row_was(writes):
+def test_offset_column_reports_where_a_bad_row_was(writes):
     numbers = range(0, 260, 3)
     writes.write([n for n in numbers if n < 200], offsetColumn="ID")
     writes.write(numbers, offsetColumn="ID")

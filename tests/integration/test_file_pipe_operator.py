@@ -195,7 +195,7 @@ class TestRefresh:
         with pytest.raises(NothingStagedError, match="COPY INTO"):
             act(place, "refresh", prefix="in/", on_nothing="fail")
 
-    def test_a_moment_within_it_narrows_the_files(self, place: PipePlace) -> None:
+    def test_a_timestamp_within_it_narrows_the_files(self, place: PipePlace) -> None:
         place.make_pipe()
         place.put({"a.csv": "1,x\n"})
         moment = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=5)

@@ -59,7 +59,7 @@ def sensor(place: PipePlace, **arguments: Any) -> Any:
 
 
 class TestSubmit:
-    def test_files_are_loaded_when_the_task_ends_and_everybody_hears_of_it(
+    def test_files_are_loaded_when_the_task_ends_and_an_asset_event_is_sent(
         self, place: PipePlace, local_service: LocalService, set_connection: SetConnection
     ) -> None:
         place.conn_id = connect_by_form(local_service, set_connection)

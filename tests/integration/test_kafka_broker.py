@@ -198,7 +198,7 @@ def test_password_is_taken_from_the_secrets_and_a_wrong_one_is_refused_by_name(b
     assert "guessed!" not in str(caught.value)
 
 
-def test_group_with_members_keeps_its_offsets_and_the_error_says_so(broker, topic):
+def test_group_with_members_keeps_its_offsets_and_the_error_states_it(broker, topic):
     create_topic(broker.address, topic)
     produce(broker.address, topic, numbered(range(3)))
     group = f"g-{topic}"

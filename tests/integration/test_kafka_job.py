@@ -99,7 +99,7 @@ def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, clus
     )
 
 
-def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
+def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_dead_letter(
     spark, cluster, local_service, tmp_path
 ):
     service, topic = local_service, numbered_name("KILLED")

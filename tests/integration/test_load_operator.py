@@ -64,7 +64,7 @@ def asset(load: Load, **names: Any) -> Any:
 
 
 @WAYS
-def test_files_after_the_last_streamed_one_are_loaded_and_everybody_hears_of_it(
+def test_files_after_the_last_streamed_one_are_loaded_and_an_asset_event_is_sent(
     began: Load, way: str
 ) -> None:
     outlets = [asset(began, partitioned=True), asset(began, channel=CHANNEL)]

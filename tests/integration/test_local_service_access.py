@@ -197,7 +197,7 @@ def test_a_grant_that_is_taken_away_stops_a_running_writer(service: LocalService
     assert service.sql("SELECT id FROM taken") == [{"ID": 1}]
 
 
-def test_a_custom_pipe_needs_operate_to_write_and_monitor_to_look(
+def test_a_custom_pipe_needs_operate_to_write_and_monitor_to_read_its_status(
     service: LocalService, folder: Path
 ) -> None:
     service.sql(
@@ -332,7 +332,7 @@ def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_
         ("[users", "cannot be read as TOML"),
     ],
 )
-def test_a_wrong_file_is_refused_with_place_value_and_remedy(
+def test_a_wrong_file_is_refused_with_position_value_and_remedy(
     folder: Path, catalog: Catalog, text: str, told: str
 ) -> None:
     file = folder / "wrong.toml"

@@ -108,7 +108,7 @@ def test_a_table_function_of_the_engine_is_unknown_wherever_it_stands(
 
 
 @pytest.mark.parametrize("call", _SCALARS)
-def test_a_function_that_tells_about_the_engine_is_unknown(run: Run, call: str) -> None:
+def test_a_function_about_the_engine_is_unknown(run: Run, call: str) -> None:
     for place in ("SELECT {}", "SELECT * FROM reached WHERE {} IS NOT NULL", "INSERT INTO reached SELECT {}"):
         status, code, text = run(place.format(call))
         assert (status, code) == (422, "002140"), text

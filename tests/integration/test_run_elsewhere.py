@@ -191,7 +191,9 @@ class _TaskInstance:
         """Take a link's address."""
 
 
-def test_missing_credentials_are_said_in_one_line(job: SparkJob, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_credentials_are_reported_in_one_line(
+    job: SparkJob, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([_plan(job)]) == 1
 
     (line,) = capsys.readouterr().err.splitlines()

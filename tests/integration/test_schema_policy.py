@@ -81,7 +81,7 @@ def test_account_is_not_asked_where_nothing_concerns_columns(hook: SnowpipeHook)
     assert (wishes["columns"], wishes["unknown_columns"]) == ((), "ignore")
 
 
-def test_table_is_made_once_and_then_widened_as_the_author_says(
+def test_table_is_made_once_and_then_widened_as_requested(
     hook: SnowpipeHook, table: str, tmp_path: Path
 ) -> None:
     first = _source(tmp_path / "first", {"id": 1, "at": "2026-01-02T03:04:05Z"}, {"id": 2, "v": {"a": 1}})

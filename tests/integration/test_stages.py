@@ -179,7 +179,7 @@ def test_staged_files_are_private(local_service: LocalService, cursor: Any, tmp_
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_the_sql_api_says_that_it_moves_no_files(local_service: LocalService) -> None:
+def test_the_sql_api_reports_that_it_moves_no_files(local_service: LocalService) -> None:
     done = local_service.cli("sql", "PUT file:///tmp/x @~")
     assert done.returncode == 1
     assert "Python connector" in done.stderr

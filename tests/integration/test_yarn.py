@@ -393,7 +393,7 @@ def test_flights_of_a_year_are_there_once(load: Load) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("what", ["driver_memory", "executor_memory"])
-def test_more_memory_than_the_cluster_has_is_told(load: Load, what: str) -> None:
+def test_more_memory_than_the_cluster_has_is_reported(load: Load, what: str) -> None:
     load.write(10)
 
     with pytest.raises(AirflowException, match="memory"):
@@ -402,7 +402,7 @@ def test_more_memory_than_the_cluster_has_is_told(load: Load, what: str) -> None
 
 
 @pytest.mark.nightly
-def test_queue_that_does_not_exist_is_told(load: Load) -> None:
+def test_queue_that_does_not_exist_is_reported(load: Load) -> None:
     load.write(10)
 
     with pytest.raises(AirflowException, match="nowhere"):

@@ -284,7 +284,7 @@ def test_empty_and_error_states(pages: Pages) -> None:
     pages.wait_until_shown("//*[@id='empty']")
 
 
-def test_a_viewer_is_told_why(shown: Shown) -> None:
+def test_a_viewer_gets_the_reason(shown: Shown) -> None:
     with browser.opened(shown.server) as pages:
         pages.sign_in_as_viewer(*shown.server.viewer)
         pages.visit("snowpipe/overview")

@@ -47,7 +47,7 @@ def test_each_example_that_waits_for_a_stream_is_here():
     assert {name for name, text in texts.items() if '.output["targets"]' in text} == set(WAITING) - {"README"}
 
 
-def test_each_example_that_may_be_told_to_make_no_rows_is_here():
+def test_each_example_that_can_be_set_to_make_no_rows_is_here():
     texts = {path.stem: path.read_text() for path in DAGS_FOLDER.glob("*.py")}
     may_be_none = re.compile(r"Param\([^()]*minimum=0[^()]*(rows|lines)\b", re.IGNORECASE)
 

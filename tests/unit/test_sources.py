@@ -102,7 +102,7 @@ def test_every_field_is_in_a_dictionary() -> None:
 
 @pytest.mark.filterwarnings("ignore:source (malformed|reader)")
 @pytest.mark.parametrize(("kind", "values"), EACH)
-def test_a_value_and_its_dictionary_say_the_same(kind: Any, values: dict[str, Any]) -> None:
+def test_a_value_and_its_dictionary_are_equivalent(kind: Any, values: dict[str, Any]) -> None:
     made = kind(**values)
     written = made.as_json()
 
@@ -370,7 +370,7 @@ class TestRowPolicyOfOperators:
             {"create_table": "if_missing", "evolve_columns": False, "check_rows": True},
         ],
     )
-    def test_single_arguments_say_the_same(self, arguments: dict[str, Any]) -> None:
+    def test_single_arguments_are_equivalent(self, arguments: dict[str, Any]) -> None:
         single = SnowpipeStreamOperator(task_id="a", source={"path": "/in"}, table="T", **arguments)
         whole = SnowpipeStreamOperator(task_id="b", source={"path": "/in"}, table="T", row_policy=arguments)
 

@@ -76,7 +76,7 @@ def describe(
     return [events.made.get(getattr(outlet, "uri", "")) for outlet in outlets]
 
 
-def test_the_event_of_the_table_tells_tokens_and_rows():
+def test_the_event_of_the_table_reports_tokens_and_rows():
     (event,) = describe(snowpipe_asset(**PLACE), channels=[A, LoadedChannel("p_s_c", "c:1", True, 1, "c")])
 
     assert event.extra == {
@@ -87,7 +87,7 @@ def test_the_event_of_the_table_tells_tokens_and_rows():
     }
 
 
-def test_what_is_not_known_to_be_committed_is_not_told():
+def test_what_is_not_known_to_be_committed_is_not_reported():
     (event,) = describe(snowpipe_asset(**PLACE), channels=[A, B])
 
     assert (event.extra["committed"], event.extra["tokens"], event.extra["rows"]) == (
@@ -97,7 +97,7 @@ def test_what_is_not_known_to_be_committed_is_not_told():
     )
 
 
-def test_the_event_of_a_channel_tells_of_that_channel():
+def test_the_event_of_a_channel_describes_that_channel():
     (event,) = describe(snowpipe_asset(**PLACE, channel="p_s_a"), channels=[A, B])
 
     assert event.extra == {
@@ -112,7 +112,7 @@ def test_rows_that_a_task_does_not_know_are_left_out():
     assert "rows" not in event_extra("P", [LoadedChannel("c", "1", True)])
 
 
-def test_keys_without_a_column_are_told_only_where_there_are_any():
+def test_keys_without_a_column_are_reported_only_where_there_are_any():
     loaded = [LoadedChannel(name, "1", True, 2, None, {"KIMD": 1}) for name in "ab"]
     assert event_extra("P", loaded)["unknown_columns"] == {"KIMD": 2}
     assert "unknown_columns" not in event_extra("P", [LoadedChannel("c", "1", True, 2)])
@@ -263,7 +263,7 @@ class TestWithoutAnOutlet:
         )
 
     @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to tell one event alone")
-    def test_a_mapped_task_does_not_wait_for_an_airflow_that_does_not_say(
+    def test_a_mapped_task_does_not_wait_for_an_airflow_that_does_not_answer(
         self, task, events, monkeypatch, caplog
     ):
         from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
@@ -295,7 +295,7 @@ class TestWithoutAnOutlet:
 
 
 @pytest.mark.skipif(AIRFLOW >= (3, 0), reason="about Airflow 2")
-def test_airflow_2_hears_of_no_asset_without_an_outlet():
+def test_airflow_2_gets_no_asset_without_an_outlet():
     from airflow.utils.context import OutletEventAccessors
 
     task = SimpleNamespace(outlets=[], dag_id="orders", task_id="load")

@@ -33,7 +33,9 @@ def test_files_are_named_below_the_stage() -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://b/in", "s3://b/in/"])
-def test_files_of_an_external_stage_are_named_by_their_addresses_and_told_below_the_stage(url: str) -> None:
+def test_files_of_an_external_stage_are_named_by_their_addresses_and_reported_below_the_stage(
+    url: str,
+) -> None:
     answered = [{**row(""), "file": "s3://b/in/X/a.csv"}]
 
     (load,) = CopyOutcome.read(answered, StageReference.parse("@X"), url).loads
@@ -86,7 +88,7 @@ class TestHistory:
             loaded_at=NOW - dt.timedelta(hours=hours_ago),
         )
 
-    def test_a_skipped_file_has_the_load_that_history_tells(self) -> None:
+    def test_a_skipped_file_has_the_load_of_the_history(self) -> None:
         outcome = CopyOutcome.read([row("a.csv"), row("b.csv", "LOAD_SKIPPED", 0)], STAGE)
         history = [
             self.history("in/b.csv", 9),

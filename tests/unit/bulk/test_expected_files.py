@@ -142,7 +142,7 @@ def test_arguments_that_do_not_go_together_are_refused(options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("arguments", [(("a",), "b"), ((), "b", 0)])
-def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
+def test_expected_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
     with pytest.raises(ConfigurationError):
         ExpectedFiles(*arguments)
     assert ExpectedFiles((), "b", 1).count == 1
@@ -159,7 +159,7 @@ def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
         ({"prefix": "d", "count": 2, "stage": "@s/in"}, ExpectedFiles((), "in/d", 2)),
     ],
 )
-def test_files_are_told_without_a_listing(options: dict[str, Any], wanted: ExpectedFiles) -> None:
+def test_files_are_matched_without_a_listing(options: dict[str, Any], wanted: ExpectedFiles) -> None:
     choice = FileChoice(**options)
 
     choice.check()

@@ -70,7 +70,7 @@ def test_a_time_without_a_zone_is_in_utc(told: object, loaded_at: dt.datetime | 
     assert FileLoad.read({**HISTORY, "last_load_time": told}, COPY_HISTORY).loaded_at == loaded_at
 
 
-def test_history_that_tells_no_location_and_no_place_of_an_error_leaves_them_out() -> None:
+def test_history_without_location_and_position_of_an_error_leaves_them_out() -> None:
     load = FileLoad.read(
         {"file_name": "a", "status": "Load failed", "first_error_message": "bad"}, COPY_HISTORY
     )
@@ -78,7 +78,7 @@ def test_history_that_tells_no_location_and_no_place_of_an_error_leaves_them_out
     assert (load.location, load.first_error) == ("", FirstError("bad"))
 
 
-def test_history_and_report_tell_the_same_load_alike() -> None:
+def test_history_and_report_describe_the_same_load_alike() -> None:
     history = {
         **HISTORY,
         "status": "Partially loaded",
@@ -108,17 +108,17 @@ def test_history_and_report_tell_the_same_load_alike() -> None:
     assert str(load.first_error) == 'no number (line 2, character 7, column "T"["ID":1])'
 
 
-def test_a_result_of_copy_tells_counts_as_text() -> None:
+def test_a_result_of_copy_reports_counts_as_text() -> None:
     row = {"file": "s/a", "status": "LOADED", "rows_loaded": "2", "rows_parsed": "2", "errors_seen": None}
     assert FileLoad.read(row, COPY_RESULT) == FileLoad("s/a", "", "LOADED", 2, 2, 0)
 
 
-def test_first_error_is_told_on_one_line_with_its_place() -> None:
+def test_first_error_is_reported_on_one_line_with_its_position() -> None:
     assert str(FirstError("a\n  b")) == "a b"
     assert str(FirstError("a", 1, None, "C")) == "a (line 1, column C)"
 
 
-def test_first_error_of_a_copy_has_its_place() -> None:
+def test_first_error_of_a_copy_has_its_position() -> None:
     place = {"first_error_line": 3, "first_error_character": 4, "first_error_column_name": "C"}
     told = {"file": "a", "status": "LOAD_FAILED", "first_error": "bad", **place}
 

@@ -16,7 +16,7 @@ def status(**told: Any) -> PipeStatus:
     return PipeStatus.read(json.dumps({"executionState": "RUNNING", "pendingFileCount": 0, **told}))
 
 
-def test_a_pipe_that_has_work_to_do_tells_what_waits() -> None:
+def test_a_pipe_that_has_work_to_do_reports_what_waits() -> None:
     found = status(
         pendingFileCount=3,
         oldestPendingFilePath="in/a.csv",

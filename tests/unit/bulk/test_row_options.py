@@ -135,7 +135,7 @@ def test_compression_is_the_same_where_the_files_leave_one_reading(given, wanted
         ("", ["no FILE_FORMAT"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_judged_is_told(statement, doubts):
+def test_what_cannot_be_judged_is_reported(statement, doubts):
     judged = RowOptions.of_statement(f"COPY INTO T FROM @S {statement}")
 
     assert len(judged.doubts()) == len(doubts)

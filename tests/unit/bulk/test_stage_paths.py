@@ -150,7 +150,7 @@ def _bound(statement: str, values: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("path", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
-def test_a_letter_that_no_statement_can_have_is_refused_with_the_path(path: str) -> None:
+def test_a_character_that_no_statement_can_have_is_refused_with_the_path(path: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         CopyInto(TABLE, f"@ST/{path}").statement()
     assert repr(path)[1:-1] in str(refused.value)

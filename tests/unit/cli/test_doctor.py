@@ -84,7 +84,7 @@ def test_all_is_well_with_the_local_service(diagnose: Diagnose, table: str, tmp_
 
 
 class TestConnection:
-    def test_a_missing_one_says_how_to_make_it_and_hides_nothing(self, diagnose):
+    def test_a_missing_one_is_reported_with_how_to_create_it_and_hides_nothing(self, diagnose):
         found = diagnose("nowhere")
 
         assert states(found) | {"packages": "ok"} == {

@@ -116,7 +116,7 @@ def test_list_of_a_stage_that_is_not_there_names_it_and_what_to_do(conn_id: str)
     ("said", "remedies"),
     [("Could not connect to Snowflake backend", True), ("Failed to connect to DB: Incorrect user", False)],
 )
-def test_account_that_does_not_answer_is_an_error_that_says_what_to_see_to(
+def test_account_that_does_not_answer_is_an_error_with_the_remedy(
     conn_id: str, monkeypatch: pytest.MonkeyPatch, said: str, remedies: bool
 ) -> None:
     def fail(_: Any) -> None:

@@ -45,7 +45,7 @@ def test_a_number_of_39_digits_is_left_to_text():
     ("kind", "fields", "width"),
     [("TIMESTAMP_NTZ", 2, b"8"), ("TIMESTAMP_LTZ", 2, b"8"), ("TIMESTAMP_TZ", 3, b"16")],
 )
-def test_timestamps_say_their_width_and_mask_their_nulls(kind, fields, width):
+def test_timestamps_have_their_width_and_mask_their_nulls(kind, fields, width):
     zone = None if kind == "TIMESTAMP_NTZ" else dt.UTC
     before = dt.datetime(1969, 12, 31, 23, 59, 59, 250000, zone)
     field, column = _column(ColumnType(kind, precision=9), before, None)

@@ -182,7 +182,7 @@ def test_values_stand_in_the_order_of_the_text(session: Connector, text: str) ->
     assert rows(session, text, bindings=bound) == [["a", "b"]]
 
 
-def test_only_the_python_connector_is_told_to_stage_many_values(service: ServiceInProcess) -> None:
+def test_only_the_python_connector_is_asked_to_stage_many_values(service: ServiceInProcess) -> None:
     def told(**client: Any) -> Any:
         parameters = {one["name"]: one["value"] for one in service.login(**client)["data"]["parameters"]}
         return parameters["CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"]
@@ -227,13 +227,13 @@ def test_several_statements_need_their_number_whatever_the_first_is(session: Con
     assert answer["message"].startswith("Actual statement count 2 ")
 
 
-def test_the_answer_tells_the_threads_that_a_session_set(session: Connector) -> None:
+def test_the_answer_has_the_threads_that_a_session_set(session: Connector) -> None:
     answer = session.query("ALTER SESSION SET client_prefetch_threads = 5")
     told = {one["name"]: one["value"] for one in answer["data"]["parameters"]}
     assert told["CLIENT_PREFETCH_THREADS"] == 5
 
 
-def test_the_answer_tells_how_chunks_are_fetched(session: Connector) -> None:
+def test_the_answer_describes_how_chunks_are_fetched(session: Connector) -> None:
     told = {one["name"]: one["value"] for one in session.query("SELECT 1")["data"]["parameters"]}
     assert (told["CLIENT_RESULT_CHUNK_SIZE"], told["CLIENT_MEMORY_LIMIT"]) == (160, 1536)
 

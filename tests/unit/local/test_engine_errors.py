@@ -378,7 +378,7 @@ def error_of(sql, statement):
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_no_error_has_words_of_the_engine(sql, statement, caplog):
+def test_no_error_names_the_engine(sql, statement, caplog):
     error = error_of(sql, statement)
     if error is not None:
         assert re.fullmatch(r"\d{6}", error.code)

@@ -46,7 +46,7 @@ def test_a_client_gets_arrow_only_if_it_reads_it(
     assert data.get("rowset") == ([["1", "x"]] if form == "json" else None)
 
 
-def test_a_login_tells_how_times_are_written_as_text(service: ServiceInProcess) -> None:
+def test_a_login_returns_how_times_are_written_as_text(service: ServiceInProcess) -> None:
     def told(answer: dict[str, Any]) -> dict[str, Any]:
         return {one["name"]: one["value"] for one in answer["data"]["parameters"]}
 

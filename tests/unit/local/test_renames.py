@@ -172,7 +172,7 @@ def _put(sql: SqlSessions, stage: str, name: str) -> None:
         ("ALTER SCHEMA d.information_schema RENAME TO r", "002003", "D.INFORMATION_SCHEMA"),
     ],
 )
-def test_a_rename_that_cannot_be_says_why_and_changes_nothing(unchanged, statement, code, says):
+def test_a_refused_rename_gives_the_reason_and_changes_nothing(unchanged, statement, code, says):
     sql = unchanged
     before = (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT"))
     error = sql.refused(statement)

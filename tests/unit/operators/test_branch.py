@@ -73,7 +73,7 @@ def test_the_tasks_of_the_other_paths_are_skipped(source, path):
     assert [one["path"] for one in plan["estimates"]] == ["stream", "copy", "pipe"]
 
 
-def test_a_backfill_run_prefers_copy_and_says_why():
+def test_a_backfill_run_prefers_copy_and_reports_why():
     assert skipped(branch(source=SMALL), run_type="backfill")[1]["reasons"][0].startswith("a backfill")
     assert (
         skipped(branch(source=SMALL, shape={"backfill": False}), run_type="backfill")[1]["path"] == "stream"
@@ -112,7 +112,7 @@ def test_policy_and_figures_reach_the_plan():
     assert (costly["path"], costly["is_forced"]) == ("copy", False)
 
 
-def test_a_path_without_a_task_fails_and_says_what_to_name():
+def test_a_path_without_a_task_fails_and_names_the_parameter():
     operator = branch(source=SMALL, stream=None)
     with pytest.raises(AirflowFailException, match="stream=…"):
         operator.execute({"ti": Instance(operator), "dag_run": None})  # type: ignore[typeddict-item]

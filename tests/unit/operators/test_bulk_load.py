@@ -105,7 +105,7 @@ def loads(*rows: int, status: str = "LOADED") -> dict[str, Any]:
     }
 
 
-def test_what_copy_says_is_held_against_what_was_written():
+def test_the_outcome_of_copy_is_compared_with_what_was_written():
     manifest = RunManifest("w", "a", FILES)
     folder: Any = Folder()
 

@@ -211,7 +211,7 @@ class TestEnds:
             (LASTING, "RowsRejectedError: 3 row", True),
         ],
     )
-    def test_a_driver_that_failed_says_why(self, lab, report, kind, permanent):
+    def test_a_driver_that_failed_reports_why(self, lab, report, kind, permanent):
         lab.yarn.play("RUNNING", lambda: lab.leave(report, committed=None), ("FINISHED", "FAILED"))
 
         with pytest.raises(AirflowException, match=kind) as failed:
@@ -221,7 +221,7 @@ class TestEnds:
         assert lab.leftovers() == []
 
     @pytest.mark.parametrize("end", [SUCCEEDED, ("FAILED", "FAILED"), ("KILLED", "KILLED")])
-    def test_everything_committed_without_a_report_is_a_success_that_says_so(self, lab, capsys, end):
+    def test_everything_committed_without_a_report_is_a_success_with_a_notice(self, lab, capsys, end):
         lab.yarn.play("RUNNING", lambda: lab.leave(None), end)
 
         assert lab.execute()["channels"][CHANNEL]["to"] == TARGET
@@ -247,7 +247,7 @@ class TestEnds:
 
         assert lab.execute(wait_for_commit=False)["rows"] == 2
 
-    def test_yarns_text_is_told(self, lab):
+    def test_yarns_text_is_reported(self, lab):
         def end() -> None:
             (one,) = lab.yarn.applications.values()
             one.diagnostics = "Application was\nkilled: no memory"
@@ -424,7 +424,7 @@ class TestSubmission:
 
         assert lab.execute()["rows"] == 2
 
-    def test_one_that_fails_says_so_and_leaves_nothing(self, lab):
+    def test_one_that_fails_reports_it_and_leaves_nothing(self, lab):
         lab.yarn.takes, lab.yarn.submit_code = False, 1
 
         with pytest.raises(AirflowException, match="nothing was taken"):
@@ -439,7 +439,7 @@ class TestSubmission:
         assert lab.execute()["rows"] == 2
         assert len(lab.yarn.submissions) == 1
 
-    def test_one_that_went_to_another_cluster_is_told(self, lab):
+    def test_one_that_went_to_another_cluster_is_reported(self, lab):
         lab.yarn.takes = False
 
         with pytest.raises(AirflowException, match="HADOOP_CONF_DIR"):
@@ -447,7 +447,7 @@ class TestSubmission:
 
 
 class TestResourceManagerIsAway:
-    def test_for_a_moment(self, lab):
+    def test_for_a_short_time(self, lab):
         lab.yarn.play("RUNNING", 503, 500, 503, lab.leave, SUCCEEDED)
 
         assert lab.execute()["rows"] == 2

@@ -203,7 +203,7 @@ def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(lab, reason, kind
     assert lab.submissions == 2
 
 
-def test_a_wait_that_takes_too_long_says_so(lab):
+def test_a_wait_that_takes_too_long_reports_it(lab):
     lab.channel.committed = TOKENS[0]
     lab.defer()
 

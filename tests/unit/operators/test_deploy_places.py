@@ -182,7 +182,7 @@ class TestSparkConnect:
         ]
         assert not (tmp_path / "airflow_provider_snowpipe.zip").exists()
 
-    def test_what_only_a_submission_has_is_told_and_not_used(self, operator, capsys):
+    def test_options_of_a_submission_are_reported_and_not_used(self, operator, capsys):
         operator(conf={"spark.executor.memory": "2g"}, num_executors=3)._connect_url()
 
         assert "server of 'remote' has its own settings: conf, num_executors" in capsys.readouterr().out

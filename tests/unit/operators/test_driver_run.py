@@ -261,9 +261,7 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_ol
     assert leftovers() == []
 
 
-def test_a_driver_that_outlives_its_spark_submit_leaves_nothing_that_nobody_looks_for(
-    lab, leftovers, monkeypatch
-):
+def test_a_driver_that_outlives_its_spark_submit_leaves_nothing_behind(lab, leftovers, monkeypatch):
     """The next try begins a new one, which shuts it out."""
 
     def end_spark_submit(_: Any, lines: Iterator[str]) -> None:
@@ -303,7 +301,7 @@ def test_a_driver_on_another_machine_is_not_waited_for(lab, capsys):
 
 
 @pytest.mark.parametrize("kept", ["x", {"host": 5}, {"host": "h", "directory": None}, [1]])
-def test_a_state_that_is_no_place_is_not_followed(kept):
+def test_a_state_without_a_location_is_not_followed(kept):
     assert DriverLocation.of(kept) is None
 
 

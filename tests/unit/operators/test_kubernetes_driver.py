@@ -343,7 +343,7 @@ class TestEnds:
         assert lab.leftovers() == []
 
     @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
-    def test_everything_committed_without_a_report_is_a_success_that_says_so(self, lab, capsys, end):
+    def test_everything_committed_without_a_report_is_a_success_with_a_notice(self, lab, capsys, end):
         ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
         lab.kubernetes.play("Running", lambda: lab.leave(None), *ends)
 
@@ -365,21 +365,21 @@ class TestEnds:
             lab.execute()
 
     @pytest.mark.parametrize(("report", "permanent"), [(PASSING, False), (LASTING, True)])
-    def test_a_driver_that_failed_says_why_in_its_report(self, lab, report, permanent):
+    def test_a_driver_that_failed_reports_why_in_its_report(self, lab, report, permanent):
         lab.kubernetes.play("Running", lambda: lab.leave(report, committed=None), "Failed")
 
         with pytest.raises(AirflowException, match=report.error_type) as failed:
             lab.execute()
         assert isinstance(failed.value, AirflowFailException) == permanent
 
-    def test_one_that_could_not_write_it_says_why_in_its_log(self, lab):
+    def test_one_that_could_not_write_it_reports_why_in_its_log(self, lab):
         lab.kubernetes.log = "INFO x\nsnowpipe error: ConfigurationError: no such variable\n"
         lab.kubernetes.play("Running", "Failed")
 
         with pytest.raises(AirflowFailException, match="no such variable"):
             lab.execute()
 
-    def test_one_that_was_killed_says_why_and_leaves_its_pod_for_the_log(self, lab):
+    def test_one_that_was_killed_reports_why_and_leaves_its_pod_for_the_log(self, lab):
         lab.kubernetes.play("Running", KILLED)
 
         with pytest.raises(AirflowException, match=r"OOMKilled.*kubectl logs -n loads snowpipe-"):
@@ -456,14 +456,14 @@ class TestAnotherTry:
         assert list(lab.kubernetes.pods) == [running]
         assert lab.kubernetes.secrets == {}
 
-    def test_a_submission_that_failed_is_told(self, lab):
+    def test_a_submission_that_failed_is_reported(self, lab):
         lab.kubernetes.takes, lab.kubernetes.submit_code = False, 1
 
         with pytest.raises(AirflowException, match="nothing was taken"):
             lab.execute()
         assert lab.leftovers() == []
 
-    def test_one_that_went_to_another_cluster_is_told(self, lab):
+    def test_one_that_went_to_another_cluster_is_reported(self, lab):
         lab.kubernetes.takes = False
 
         with pytest.raises(AirflowException, match="kubernetes_executor"):
@@ -553,7 +553,7 @@ class TestTrigger:
         assert _event(follow())["status"] == "ended"
 
     @pytest.mark.parametrize("status", [403, 503])
-    def test_an_api_that_does_not_answer_is_told(self, lab, follow, status):
+    def test_an_api_that_does_not_answer_is_reported(self, lab, follow, status):
         lab.kubernetes.play("Running", status)
 
         found = _event(follow(unreachable_seconds=0))

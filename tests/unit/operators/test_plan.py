@@ -33,7 +33,7 @@ def targets(plan, **context):
     return plan.targets(context, JINJA)
 
 
-def test_the_job_reads_what_the_plan_says():
+def test_the_job_reads_what_the_plan_specifies():
     (text,) = SnowpipePlan(**GIVEN, table="T", work_path="s3://conn@b/w/", on_error="continue").arguments()
 
     plan = JobPlan.from_json(text)
@@ -45,7 +45,7 @@ def test_the_job_reads_what_the_plan_says():
     assert plan.channel("a") == CHANNEL
 
 
-def test_a_mapping_and_a_pipe_say_the_same():
+def test_a_mapping_and_a_pipe_are_equivalent():
     source = {"path": "/data/src", "pattern": "*.ndjson"}
     mapped = SnowpipePlan(**{**GIVEN, "source": source}, pipe="T-STREAMING")
 

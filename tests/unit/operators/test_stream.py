@@ -181,7 +181,7 @@ class TestSubmission:
         args = (notes / "args").read_text().splitlines()
         assert args[args.index("--name") + 1] == plan.application
 
-    def test_channels_are_named_by_the_dag_unless_told_otherwise(self, submit: Any) -> None:
+    def test_channels_are_named_by_the_dag_by_default(self, submit: Any) -> None:
         from airflow.providers.common.compat.sdk import DAG
 
         program, notes = submit("exit 3")
@@ -201,7 +201,7 @@ class TestSubmission:
             ({"conf": {"spark.log.level": "INFO"}}, "INFO"),
         ],
     )
-    def test_spark_itself_says_little_in_the_tasks_log(
+    def test_spark_itself_logs_little_in_the_tasks_log(
         self, submit: Any, options: dict[str, Any], level: str
     ) -> None:
         program, notes = submit("exit 3")
@@ -295,9 +295,7 @@ class TestResult:
 
 @pytest.mark.usefixtures("connections")
 class TestFailure:
-    def test_is_said_in_the_jobs_own_words_and_leaves_nothing(
-        self, submit: Any, temporary_files: Path
-    ) -> None:
+    def test_is_the_jobs_own_error_and_leaves_nothing(self, submit: Any, temporary_files: Path) -> None:
         program, _ = submit(
             "echo noise; "
             "echo \"snowpipe error: SourceMissingError: source path '/data/src' does not exist\" >&2; exit 1"
@@ -311,7 +309,7 @@ class TestFailure:
         assert type(raised.value) is AirflowException
         assert list(temporary_files.iterdir()) == []
 
-    def test_without_words_of_the_job_is_sparks_own(self, submit: Any) -> None:
+    def test_without_an_error_of_the_job_is_sparks_own(self, submit: Any) -> None:
         program, _ = submit("echo 'Exception: no more memory'; exit 137")
 
         with pytest.raises(AirflowException, match=r"137[\s\S]*no more memory"):

@@ -109,7 +109,7 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
     assert lab.snowpipe.did("open") == opened
 
 
-def test_it_says_so_in_the_log_and_shows_the_channels(lab, capsys):
+def test_it_is_logged_and_shows_the_channels(lab, capsys):
     lab.execute()
 
     said = "".join(capsys.readouterr())

@@ -54,7 +54,7 @@ def cell(page: str, name: str) -> str:
 
 
 class TestChannel:
-    def test_shows_what_the_service_says_of_it(self, get, service, service_connection):
+    def test_shows_what_the_service_reports_of_it(self, get, service, service_connection):
         status = {
             "last_committed_offset_token": "a:7",
             "rows_inserted": 7,

@@ -468,7 +468,7 @@ class TestWhatAPlanSays:
         ],
         ids=["not-asked-for", "csv", "csv-gz", "json", "parquet"],
     )
-    def test_only_csv_without_compression_is_split_and_only_where_copy_is_told(
+    def test_only_csv_without_compression_is_split_and_only_where_the_policy_allows_it(
         self, splits, kind, compressed, seconds
     ):
         shape = DataShape(files=files(1, 400 * GB, kind, compressed=compressed, staged=True))

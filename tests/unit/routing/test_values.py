@@ -75,7 +75,7 @@ class TestCostModel:
         assert {one.name for one in figures if one.is_guess} > {"copy_file_seconds", "pipe_floor_seconds"}
         assert not next(one for one in figures if one.name == "stream_credits_per_gb").is_guess
 
-    def test_the_reference_page_says_the_same(self):
+    def test_the_reference_page_agrees(self):
         page = Path(__file__).parents[3] / "docs" / "reference" / "cost-model.md"
         rows = [
             [cell.strip() for cell in line.strip("|").split("|")]

@@ -187,7 +187,7 @@ def test_first_poll_that_meets_an_outage_leaves_the_wait_to_the_triggerer(snowpi
     assert resumed(make(conn_id, deferrable=True), snowpipe, commit) == {"c": "9"}
 
 
-def test_what_nobody_says_is_waited_for_in_the_worker_every_five_seconds():
+def test_the_default_waits_in_the_worker_every_five_seconds():
     sensor = SnowpipeCommitSensor(task_id="wait", targets={"c": "9"}, offset_format="integer", table="T")
 
     assert (sensor.poke_interval, sensor.max_consecutive_errors, sensor.stall_timeout) == (5, 10, None)

@@ -20,7 +20,7 @@ class ConnectSession:
 ConnectSession.__module__ = "pyspark.sql.connect.session"
 
 
-def test_session_of_spark_connect_is_told_by_its_class():
+def test_session_of_spark_connect_is_recognised_by_its_class():
     assert is_connect(ConnectSession())
     assert not is_connect(object())
 

@@ -103,7 +103,7 @@ def test_another_token_is_no_intent():
         CopyIntent.parse('{"copy_after":1')
 
 
-def test_a_writer_that_finds_an_intent_is_told_what_it_is():
+def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
     token = str(CopyIntent("a:10", "b:c", SINCE))
 
     with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):

@@ -177,7 +177,7 @@ def test_source_without_a_partition_is_a_run_of_no_rows(snowpipe, make_run):
     assert (run.channels, snowpipe.did("open", "append"), run.source.bookmark) == ((), [], {})
 
 
-def test_report_sums_up_what_the_tasks_of_all_rounds_told(snowpipe, make_run):
+def test_report_sums_up_the_results_of_all_rounds(snowpipe, make_run):
     snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=3)
     run = make_run(P, wait_for_commit=False, rejected_before={"job_src_p": 1})
     told = {
@@ -201,7 +201,7 @@ def test_report_sums_up_what_the_tasks_of_all_rounds_told(snowpipe, make_run):
     ]  # fmt: skip
 
 
-def test_source_is_given_what_the_plan_and_the_channels_say(snowpipe, monkeypatch):
+def test_source_is_given_the_limits_of_the_plan_and_the_tokens_of_the_channels(snowpipe, monkeypatch):
     source, opened = AskedSource([P, Q]), []
     monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
     monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
@@ -281,7 +281,7 @@ def test_session_gets_the_settings_of_exactly_once_and_a_remote_one_the_package(
     assert given == ([session] if remote else [])
 
 
-def test_elapsed_seconds_are_told_to_the_millisecond(monkeypatch):
+def test_elapsed_seconds_are_reported_to_the_millisecond(monkeypatch):
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 12.34567))
 
     assert elapsed(2.0) == 10.346
@@ -397,7 +397,7 @@ class TestRunWithoutRows:
         ],
         ids=["little", "many bytes", "many rows", "unknown", "nothing listed"],
     )
-    def test_is_small_where_all_partitions_say_so(self, snowpipe, monkeypatch, behind, expected):
+    def test_is_small_where_all_partitions_are_small_enough(self, snowpipe, monkeypatch, behind, expected):
         told = [replace(P, name=str(number)) for number in range(len(behind))]
         monkeypatch.setattr(driver, "open_source", lambda *_: MemorySource(told))
         monkeypatch.setattr(MemoryPartition, "behind", lambda self, _: behind[int(self.name)])
@@ -406,7 +406,7 @@ class TestRunWithoutRows:
 
         assert run.is_small() is expected
 
-    def test_rows_that_only_spark_reads_are_not_looked_for(self, snowpipe, make_run):
+    def test_rows_that_only_spark_reads_are_not_searched(self, snowpipe, make_run):
         partition = MemoryFramePartition("p", rows(2))
         snowpipe.channel("job_src_p", committed="1")
 
@@ -610,7 +610,7 @@ class TestEndWithoutRows:
             run.load(InProcessSpark())
         assert snowpipe.channels["job_src_p"].committed == "7"
 
-    def test_run_that_is_killed_before_the_token_is_set_is_repeated_without_a_second_letter(
+    def test_run_that_is_killed_before_the_token_is_set_is_repeated_without_a_second_dead_letter(
         self, snowpipe, make_run, rules, tmp_path
     ):
         snowpipe.fault(before="open", skip=1, error=KilledError())
@@ -718,7 +718,7 @@ class TestVerify:
         (1, 2_000, {}, 1), (1, 2_001, {}, 1), (1, None, {}, 1), (1, 1_999, {}, 0), (2_000, 2_001, {}, 3),
         (1, 2_001, {"job_src_p": 3}, 0), (2_000, 2_001, {"job_src_p": 3}, 0),
     ])  # fmt: skip
-    def test_next_try_that_was_told_nothing_goes_by_the_time_of_the_last_rejection(
+    def test_next_try_without_a_baseline_uses_the_time_of_the_last_rejection(
         self, snowpipe, make_run, made_at, rejected_at, known, expected
     ):
         counted = {"rows_error_count": 3, "last_error_at_ms": rejected_at, "created_on_ms": made_at}
@@ -799,7 +799,7 @@ class TestUnknownColumns:
         assert snowpipe.did("append") == []
 
     @pytest.mark.parametrize("rules", [{"columns": ()}, {"columns": COLUMNS, "unknown_columns": "ignore"}])
-    def test_nothing_is_looked_at_without_columns_or_where_it_is_ignored(self, snowpipe, make_run, rules):
+    def test_nothing_is_checked_without_columns_or_where_it_is_ignored(self, snowpipe, make_run, rules):
         run = make_run(self.STRANGE, **rules)
 
         whole(run)
@@ -807,7 +807,7 @@ class TestUnknownColumns:
         assert by_channel(run, "rows") == {"job_src_p": 2}
         assert by_channel(run, "unknown_columns") == {"job_src_p": {}}
 
-    def test_row_of_which_no_key_matches_is_put_aside_where_there_is_a_place(
+    def test_row_of_which_no_key_matches_is_put_aside_where_there_is_a_dead_letter_path(
         self, snowpipe, make_run, tmp_path
     ):
         run = make_run(

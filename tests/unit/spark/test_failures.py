@@ -98,7 +98,7 @@ def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
     ],
     ids=["other-python", "other-package", "no-python", "executor-lost", "worker-lost"],
 )
-def test_what_is_wrong_with_the_executors_is_said_in_words(text, kind, says):
+def test_what_is_wrong_with_the_executors_is_reported(text, kind, says):
     error = error_of_task(text)
 
     assert error is not None

@@ -73,7 +73,7 @@ def test_old_java_home_gives_way_to_a_newer_java_on_path(no_java, monkeypatch, t
         ("nothing of the kind", 0, None),
     ],
 )
-def test_java_version_is_read_from_what_java_says(tmp_path, answer, code, version):
+def test_java_version_is_read_from_the_output_of_java(tmp_path, answer, code, version):
     home = _java(tmp_path / "x" / "bin" / "java", answer, code)
 
     assert java_version(home / "bin" / "java") == version

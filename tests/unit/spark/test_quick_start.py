@@ -123,7 +123,7 @@ class TestSettings:
         assert quick(environment={name: "-Dx=y"}).variables() == {}
 
     @pytest.mark.parametrize("place", ["SPARK_CONF_DIR", "SPARK_HOME", "binary", "given"])
-    def test_properties_files_are_read_wherever_spark_looks_for_them(self, tmp_path, java, place):
+    def test_properties_files_are_read_from_every_directory_of_spark(self, tmp_path, java, place):
         conf = tmp_path / "spark" / "conf"
         binary = tmp_path / "spark" / "bin" / "spark-submit"
         for folder in (conf, binary.parent):

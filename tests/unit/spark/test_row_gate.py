@@ -251,7 +251,7 @@ def test_position_of_a_row_is_not_guessed_from_a_part_of_another_length(tmp_path
     assert _positions(tmp_path) == [None]
 
 
-def test_position_of_a_row_is_not_told_where_the_format_cannot_count(tmp_path):
+def test_position_of_a_row_is_not_reported_where_the_format_cannot_count(tmp_path):
     gate = _gate(tmp_path, offset_class=LexicographicOffset)
 
     gate.admit(Part(b'{"ID":1}\n{"ID":"x"}\n', LexicographicOffset("a"), LexicographicOffset("b"), 2))
@@ -259,7 +259,7 @@ def test_position_of_a_row_is_not_told_where_the_format_cannot_count(tmp_path):
     assert _positions(tmp_path) == [None]
 
 
-def test_rows_and_records_put_aside_say_what_is_wrong_with_them_and_where_they_were(tmp_path):
+def test_dead_letters_of_rows_and_records_have_reason_and_position(tmp_path):
     gate = _gate(tmp_path)
     lost = Undecoded(IntegerOffset(12), "broken", b"raw")
     part = replace(_part(10, 1, '"x"'), end=IntegerOffset(12), undecoded=(lost,))
@@ -329,7 +329,7 @@ class TestFolder:
         file = tmp_path / "BOX" / "c" / "3.parquet"
         assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
 
-    def test_time_is_told_in_utc_wherever_the_executor_is(self, tmp_path, monkeypatch):
+    def test_time_is_reported_in_utc_wherever_the_executor_is(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TZ", "Asia/Tokyo")
         time.tzset()
         try:
@@ -387,7 +387,7 @@ class TestFolder:
             assert pq.read_table(file)["payload"].to_pylist() == [b"raw"]
 
 
-def test_without_a_place_for_it_the_first_bad_row_is_named():
+def test_without_a_dead_letter_path_the_first_bad_row_is_named():
     with pytest.raises(UnfitRowsError) as refused:
         _gate(None).admit(_part(10, 1, '"secret"', '"x"'))
 

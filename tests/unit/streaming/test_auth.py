@@ -72,7 +72,7 @@ def test_encrypted_and_bare_keys_are_read() -> None:
         (pem(ec.generate_private_key(ec.SECP256R1())), None, "not an RSA key"),
     ],
 )
-def test_an_unusable_key_says_why_and_shows_nothing_of_it(
+def test_an_unusable_key_is_explained_without_showing_any_of_it(
     key: str | bytes, passphrase: str | None, says: str
 ) -> None:
     with pytest.raises(AuthenticationError, match=says) as caught:

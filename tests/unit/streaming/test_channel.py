@@ -214,7 +214,7 @@ def test_the_sender_is_named_after_the_channel_and_keeps_no_process_alive(channe
     assert not sender.is_alive()
 
 
-def test_counters_tell_the_bytes_and_the_seconds_of_the_answered_appends(snowpipe: FakeSnowpipe) -> None:
+def test_counters_report_the_bytes_and_the_seconds_of_the_answered_appends(snowpipe: FakeSnowpipe) -> None:
     snowpipe.clock.sleep(1000.0)
     snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(3.0))
     snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(2.0), skip=1)
@@ -227,7 +227,7 @@ def test_counters_tell_the_bytes_and_the_seconds_of_the_answered_appends(snowpip
     assert channel.counters == ChannelCounters(4, 32, 32, 2, 5.0, 3.0)
 
 
-def test_counters_tell_the_bytes_as_sent(snowpipe: FakeSnowpipe) -> None:
+def test_counters_report_the_bytes_as_sent(snowpipe: FakeSnowpipe) -> None:
     with open_channel(snowpipe) as channel:
         put(channel, 0, 99)
 

@@ -59,7 +59,7 @@ def test_decision_about_one_channel(
     assert one.rejected == (1 if rejected_baseline == 4 else 0)
 
 
-def test_decision_accepts_skipped_rows_and_leaves_time_unless_told_otherwise() -> None:
+def test_decision_accepts_skipped_rows_and_leaves_time_by_default() -> None:
     found = status("c", "8", rows_error_count=5)
 
     one = decide(found, Progress(IntegerOffset(8), IntegerOffset(9)))
@@ -92,7 +92,7 @@ def test_numbers_are_not_compared_as_text() -> None:
     assert look({"c": "10"}, status("c", "9"), offset_class=IntegerOffset).state is WaitState.WAITING
 
 
-def test_null_is_never_complete_even_for_the_place_before_the_first_line() -> None:
+def test_null_is_never_complete_even_for_the_position_before_the_first_line() -> None:
     assert look({"c": "a.log:0"}, status("c", None)).state is WaitState.WAITING
 
 

@@ -118,7 +118,7 @@ def test_channels_are_found_by_the_beginning_of_their_names() -> None:
     assert pipe.asked == {"p_a", "p_b"}
 
 
-def test_a_channel_made_later_is_found_and_told_from_its_first_row() -> None:
+def test_a_channel_made_later_is_found_and_reported_from_its_first_row() -> None:
     pipe = Pipe(p_a=1)
 
     async def run() -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ class TestBeginning:
 
 
 class TestEveryMove:
-    def test_is_told_once(self) -> None:
+    def test_is_reported_once(self) -> None:
         one = watch()
 
         messages = [told(one, look(c1=seen)) for seen in (("1", 1), ("1", 1), ("3", 3))]
@@ -135,7 +135,7 @@ class TestEveryMove:
 class TestEveryRows:
     RULE = OffsetRule(every_rows=10)
 
-    def test_is_told_when_all_channels_together_reach_the_next_multiple(self) -> None:
+    def test_is_reported_when_all_channels_together_reach_the_next_multiple(self) -> None:
         one = watch(self.RULE)
 
         assert told(one, look(c1=("4", 4), c2=("5", 5))) is None
@@ -173,7 +173,7 @@ class TestEveryRows:
 class TestPassing:
     RULE = OffsetRule(passes=IntegerOffset(100))
 
-    def test_is_told_once_of_each_channel(self) -> None:
+    def test_is_reported_once_per_channel(self) -> None:
         one = watch(self.RULE)
 
         assert told(one, look(c1=("99", 1), c2=(None, 0))) is None

@@ -43,7 +43,7 @@ def looked_at(monkeypatch):
     return seen
 
 
-def test_good_rows_are_parsed_once_and_none_is_looked_at_alone(looked_at):
+def test_good_rows_are_parsed_once_and_none_is_checked_alone(looked_at):
     check = RowCheck(COLUMNS)
     body = _body(_rows(1000))
 
@@ -148,7 +148,7 @@ def test_source_that_writes_a_column_in_its_own_way_is_learned_once(looked_at, k
     assert (looked_at, check.parses) == ([], 1)
 
 
-def test_few_bad_rows_cost_few_parses_and_few_looks(looked_at):
+def test_few_bad_rows_cost_few_parses_and_few_checks(looked_at):
     rows = _rows(4000)
     bad = [3, 900, 901, 3999]
     for number in bad:

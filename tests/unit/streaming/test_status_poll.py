@@ -138,7 +138,7 @@ def test_an_impatient_waiter_speeds_the_poll_up_and_its_leaving_slows_it_down(pi
     assert sum("slow" in names for names in pipe.asked) <= 2
 
 
-def test_a_failed_round_is_told_to_all_and_the_next_one_comes(pipe: Pipe) -> None:
+def test_a_failed_round_is_reported_to_all_and_the_next_one_comes(pipe: Pipe) -> None:
     down = RetriesExhaustedError("away")
     pipe.fail = lambda count: down if count == 1 else None
 
@@ -152,7 +152,7 @@ def test_a_failed_round_is_told_to_all_and_the_next_one_comes(pipe: Pipe) -> Non
     assert pipe.clients == 1
 
 
-def test_whatever_goes_wrong_is_told_and_does_not_end_the_poll(pipe: Pipe) -> None:
+def test_whatever_goes_wrong_is_reported_and_does_not_end_the_poll(pipe: Pipe) -> None:
     pipe.fail = lambda count: ZeroDivisionError("unforeseen") if count == 1 else None
 
     first, second = run(looks(StatusPoll(pipe.connect), ["c"], 2))
@@ -161,7 +161,7 @@ def test_whatever_goes_wrong_is_told_and_does_not_end_the_poll(pipe: Pipe) -> No
     assert second.statuses["c"].committed == "a:1"
 
 
-def test_refused_credentials_are_looked_up_again_before_anybody_hears_of_it(pipe: Pipe) -> None:
+def test_refused_credentials_are_looked_up_again_before_they_are_reported(pipe: Pipe) -> None:
     pipe.fail = lambda count: AuthenticationError("rotated") if count == 2 else None
 
     first, second = run(looks(StatusPoll(pipe.connect), ["c"], 2))
@@ -170,7 +170,7 @@ def test_refused_credentials_are_looked_up_again_before_anybody_hears_of_it(pipe
     assert (pipe.clients, pipe.closed) == (2, 2)
 
 
-def test_credentials_refused_from_the_start_are_told_at_once(pipe: Pipe) -> None:
+def test_credentials_refused_from_the_start_are_reported_at_once(pipe: Pipe) -> None:
     pipe.fail = lambda _: AuthenticationError("no")
 
     (look,) = run(looks(StatusPoll(pipe.connect), ["c"], 1))

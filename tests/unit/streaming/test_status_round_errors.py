@@ -47,7 +47,7 @@ def test_refused_channel_keeps_the_services_own_error(status: int) -> None:
     assert look == PolledStatuses({}, {"bad": error})
 
 
-def test_failed_look_has_the_same_error_for_every_channel() -> None:
+def test_failed_poll_has_the_same_error_for_every_channel() -> None:
     error = ValueError("no answer")
 
     assert PolledStatuses.failed(["a", "b"], error) == PolledStatuses({}, {"a": error, "b": error})

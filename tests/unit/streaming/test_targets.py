@@ -105,7 +105,7 @@ class TestPlainTokens:
         assert wait(wanted, "9:5") is WaitState.COMPLETE
 
 
-def test_format_that_the_author_names_is_held_against_others_only_where_it_says_that_all_is_there() -> None:
+def test_format_that_the_author_names_is_compared_with_others_only_at_completion() -> None:
     wanted = CommitTargets.parse({"c": "a:10"}, "lexicographic")
 
     assert wait(wanted, "a:10") is WaitState.COMPLETE, "in every order"
@@ -136,7 +136,7 @@ def test_numbers_of_unequal_length_as_texts_are_warned_of_once(caplog: pytest.Lo
 
 
 @given(st.data())
-def test_nothing_succeeds_early_whatever_format_the_wait_was_told(data: st.DataObject) -> None:
+def test_nothing_succeeds_early_whatever_format_the_wait_was_given(data: st.DataObject) -> None:
     """Tokens of one format, a wait that was told another, or none, or got the targets of the load."""
     written = data.draw(st.sampled_from(sorted(POSITIONS)), "format of the tokens")
     committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")

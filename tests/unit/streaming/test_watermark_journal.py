@@ -77,7 +77,7 @@ def test_messages_that_are_sent_again_arrive_like_others(store: AssetState) -> N
     assert asyncio.run(run()) == ([], 2)
 
 
-def test_a_look_that_this_watcher_never_had_says_nothing(store: AssetState) -> None:
+def test_a_poll_that_this_watcher_never_had_reports_nothing(store: AssetState) -> None:
     async def run() -> Any:
         journal = await written(store, 1)
         await journal.arrived(5)

@@ -111,7 +111,7 @@ class TestWithoutSharedStreams:
         assert second["channels"]["c1"]["previous_token"] == "6"
         assert first["redelivered"] is False
 
-    def test_goes_on_when_looks_fail(self, service, service_connection, monkeypatch):
+    def test_goes_on_when_polls_fail(self, service, service_connection, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
         seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
         down = error(503, "ERR_BUSY")
@@ -121,7 +121,7 @@ class TestWithoutSharedStreams:
 
         assert event["rows"] == 5
 
-    def test_a_connection_to_another_account_tells_nothing(self, service, service_connection, caplog):
+    def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
         Commits(service, 9)
 
         async def until_it_is_said() -> bool:
@@ -213,7 +213,7 @@ class TestThroughSharedStreams:
 
         asyncio.run(run())
 
-    def test_an_event_of_which_nobody_knows_is_sent_again_to_the_letter(self, service, service_connection):
+    def test_an_event_of_which_nobody_knows_is_sent_again_unchanged(self, service, service_connection):
         commits = Commits(service, 6)
         state, events = AssetState(), list[dict[str, Any]]()
 
@@ -243,7 +243,7 @@ class TestThroughSharedStreams:
         assert steps[-1]["token"] == "15"
         assert not any(event["redelivered"] for event in others)
 
-    def test_every_threshold_is_told_whenever_the_triggerer_dies(self, service, service_connection):
+    def test_every_threshold_is_reported_whenever_the_triggerer_dies(self, service, service_connection):
         commits = Commits(service, 0)
         state, events = AssetState(), list[dict[str, Any]]()
 
@@ -269,7 +269,7 @@ class TestThroughSharedStreams:
         doubles = [event for n, event in enumerate(events) if event["id"] in {e["id"] for e in events[:n]}]
         assert all(event["redelivered"] for event in doubles)
 
-    def test_nothing_is_told_that_could_not_be_written_down(self, service, service_connection):
+    def test_nothing_is_reported_that_could_not_be_written_down(self, service, service_connection):
         Commits(service, 6)
         state, events = AssetState(), list[dict[str, Any]]()
 
@@ -317,7 +317,7 @@ def test_a_state_is_in_the_store_of_each_asset_that_shares_the_trigger():
     assert other.values
 
 
-def test_airflow_still_tells_the_assets_of_a_trigger_by_name():
+def test_airflow_still_finds_the_assets_of_a_trigger_by_name():
     """What ``store_of`` relies on, and Airflow does not document."""
     context = pytest.importorskip("airflow.sdk.execution_time.context")
     if not hasattr(context, "AssetStateStoreAccessors"):

@@ -41,7 +41,7 @@ def test_looks_whose_events_are_stored_are_forgotten():
     assert asyncio.run(left_after(AssetState(), item(1), item(2))) == ["3"]
 
 
-def test_a_look_that_failed_for_somebody_is_made_up_for_by_the_next():
+def test_a_poll_that_failed_for_one_is_made_up_for_by_the_next():
     assert asyncio.run(left_after(AssetState(), item(1, failed=1))) == ["1", "2", "3"]
     assert asyncio.run(left_after(AssetState(), item(1, failed=1), item(2))) == ["3"]
 

@@ -84,6 +84,6 @@ def test_case_can_be_ignored_and_orc_is_read(session):
         ("LOCATION => '@none', FILE_FORMAT => 'pq'", "NONE"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(session, arguments, told):
+def test_a_wrong_call_reports_what_is_wrong(session, arguments, told):
     with pytest.raises(SqlError, match=told):
         _inferred(session, arguments)

@@ -56,7 +56,7 @@ def begun(others, number):
     return task
 
 
-def test_first_task_waits_for_all_and_then_tells_them_to_send(others, snowpipe):
+def test_first_task_waits_for_all_and_then_lets_them_send(others, snowpipe):
     first = begun(others, 0)
     others.say(1, "compares")
     others.at_poll(2, lambda: others.say(2, "agrees"))
@@ -81,7 +81,7 @@ def test_other_task_reads_all_once_and_then_its_own_channel_and_the_first(others
 
 
 @pytest.mark.parametrize("what", ["compares", "agrees"])
-def test_nobody_sends_before_the_first_task_says_so_however_long_it_takes(others, snowpipe, what):
+def test_nobody_sends_before_the_first_task_allows_it_however_long_it_takes(others, snowpipe, what):
     task = begun(others, 2)
     others.say(0, what)
     others.say(1, "agrees")
@@ -167,7 +167,7 @@ def test_task_that_gives_the_first_one_up_goes_by_its_decision_if_it_begins_just
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("now", [None, "another:compares"], ids=["gone", "taken"])
-def test_write_whose_channel_another_one_has_taken_sends_nothing_and_says_no_more(
+def test_write_whose_channel_another_one_has_opened_sends_nothing_and_reports_nothing_more(
     others, snowpipe, number, now
 ):
     task = begun(others, number)
@@ -184,7 +184,7 @@ def test_write_whose_channel_another_one_has_taken_sends_nothing_and_says_no_mor
     assert others.said(number) == now
 
 
-def test_what_another_write_has_said_counts_for_nothing(others):
+def test_messages_of_another_write_are_ignored(others):
     first = begun(others, 0)
     others.say(1, "refuses", write="v")
     others.say(2, "agrees", write="v")

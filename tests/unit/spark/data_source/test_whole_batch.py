@@ -522,7 +522,7 @@ class TestFindings:
         assert (moved.partition, moved.channel, moved.error_type) == (0, "ds_0", "SourcePositionError")
         assert "'ds_0'" in (moved.error or "")
 
-    def test_no_channel_can_be_told(self, writes, begun, monkeypatch):
+    def test_no_channel_can_be_named(self, writes, begun, monkeypatch):
         def refuse(*_: object) -> None:
             raise ConfigurationError("no K")
 

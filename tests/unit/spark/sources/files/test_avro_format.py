@@ -73,7 +73,7 @@ def _long_text(text):
     return bytes([2 * len(text)]) + text.encode()
 
 
-def test_only_the_columns_that_are_wanted_are_sent(tmp_path):
+def test_only_the_required_columns_are_sent(tmp_path):
     rows = rows_after(AvroReader(("S",)), _avro(tmp_path / "a"), 48)
 
     assert rows == [(49, {"S": "x" * 48}), (50, {"S": None})]

@@ -50,7 +50,7 @@ def test_every_row_of_several_groups_can_be_resumed_after(tmp_path, check_every_
 
 
 @FORMATS
-def test_only_the_columns_that_are_wanted_are_read(tmp_path, check_every_resume, write, reader):
+def test_only_the_required_columns_are_read(tmp_path, check_every_resume, write, reader):
     rows = check_every_resume(reader(("ID",)), write(tmp_path / "a"), count=50)
 
     assert rows == [{"ID": number} for number in range(50)]

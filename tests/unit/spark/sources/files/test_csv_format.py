@@ -133,7 +133,7 @@ def test_an_unfinished_record_of_a_growing_file_waits_for_the_next_run(path, wri
         ("A,a\n1,2\n", "'A' and 'a' would go to the same column"),
     ],
 )
-def test_what_is_no_csv_is_refused_by_file_and_place(path, content, said):
+def test_what_is_no_csv_is_refused_by_file_and_position(path, content, said):
     with pytest.raises(EncodingError, match=r"x\.csv.*" + said):
         _read(CsvReader(), path, content)
 

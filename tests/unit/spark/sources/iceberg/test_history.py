@@ -85,7 +85,7 @@ def test_position_that_is_not_in_the_history_is_refused(history, committed, says
 
 
 @pytest.mark.parametrize("committed", [None, BatchRowOffset(1, 9), BatchRowOffset(2, 5)], ids=str)
-def test_expired_snapshots_are_skipped_when_the_caller_says_so(committed):
+def test_expired_snapshots_are_skipped_when_the_caller_allows_it(committed):
     OLDER.check(committed, "skip")
 
     assert _positions(OLDER, committed) == _all(OLDER)

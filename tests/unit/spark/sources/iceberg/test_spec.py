@@ -44,7 +44,7 @@ def test_wrong_spec_is_refused_by_key_and_remedy(values, says):
     ],
     ids=["table", "directory", "metadata"],
 )
-def test_spec_tells_format_name_and_address_and_survives_a_plan(values, name, address):
+def test_spec_has_format_name_and_address_and_survives_a_plan(values, name, address):
     spec = source_spec({"kind": "iceberg", "starting_snapshot": 2**63 - 1, **values})
 
     assert (spec.offset_format, spec.default_name, spec.address) == ("batch:row", name, address)

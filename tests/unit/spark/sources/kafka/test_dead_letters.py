@@ -92,7 +92,7 @@ def test_bad_rows_are_records_with_position_reason_and_payload_and_an_attempt_re
     assert {(key, value) for key, value, _ in both} == {(key, value) for key, value, _ in first}
 
 
-def test_partition_of_a_letter_depends_on_its_key_alone(cluster, topic):
+def test_partition_of_a_dead_letter_depends_on_its_key_alone(cluster, topic):
     """Only so can compaction find the earlier record."""
     produce(cluster.address, topic, _values(range(40)))
     letters = f"{topic}-rejected"
@@ -110,7 +110,7 @@ def test_partition_of_a_letter_depends_on_its_key_alone(cluster, topic):
     assert sorted(once, key=lambda key: places[key][1]) == order
 
 
-def test_brokers_that_do_not_take_letters_are_named_before_a_row_is_sent(cluster, topic):
+def test_brokers_that_do_not_take_dead_letters_are_named_before_a_row_is_sent(cluster, topic):
     (partition, *_) = open_source(_source(cluster, topic), "fail").partitions()
     object.__setattr__(partition.settings, "timeout_seconds", 0.1)
     object.__setattr__(partition.settings, "bootstrap_servers", "127.0.0.1:1")
@@ -130,7 +130,7 @@ def test_brokers_that_do_not_take_letters_are_named_before_a_row_is_sent(cluster
     ],
     ids=["own-topic", "own-pattern", "blank", "address", "files"],
 )
-def test_topic_that_cannot_take_the_letters_is_refused_with_the_plan(source, path, error):
+def test_topic_that_cannot_take_the_dead_letters_is_refused_with_the_plan(source, path, error):
     values = {"kind": "kafka", "bootstrap_servers": "k:1", **source}
     if values["kind"] == "files":
         values = {"kind": "files", "path": "/data"}
