@@ -579,8 +579,8 @@ class CopyOutcome:
         :param files: paths below the stage of the files that were to be copied
         """
         named = {load.path for load in self.loads}
-        said = (load.path for load in self.loads if load.status == LOAD_SKIPPED)
-        return tuple(dict.fromkeys((*said, *(path for path in files if path not in named))))
+        skipped = (load.path for load in self.loads if load.status == LOAD_SKIPPED)
+        return tuple(dict.fromkeys((*skipped, *(path for path in files if path not in named))))
 
     def with_history(
         self, files: Sequence[str], history: Iterable[FileLoad], since: dt.datetime

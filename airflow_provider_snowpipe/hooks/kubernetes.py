@@ -207,8 +207,8 @@ class KubernetesPods:
         :raises RetriesExhaustedError: if the API does not take it
         :raises ConfigurationError: if Airflow may not remove it
         """
-        place = namespace or self.namespace
-        self._ask("delete", "secrets", place, self._client.delete_namespaced_secret, name)
+        target = namespace or self.namespace
+        self._ask("delete", "secrets", target, self._client.delete_namespaced_secret, name)
 
     def _ask(
         self, verb: str, kind: str, namespace: str, call: Callable[..., Any], *words: Any, **more: Any
@@ -218,9 +218,9 @@ class KubernetesPods:
         from urllib3.exceptions import HTTPError
 
         # The name comes before the namespace, and the namespace before a manifest.
-        placed = (namespace, *words) if verb == "create" else (*words, namespace)
+        arguments = (namespace, *words) if verb == "create" else (*words, namespace)
         try:
-            return call(*placed, _request_timeout=_TIMEOUTS, **more)
+            return call(*arguments, _request_timeout=_TIMEOUTS, **more)
         except ApiException as error:
             status, text = error.status, _message(error.body)
         except HTTPError as error:

@@ -293,8 +293,8 @@ class RunStage:
             below, _, base = name.rpartition("/")
             Path(folder, base).write_text(text, encoding="utf-8")
             database, schema = self._hook.database_and_schema()
-            place = self.reference.location("", database=database, schema=schema)
-            self._hook.put_file(f"{folder}/{base}", f"{place.rstrip('/')}/{below}")
+            location = self.reference.location("", database=database, schema=schema)
+            self._hook.put_file(f"{folder}/{base}", f"{location.rstrip('/')}/{below}")
 
     def _first(self) -> RunManifest | None:
         """The manifest that was staged first, None where there is none.

@@ -420,7 +420,7 @@ class BulkRun:
     :param table: the table
     :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
     :param parallel: files that are put at a time
-    :param say: writes a line to the task's log
+    :param log: writes a line to the task's log
     """
 
     hook: SnowpipeBulkHook
@@ -429,7 +429,7 @@ class BulkRun:
     table: str
     on_rejected: str
     parallel: int
-    say: Callable[..., None]
+    log: Callable[..., None]
 
     def load(self, write: Write, copy: Copy) -> dict[str, Any]:
         """Do what an earlier try has left to do, which may be all or nothing; the task's value.
@@ -440,13 +440,13 @@ class BulkRun:
         """
         done = self.stage.outcome()
         if done is not None:
-            self.say("%s says that this work is done; nothing is loaded", self.stage.location)
+            self.log("%s says that this work is done; nothing is loaded", self.stage.location)
             return done
         manifest, attempt = self.stage.manifest(), ""
         if manifest is None:
             manifest, attempt = self._staged(write)
         if manifest.attempt != attempt:
-            self.say("another try has staged %d files, which are the ones", len(manifest.files))
+            self.log("another try has staged %d files, which are the ones", len(manifest.files))
         done = self.stage.outcome() or self._loaded_before(manifest)
         return self._settled(manifest, done, copy)
 
@@ -499,7 +499,7 @@ class BulkRun:
         loads = loaded_files(manifest, folder, history)
         if not manifest.files or len(loads) < len(manifest.files):
             return None
-        self.say("load history says that all %d files are in the table", len(loads))
+        self.log("load history says that all %d files are in the table", len(loads))
         CopyOutcome(tuple(loads.values())).require(self.on_rejected, self.table)
         files = {f"{self.stage.reference.path}/{name}": load.result() for name, load in loads.items()}
         return copied_value(manifest, self.stage, files, self.on_rejected, self.table)

@@ -382,7 +382,7 @@ class ClientRun:
 
     :param location: where it runs
     :param memory: what the next try will know
-    :param say: writes a line to the task's log
+    :param log: writes a line to the task's log
     :param show: gets the address of the application's page once it is known
     :param remote: address of a Spark Connect server, where the driver is a client of one
     """
@@ -391,14 +391,14 @@ class ClientRun:
         self,
         location: DriverLocation,
         memory: DriverMemory,
-        say: Callable[..., None],
+        log: Callable[..., None],
         show: Callable[[str | None], None],
         remote: str | None = None,
     ) -> None:
         self.location = location
         self._remote = remote
         self._memory = memory
-        self._say = say
+        self._log = log
         self._show = show
         self._hook: SparkSubmitHook | None = None
         self._stopped = Event()
@@ -407,7 +407,7 @@ class ClientRun:
     def new(
         cls,
         memory: DriverMemory,
-        say: Callable[..., None],
+        log: Callable[..., None],
         show: Callable[[str | None], None],
         remote: str | None = None,
     ) -> Self:
@@ -417,13 +417,13 @@ class ClientRun:
         nothing runs, never a driver that nobody knows of.
 
         :param memory: what the next try will know
-        :param say: writes a line to the task's log
+        :param log: writes a line to the task's log
         :param show: gets the address of the application's page
         :param remote: address of a Spark Connect server, where the driver is a client of one
         """
         location = DriverLocation.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
         memory.keep_location(location)
-        return cls(location, memory, say, show, remote)
+        return cls(location, memory, log, show, remote)
 
     @classmethod
     def find(
@@ -558,14 +558,14 @@ class ClientRun:
         running = self.location.processes()
         if not running:
             return
-        self._say(
+        self._log(
             "reconnecting to the driver that an earlier try started (process %s); nothing is submitted",
             ", ".join(str(process.pid) for process in running),
         )
         self._show_ui()
         lines = follow(self.location.log_path, partial(self._still_runs, running), from_start=False)
         for line in self._noticed(lines):
-            self._say("%s", line.rstrip())
+            self._log("%s", line.rstrip())
 
     def hide_ui(self) -> None:
         """Take back the address of the application's page, which ended with it, for the history server's."""

@@ -286,7 +286,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         context: Context,
         memory: DriverMemory,
         event: Mapping[str, Any],
-        place: Mapping[str, Any],
+        submission: Mapping[str, Any],
         *,
         is_earlier: bool,
     ) -> Any:
@@ -295,16 +295,16 @@ class SparkDriverOperator(SparkSubmitOperator):
         :param context: the task's context
         :param memory: what earlier tries have left
         :param event: the trigger's
-        :param place: the submission
+        :param submission: the submission
         :param is_earlier: whether an earlier try made it; then this one resumes where it has failed
         :raises RetriesExhaustedError: if the triggerer lost sight of it; the next try goes on
         """
         if event["status"] != ENDED:
             raise RetriesExhaustedError(f"{event['message']}. The application was not stopped; run again")
-        kept = Submission.of(place)
+        kept = Submission.of(submission)
         if kept is None:
             raise AirflowException(
-                f"the task was deferred with {place!r}, which is no submission of this release of "
+                f"the task was deferred with {submission!r}, which is no submission of this release of "
                 "airflow-provider-snowpipe; a retry resumes from the committed tokens"
             )
         settings = self._cluster_settings(context)

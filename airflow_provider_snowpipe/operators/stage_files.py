@@ -492,7 +492,7 @@ class CompactedStage:
         if self._folder is not None:
             self._folder.stop()
 
-    def _plan(self, place: tuple[str, str, str, str], paths: Sequence[str], form: CompactForm) -> WritePlan:
+    def _plan(self, run: tuple[str, str, str, str], paths: Sequence[str], form: CompactForm) -> WritePlan:
         from airflow_provider_snowpipe.spark.submit.plan import LinesToCombine, RowsToWrite, WritePlan
 
         given: dict[str, Any] = {"target_file_bytes": self.options.target_file_bytes}
@@ -503,7 +503,7 @@ class CompactedStage:
             given["form"] = form.kind
         else:
             given["lines"] = LinesToCombine(tuple(paths), form.ending, form.header, form.splits)
-        return WritePlan(*place, **given)
+        return WritePlan(*run, **given)
 
     def _here(self, files: Sequence[SourceFile], folder: Path, form: CompactForm) -> list[str]:
         """Paths of the files on this machine; those of an object store are brought here."""

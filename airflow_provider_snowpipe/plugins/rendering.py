@@ -51,10 +51,10 @@ class View:
     is_found: bool = True
 
 
-def answer(look: Callable[[], View]) -> HTMLResponse:
-    """Look, and show what is seen or why nothing is.
+def answer(make_view: Callable[[], View]) -> HTMLResponse:
+    """Answer with a page, or with the reason why there is none.
 
-    :param look: makes the page; may take as long as a service does
+    :param make_view: makes the page; may take as long as a service does
     """
     if not _slots.acquire(blocking=False):
         text = (
@@ -67,7 +67,7 @@ def answer(look: Callable[[], View]) -> HTMLResponse:
             {"Retry-After": str(_BUSY_SECONDS)},
         )
     try:
-        return _response(look(), HTTPStatus.OK)
+        return _response(make_view(), HTTPStatus.OK)
     except AirflowNotFoundException as error:
         return _response(
             problem("No such connection", f"{error}: define it, or correct the address"),
@@ -122,7 +122,7 @@ def render(name: str, **values: Any) -> str:
         _templates()
         .get_template(name)
         .render(
-            looked_at=utc(dt.datetime.now(dt.UTC)),
+            made_at=utc(dt.datetime.now(dt.UTC)),
             base=base,
             airflow=base.removesuffix(PAGES_PREFIX),
             style=Markup(_file("pages.css")),  # noqa: S704  a file of this package

@@ -423,8 +423,8 @@ def columns_of_rows(
         raise ConfigurationError(
             "the source's first rows have no key, so that no column can be inferred: make the table first"
         )
-    said = {name.upper(): kind for name, kind in (types or {}).items()}
-    return tuple(TableColumn(name, said.get(name) or _common(found)) for name, found in kinds.items())
+    declared = {name.upper(): kind for name, kind in (types or {}).items()}
+    return tuple(TableColumn(name, declared.get(name) or _common(found)) for name, found in kinds.items())
 
 
 def _kind_of(value: Any) -> str:

@@ -116,7 +116,7 @@ class SnowpipeDataSource(DataSource):
         prepared = prepare(options, integer_offsets=form.integer_offsets)
         unknown = unknown_columns(schema.jsonValue(), options, prepared.columns)
         if unknown:
-            say(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
+            log_line(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
         return prepared, form
 
     def _checked(self, schema: StructType, overwrite: bool) -> WriteOptions:
@@ -176,13 +176,13 @@ class _Writer:
         self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None
     ) -> None:
         self._forget_agreement(number)
-        say(describe_abort(self._options, _outcomes(messages), batch))
+        log_line(describe_abort(self._options, _outcomes(messages), batch))
 
     def _forget_agreement(self, batch: int | None) -> None:
         try:
             forget_agreement(self._options, self._prepared.seen, batch)
         except SnowpipeError as error:  # they are in nobody's way
-            say(f"snowpipe channels of a comparison are left behind: {error}")
+            log_line(f"snowpipe channels of a comparison are left behind: {error}")
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -279,7 +279,7 @@ def report_batch(options: WriteOptions, batch: str, channels: Sequence[ChannelRe
     """
     if not channels:
         return
-    say(describe_commit(batch, channels))
+    log_line(describe_commit(batch, channels))
     seconds = max(one.append_seconds + one.commit_seconds for one in channels)
     _leave(options, RunReport(_application(options, batch), tuple(channels), round(seconds, 3)))
 
@@ -329,7 +329,7 @@ def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None]
     )
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     """To standard error, which ends up in the driver's log (observed with PySpark 4.2).
 
     :param line: the line
@@ -348,4 +348,4 @@ def _leave(options: WriteOptions, report: RunReport) -> None:
     try:
         report.write(options.report_path)
     except OSError as error:
-        say(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")
+        log_line(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")

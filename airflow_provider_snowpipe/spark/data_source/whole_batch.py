@@ -128,14 +128,14 @@ class BegunBatch:
                 if first is None:
                     continue
                 channel = options.channel(part)
-                place = self.committed.get(channel)
+                position = self.committed.get(channel)
                 try:
-                    if place is not None:
+                    if position is not None:
                         encoder = RowEncoder(
                             options.ndjson, options.omit_columns, options.limits, self.variants
                         )
                         share = DigestedShare(channel, self.identity, encoder, 0)
-                        next(share.parts(chain([first], rows), place), None)
+                        next(share.parts(chain([first], rows), position), None)
                 except SourcePositionError as error:
                     yield Finding(partition, channel, type(error).__name__, str(error))
                 else:

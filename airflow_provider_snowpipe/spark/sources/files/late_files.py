@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_VERSION, _VERSION = 1, 2
 _MOST_NAMED = 10
-_LOOKS = 10
+_LISTING_ATTEMPTS = 10
 _KEPT_AT_ONCE = 32
 """Each waits for the disk, which takes many at once in the time of one."""
 _REMEDY = (
@@ -164,7 +164,7 @@ class Listings:
     def _kept(self, groups: Iterable[str]) -> dict[str, list[_ListingFile]]:
         """The files of some groups of channels, the latest last."""
         chosen = frozenset(groups)
-        for _ in range(_LOOKS):
+        for _ in range(_LISTING_ATTEMPTS):
             found: dict[str, list[_ListingFile]] = {}
             for name in self._names():
                 group, number, _ = name.removeprefix(f"{self._prefix}-").split("-", 2)

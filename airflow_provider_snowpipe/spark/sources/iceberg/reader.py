@@ -368,22 +368,22 @@ def open_table(spec: IcebergSourceSpec, secrets: SourceSecrets) -> Any:
         return load_catalog(spec.catalog, **properties).load_table(str(spec.table))
     except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
         raise SourcePositionError(
-            f"source {spec.address!r} is not there: {_said(error, secrets)}. Nothing was read or sent"
+            f"source {spec.address!r} is not there: {_error_text(error, secrets)}. Nothing was read or sent"
         ) from None
     except (RESTError, OSError) as error:
         raise SourceUnavailableError(
-            f"the catalog of source {spec.address!r} does not answer: {_said(error, secrets)}"
+            f"the catalog of source {spec.address!r} does not answer: {_error_text(error, secrets)}"
         ) from None
     except Exception as error:  # noqa: BLE001  each catalog raises what its client raises
         raise ConfigurationError(
-            f"PyIceberg cannot open source {spec.address!r}: {_said(error, secrets)}; the catalog "
+            f"PyIceberg cannot open source {spec.address!r}: {_error_text(error, secrets)}; the catalog "
             f"{spec.catalog!r} is configured in .pyiceberg.yaml, by PYICEBERG_CATALOG__… in the driver's "
             "environment, or by the source's options"
         ) from None
 
 
-def _said(error: Exception, secrets: SourceSecrets) -> str:
-    """What a catalog's client says, in one line and without a secret."""
+def _error_text(error: Exception, secrets: SourceSecrets) -> str:
+    """The error of a catalog's client, in one line and without a secret."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     for value in sorted(secrets.values.values(), key=len, reverse=True):
         text = text.replace(value, "***") if value else text

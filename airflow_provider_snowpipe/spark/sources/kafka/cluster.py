@@ -106,7 +106,7 @@ def require_client() -> None:
 
 
 class LastError:
-    """Keeps what librdkafka last said about its connections, which no answer carries."""
+    """The last error that librdkafka reported of its connections, which no answer carries."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -126,26 +126,29 @@ def refused_settings(error: Exception, settings: ClientSettings) -> Configuratio
     :param error: what the client raised
     :param settings: what it was given
     """
-    said = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
-    if any(secret and secret in said for secret in settings.secrets.values.values()):
-        said = "a value that is a secret is not usable"
-    return ConfigurationError(f"the Kafka client refuses its settings ({said}): fix the source's options")
+    text = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
+    if any(secret and secret in text for secret in settings.secrets.values.values()):
+        text = "a value that is a secret is not usable"
+    return ConfigurationError(f"the Kafka client refuses its settings ({text}): fix the source's options")
 
 
-def kafka_error(error: Any, what: str, settings: ClientSettings, said: str = "") -> SnowpipeError:
+def kafka_error(error: Any, what: str, settings: ClientSettings, last_error: str = "") -> SnowpipeError:
     """Find our error for one of librdkafka's.
 
     :param error: a ``KafkaError``
     :param what: the thing that was asked for
     :param settings: of the client
-    :param said: what the client said of its connections
+    :param last_error: the last error that the client reported of its connections
     """
     from confluent_kafka import KafkaError
 
     where = f"Kafka at {settings.bootstrap_servers}: {what}"
-    reason = f"{error.str()}{f'; {said}' if said else ''}"
+    reason = f"{error.str()}{f'; {last_error}' if last_error else ''}"
     code = error.code()
-    if code in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED) or "uthentication" in said:
+    if (
+        code in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+        or "uthentication" in last_error
+    ):
         return AuthenticationError(
             f"{where}: the brokers refuse the credentials ({reason}): fix the connection"
         )
@@ -209,7 +212,7 @@ class KafkaCluster:
         require_client()
         self._settings = settings
         self._timeout = settings.timeout_seconds
-        self._said = LastError()
+        self._last_error = LastError()
         self._consumer = self._open_consumer(settings)
 
     def __enter__(self) -> KafkaCluster:
@@ -291,7 +294,7 @@ class KafkaCluster:
         known = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout))
         if not names or known.controller_id not in known.brokers:
             return dict.fromkeys(names)
-        admin = AdminClient({**self._settings.config(), "error_cb": self._said})
+        admin = AdminClient({**self._settings.config(), "error_cb": self._last_error})
         answers = admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
         found: dict[str, str | None] = {}
         for name in names:
@@ -300,7 +303,7 @@ class KafkaCluster:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:
                     raise kafka_error(
-                        error.args[0], f"topic {name!r}", self._settings, self._said.text
+                        error.args[0], f"topic {name!r}", self._settings, self._last_error.text
                     ) from None
                 found[name] = None
                 continue
@@ -384,7 +387,7 @@ class KafkaCluster:
     def _open_consumer(self, settings: ClientSettings) -> Any:
         from confluent_kafka import Consumer, KafkaException
 
-        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._said}
+        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._last_error}
         try:
             return Consumer(config)
         except (KafkaException, ValueError, TypeError) as error:
@@ -412,7 +415,7 @@ class KafkaCluster:
         for one in found:
             if one.error is not None:
                 what = f"partition {one.partition} of topic {one.topic!r}"
-                raise kafka_error(one.error, what, self._settings, self._said.text)
+                raise kafka_error(one.error, what, self._settings, self._last_error.text)
         return {(one.topic, one.partition): one.offset for one in found}
 
     def _ask(self, what: str, question: Callable[[], Any], consumer: Any = None) -> Any:
@@ -422,7 +425,7 @@ class KafkaCluster:
             return question()
         except KafkaException as error:
             (consumer or self._consumer).poll(0)
-            raise kafka_error(error.args[0], what, self._settings, self._said.text) from None
+            raise kafka_error(error.args[0], what, self._settings, self._last_error.text) from None
 
 
 # -- Rows that were put aside, as records of a topic ----------------------------------------------------

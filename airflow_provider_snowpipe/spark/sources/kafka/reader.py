@@ -321,12 +321,12 @@ class _Reader:
         self._next = start
         self._end = end
         self._on_data_loss = on_data_loss
-        self._said = LastError()
+        self._last_error = LastError()
         self._found_end = False
         config = {
             **settings.consumer_config(),
             "auto.offset.reset": "earliest" if on_data_loss == "skip" else "error",
-            "error_cb": self._said,
+            "error_cb": self._last_error,
         }
         try:
             self._consumer = Consumer(config)
@@ -385,23 +385,22 @@ class _Reader:
                     "before it is kept; on_data_loss='skip' goes on with what is left"
                 )
         elif not error.retriable():
-            raise kafka_error(error, self._what, self._settings, self._said.text)
+            raise kafka_error(error, self._what, self._settings, self._last_error.text)
         return True
 
     def _refuse_silence(self, seconds: float) -> None:
-        if self._said.refused:
+        if self._last_error.refused:
             raise AuthenticationError(
                 f"Kafka at {self._settings.bootstrap_servers}: {self._what}: the brokers refuse the "
                 f"credentials "
-                f"({self._said.text}): fix the connection"
+                f"({self._last_error.text}): fix the connection"
             )
         if seconds > self._settings.timeout_seconds:
             raise SourceUnavailableError(
                 f"Kafka at {self._settings.bootstrap_servers}: {self._what}: nothing came for "
                 f"{seconds:.0f} s at offset {self._next}, ahead of the end {self._end}"
-                f"{f' ({self._said.text})' if self._said.text else ''}: check the brokers, or raise the "
-                f"source's "
-                "timeout_seconds"
+                f"{f' ({self._last_error.text})' if self._last_error.text else ''}: check the brokers, "
+                "or raise the source's timeout_seconds"
             )
 
 

@@ -42,7 +42,7 @@ class TypedRowsSource(SourceSpec):
 
         return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
-    def _check_one_place(self) -> None:
+    def _check_one_address(self) -> None:
         """Refuse a source with both a path and a table, or with none.
 
         :raises ConfigurationError: if not exactly one has a value
@@ -170,14 +170,14 @@ def check_options(options: Any) -> None:
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
-        if looks_secret(name):
+        if is_named_like_a_secret(name):
             raise ConfigurationError(
                 f"source option {name!r} looks like a secret, and a plan holds none: define the table in "
                 "Spark's catalog, or let Spark's own configuration give it"
             )
 
 
-def looks_secret(name: str) -> bool:
+def is_named_like_a_secret(name: str) -> bool:
     """True for names of options that hold passwords, keys and the like.
 
     :param name: the option's name
