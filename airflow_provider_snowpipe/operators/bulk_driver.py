@@ -299,7 +299,7 @@ class RunStage:
     def _first(self) -> RunManifest | None:
         """The manifest that was staged first, None where there is none.
 
-        LIST says when in whole seconds. So it is asked when enough of them have passed that no manifest can
+        LIST has times in whole seconds. So it is asked when enough of them have passed that no manifest can
         come any more which would be older than, or as old as, one that is there.
         """
         time.sleep(SETTLED_AFTER)

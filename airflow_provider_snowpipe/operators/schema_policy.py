@@ -139,7 +139,7 @@ class SchemaPolicy:
         }
 
     def known_columns(self, hook: SnowpipeHook, log: Callable[..., None]) -> tuple[TableColumn, ...]:
-        """The columns that keys of rows have to match; none where they need not, or nobody can tell.
+        """The columns that keys of rows have to match; none where they need not, or that is not known.
 
         :param hook: for the pipe and its account
         :param log: writes a line to the task's log
@@ -169,7 +169,7 @@ class SchemaPolicy:
         :param rows: the rows as NDJSON
         :param address: where they come from, in words
         :param log: writes a line to the task's log
-        :param types: types of columns, by name, where the rows' own schema says them
+        :param types: types of columns, by name, where the rows' own schema has them
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """

@@ -292,7 +292,7 @@ def _pipes(history: History) -> list[_PipeLine]:
 channel_router = APIRouter(
     prefix="/connections/{connection_id:path}",
     # Who may read the connection may see what it reaches. The path has the connection's id because that is
-    # where Airflow's check looks for it.
+    # where Airflow's check expects it.
     dependencies=[Depends(requires_access_connection(method="GET"))],
 )
 
@@ -371,14 +371,14 @@ _BUDGET = RetryPolicy(budget_seconds=10.0)
 def view_of_channel(
     hook: SnowpipeHook, channel: str, target: str | None, offset_format: str | None, past: PipeState
 ) -> View:
-    """Ask after a channel and show what the service says of it.
+    """Ask after a channel and show what the service reports of it.
 
     :param hook: names connection and pipe
     :param channel: the channel's name
     :param target: the offset token that it should have committed, None where nobody expects one
     :param offset_format: the target's format
     :param past: what tasks did on the channel
-    :raises SnowpipeError: if the service does not say it, or the target is not one
+    :raises SnowpipeError: if the service does not report it, or the target is not one
     """
     expected = None if target is None else _expected(channel, target, offset_format)
     pipe = hook.pipe_name()
@@ -399,12 +399,12 @@ def view_of_channel(
 
 
 def view_of_pipe(hook: SnowpipeHook, prefix: str, page: int) -> View:
-    """List the channels of a pipe and show what the service says of a hundred of them.
+    """List the channels of a pipe and show what the service reports of a hundred of them.
 
     :param hook: names connection and pipe
     :param prefix: only channels whose name begins so
     :param page: which hundred, from 1
-    :raises SnowpipeError: if the service does not say it
+    :raises SnowpipeError: if the service does not report it
     """
     pipe = hook.pipe_name()
     names = sorted(one.name for one in hook.list_channels() if one.name.startswith(prefix))
@@ -430,7 +430,7 @@ def view_of_pipe(hook: SnowpipeHook, prefix: str, page: int) -> View:
 
 
 def _expected(channel: str, target: str, offset_format: str | None) -> CommitTargets:
-    """Read the target of an address; the class of its format is not looked for by import."""
+    """Read the target of an address; the class of its format is not imported."""
     if offset_format not in known_formats():
         raise ConfigurationError(
             f"offset_format is {offset_format!r}: with target=… it must be one of "

@@ -1,4 +1,4 @@
-"""How every page is made: its frame, headers and charts, and what it says when something is wrong."""
+"""How every page is made: its frame, headers and charts, and what it shows when something is wrong."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class View:
     """A page.
 
     :param html: all of it
-    :param is_found: False when it says that there is no such thing
+    :param is_found: False when it reports that there is no such thing
     """
 
     html: str
@@ -255,7 +255,7 @@ class Series:
 def step_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
     """Draw lines that keep a value until the next one is known.
 
-    :param title: what is shown, which a screen reader says
+    :param title: what is shown, which a screen reader reads
     :param series: the lines
     :param unit: of the values
     :returns: the SVG, empty where no value is known
@@ -266,7 +266,7 @@ def step_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
 def dot_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
     """Draw a stroke and a dot for each value, which stands for itself.
 
-    :param title: what is shown, which a screen reader says
+    :param title: what is shown, which a screen reader reads
     :param series: the values
     :param unit: of the values
     :returns: the SVG, empty where no value is known

@@ -1,4 +1,4 @@
-"""What a plan says of a Delta table that is read version by version."""
+"""The specification of a Delta table that is read version by version."""
 
 from __future__ import annotations
 
@@ -70,4 +70,4 @@ class DeltaSource(TypedRowsSource):
 
 
 DeltaSourceSpec = DeltaSource
-"""The name of the class inside the job, where a DeltaSource reads what the spec says."""
+"""The name of the class inside the job, where a DeltaSource reads what the spec describes."""

@@ -1,12 +1,12 @@
-"""Late files: what changed before the committed position, which no offset token can say.
+"""Late files: what changed before the committed position, which no offset token can show.
 
-A token says the last row that is in the table. That everything before it is in, too, is true of the files as
+A token names the last row that is in the table. That everything before it is in, too, is true of the files as
 they were listed when those rows were sent, and of no other. So each run keeps its listing, with sizes and
 times, and the next one compares. A channel's listing is kept before anything is sent: whatever the token has
 come to later was sent under a listing that was kept, however the run ended.
 
-File times alone, held against the time of the last commit, would need no listing, but say less and say it
-wrongly: the service does not tell when it committed, a file that is moved keeps its time, and files of one
+File times alone, held against the time of the last commit, would need no listing, but show less and show it
+wrongly: the service does not report when it committed, a file that is moved keeps its time, and files of one
 delivery are written in any order.
 """
 
@@ -124,7 +124,7 @@ class Listings:
         """Refuse late files, or warn of them; then keep the present listing as the known one.
 
         :param passed: the channels, whose committed tokens are known
-        :raises SourcePositionError: if there are late files, unless the source says ``warn``; names them
+        :raises SourcePositionError: if there are late files, unless the source has ``warn``; names them
         :raises ConfigurationError: if a listing cannot be read or kept
         """
         fails = self._spec.on_late_files == "fail"

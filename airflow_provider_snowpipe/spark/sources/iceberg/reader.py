@@ -183,7 +183,7 @@ def require_pyiceberg() -> None:
 # -- Rows of an Iceberg table's data files, with the columns that the table has now ----------------------
 #
 # Columns are found by their ids, so that renamed, added, dropped, reordered and widened ones come out as
-# the table says ("Column Projection" in the Iceberg specification); PyIceberg does that to each Arrow
+# the table declares ("Column Projection" in the Iceberg specification); PyIceberg does that to each Arrow
 # batch. Row groups before the committed row are not read.
 
 _STORE_PREFIXES = ("s3.", "gcs.", "gs.", "adls.", "hdfs.", "hf.", "client.")
@@ -224,7 +224,7 @@ class TableReader:
 
         :param file: the file
         :param after_row: number of the last row passed over, 0 for none
-        :raises SourcePositionError: if the file is gone, or is not what the snapshot says
+        :raises SourcePositionError: if the file is gone, or is not what the snapshot records
         :raises SourceUnavailableError: if its store does not answer
         :raises EncodingError: if its columns cannot be brought into the table's form
         """
@@ -286,7 +286,7 @@ class _Columns:
         required = reader.schema.field_ids
         found = [column.name for column in self._schema.fields if _ids(column) & required]
         self.read = found or [self._schema.fields[0].name]
-        """The columns to read; one at least, since its batches say how many rows there are."""
+        """The columns to read; one at least, since its batches count the rows."""
 
     @property
     def _downcast(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a plan says of an Iceberg table that is read snapshot by snapshot."""
+"""The specification of an Iceberg table that is read snapshot by snapshot."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IcebergSource(TypedRowsSource):
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
     :param conn_id: the Airflow connection to the catalog, with its address and credentials, of the type
-        ``iceberg``; what the source itself says goes before it
+        ``iceberg``; what the source itself sets goes before it
     :param kind: always ``iceberg``
     """
 
@@ -127,4 +127,4 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 IcebergSourceSpec = IcebergSource
-"""The name of the class inside the job, where a IcebergSource reads what the spec says."""
+"""The name of the class inside the job, where a IcebergSource reads what the spec describes."""

@@ -37,7 +37,7 @@ class ClientSettings:
     :param group_id: the consumer group, for the brokers' access rules too; None for a name of ours, under
         which nothing is ever committed
     :param isolation: librdkafka's ``isolation.level``
-    :param timeout_seconds: how long a broker may say nothing
+    :param timeout_seconds: how long a broker may send nothing
     :param options: further settings
     :param secrets: settings that are secrets
     """
@@ -121,7 +121,7 @@ class LastError:
 
 
 def refused_settings(error: Exception, settings: ClientSettings) -> ConfigurationError:
-    """Word the client's refusal of its settings; the value may be a secret and is not repeated.
+    """Translate the client's refusal of its settings; the value may be a secret and is not repeated.
 
     :param error: what the client raised
     :param settings: what it was given
@@ -180,7 +180,7 @@ TopicAndNumber = tuple[str, int]
 _INTERNAL = "__"
 _NO_OFFSET = 0
 _LATEST, _EARLIEST = -1, -2
-"""In place of a timestamp (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
+"""Instead of a timestamp (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
 _SAMPLED = 500
 """Records whose size stands for that of all."""
 _SAMPLE_SECONDS = 5.0
@@ -280,7 +280,7 @@ class KafkaCluster:
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
-        """Read the ids of topics; None for one whose brokers tell none.
+        """Read the ids of topics; None for one whose brokers report none.
 
         Brokers before Kafka 2.8 have no ids, and some that only speak its protocol give every topic the id 0.
         Without a controller nobody answers (librdkafka's mock has none), which is not waited for.
@@ -330,7 +330,7 @@ class KafkaCluster:
                 lambda: self._consumer.consume(_SAMPLED, _POLL_SECONDS),
             )
             sizes += [len(one.value() or b"") for one in found if one.error() is None]
-            # The end of the partition comes as an error, and so does everything else that ends a look.
+            # The end of the partition comes as an error, and so does everything else that ends a poll.
             has_more = all(one.error() is None for one in found)
         return sum(sizes) / len(sizes) if sizes else None
 
@@ -432,7 +432,7 @@ class KafkaCluster:
 #
 # A record's key is the row's channel and position, so that another attempt at the same row writes the same
 # record again: whoever goes by the key, as a compacted topic does, has each row once. Its value is the row as
-# it would have been sent, and headers tell the rest.
+# it would have been sent, and headers have the rest.
 
 _REMEDY = "make the topic, and grant the user WRITE and DESCRIBE on it"
 _READERS_OWN = ("check.", "fetch.", "max.partition.", "queued.")
@@ -495,7 +495,7 @@ class DeadLetterTopic(DeadLetterStore):
         """Nothing, as above."""
 
     def _produce(self, dead_letter: DeadLetter, application: str) -> None:
-        assert dead_letter.position is not None  # noqa: S101  parts of topics tell the positions of their rows
+        assert dead_letter.position is not None  # noqa: S101  parts of topics have their rows' positions
         texts = {
             "snowpipe.channel": self._channel,
             "snowpipe.position": str(dead_letter.position),
@@ -537,7 +537,7 @@ class DeadLetterTopic(DeadLetterStore):
             raise self._refused(problem)
 
     def _refused(self, error: Any) -> DeadLetterError:
-        """Word an error; the row that it is about is not repeated."""
+        """Describe an error; the row that it is about is not repeated."""
         reason = "no answer in time" if error is None else error.str()
         reason_of_client = f"; {self._last_error.text}" if self._last_error.text else ""
         return DeadLetterError(

@@ -282,7 +282,7 @@ def read_records(
 ) -> Generator[Records, None, None]:
     """Read the records from an offset up to an end, whether or not the last offsets are records.
 
-    The end has come with the first record at or behind it, or when the broker says that nothing is left
+    The end has come with the first record at or behind it, or when the broker reports that nothing is left
     ahead of an offset at or behind it: offsets of transaction markers and of compacted records are never
     delivered. The partition may grow meanwhile; nothing behind the end is returned.
 
@@ -294,7 +294,7 @@ def read_records(
     :param fields: what is required of a record besides its value: ``timestamp``, ``key``, ``headers``
     :param on_data_loss: ``skip`` allows that retention takes records while they are read
     :raises SourcePositionError: if retention has taken records that were to be read
-    :raises SourceUnavailableError: if the brokers say nothing for too long
+    :raises SourceUnavailableError: if the brokers send nothing for too long
     """
     reader = _Reader(settings, topic, number, start, end, on_data_loss)
     try:
@@ -442,7 +442,7 @@ def topics_shape(
 
     :param spec: the source
     :param secrets: its passwords and keys
-    :param channel_prefix: the first part of the channels' names where the source does not say it; with None a
+    :param channel_prefix: the first part of the channels' names where the source does not set it; with None a
         partition begins at the offset of the source's group, or at its ``start``
     :param committed: the committed offset tokens of channels, by name
     :param known: what else is known of the data: parameters of :class:`DataShape`

@@ -1,4 +1,4 @@
-"""What a plan says of a table source."""
+"""The specification of a table source."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class TableSource(TypedRowsSource):
 
 
 TableSourceSpec = TableSource
-"""The name of the class inside the job, where a TableSource reads what the spec says."""
+"""The name of the class inside the job, where a TableSource reads what the spec describes."""
 
 
 def check_one_input(source: Any, keys: Sequence[str]) -> None:
