@@ -71,7 +71,7 @@ class AirflowProcesses:
             self._migrate()
 
     def start(self, env: Mapping[str, str]) -> None:
-        """Start the processes; `wait_until_healthy` tells when they are of use.
+        """Start the processes; `wait_until_healthy` returns when they are of use.
 
         :param env: variables added to the environment of every process (connections, certificates)
         """

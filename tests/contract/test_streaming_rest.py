@@ -1,6 +1,6 @@
 """Snowpipe Streaming's REST API by plain HTTP, as Snowflake's SDK 1.9.1 uses it and as it is documented.
 
-``guess`` marks what neither says: a real account may answer otherwise; then the local service has to change.
+``guess`` marks what neither has: a real account may answer otherwise; then the local service has to change.
 """
 
 from __future__ import annotations
@@ -243,12 +243,17 @@ def test_a_wrong_token_is_a_401(pipe: Pipe, token: str) -> None:
 def test_the_tables_route_makes_the_pipe_and_takes_no_tokens(account: Account) -> None:
     table = account.new_table()
     pipe = account.pipe(table)
-    place = f"databases/{account.database}/schemas/{account.schema}/tables/{table}"
-    answer = pipe.call("POST", "/rows", route="/v2/streaming/data", place=place, data=line(1) + line(2))
+    resource = f"databases/{account.database}/schemas/{account.schema}/tables/{table}"
+    answer = pipe.call("POST", "/rows", route="/v2/streaming/data", resource=resource, data=line(1) + line(2))
     assert answer.status_code == 200, answer.text
     until(lambda: account.count(table) == 2)
     refused = pipe.call(
-        "POST", "/rows", route="/v2/streaming/data", place=place, data=line(3), params={"endOffsetToken": "1"}
+        "POST",
+        "/rows",
+        route="/v2/streaming/data",
+        resource=resource,
+        data=line(3),
+        params={"endOffsetToken": "1"},
     )
     assert refused.status_code == 400
 

@@ -26,9 +26,9 @@ def _send(receiver: Receiver, channel: str, ids: list[int]) -> None:
         receiver.client(TABLE) as client,
         Channel.open(client, channel, IntegerOffset, gaps_legal=True) as opened,
     ):
-        for place, number in enumerate(ids):
+        for position, number in enumerate(ids):
             body = json.dumps({"ID": number, "NOTE": "x"}).encode() + b"\n"
-            opened.append(body, IntegerOffset(place), IntegerOffset(place), rows=1)
+            opened.append(body, IntegerOffset(position), IntegerOffset(position), rows=1)
         opened.wait_for_commit(timeout=30)
 
 

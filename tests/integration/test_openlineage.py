@@ -65,7 +65,7 @@ def events(local_service: LocalService, tmp_path_factory: pytest.TempPathFactory
             {"type": "file", "log_file_path": str(written), "append": True}
         ),
         "AIRFLOW__OPENLINEAGE__NAMESPACE": "tests",
-        # The listener gives up after ten seconds unless told; a busy machine may need more.
+        # The listener gives up after ten seconds by default; a busy machine may need more.
         "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2,4]"}),
         "SPARK_CONF_DIR": str(conf_file),

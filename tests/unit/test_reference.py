@@ -1,4 +1,4 @@
-"""The generated reference has what users can name, as the code says it; pages name what is there."""
+"""The generated reference has what users can name, as the code has it; pages name what is there."""
 
 from __future__ import annotations
 
@@ -306,13 +306,13 @@ def test_release_that_first_names_a_class_is_its_own(generated, name, version):
 
 
 def test_the_release_in_the_docstring_stays(generated):
-    own, told = ["First line.", "", ".. versionadded:: 7.1"], ["First line."]
-    for lines in (own, told):
+    own, without = ["First line.", "", ".. versionadded:: 7.1"], ["First line."]
+    for lines in (own, without):
         generated._process_docstring(
             None, "class", f"{PACKAGE}.sources.RowPolicy", sources.RowPolicy, None, lines
         )
 
-    versions = [[line for line in lines if "versionadded" in line] for lines in (own, told)]
+    versions = [[line for line in lines if "versionadded" in line] for lines in (own, without)]
     assert versions == [[".. versionadded:: 7.1"], [f".. versionadded:: {generated.__version__}"]]
 
 

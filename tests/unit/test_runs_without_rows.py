@@ -26,7 +26,7 @@ MAKERS = [
     ("catch_up", "ship", {"ship_lines": 0}),
     ("load_by_router", "make_files", {"rows": 0, "day": "2013-01-01"}),
 ]
-"""Examples that may be told to make no rows, and the task that makes them."""
+"""Examples that can be set to make no rows, and the task that makes them."""
 WAITING = {"README": "ship_logs", "flights_to_snowflake": "flights_to_snowflake", "catch_up": "catch_up"}
 """What has a task that waits for the commits of a stream, and the function that makes its DAG."""
 

@@ -335,10 +335,10 @@ class TestConnections:
         arguments: dict[str, Any] = {argument: conn_id}
         with pytest.warns(
             AirflowProviderDeprecationWarning, match=rf"{type(typed).__name__[:5]}.*conn_id="
-        ) as said:
+        ) as warned:
             old = SnowpipeStreamOperator(task_id="old", source=typed, table="T", **arguments)
 
-        assert said[0].filename == __file__
+        assert warned[0].filename == __file__
         assert old._source()[0] == new._source()[0]
         assert old._source()[1].values == new._source()[1].values != {}
 

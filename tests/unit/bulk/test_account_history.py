@@ -1,4 +1,4 @@
-"""COPY's loads that only the account's view tells: the statements, and when they are asked."""
+"""COPY's loads that only the account's view has: the statements, and when they are asked."""
 
 from __future__ import annotations
 

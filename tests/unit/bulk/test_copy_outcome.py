@@ -61,9 +61,9 @@ def test_files_that_failed_are_named_with_their_first_error() -> None:
     with pytest.raises(
         FilesRejectedError,
         match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad.*\(line 3\)\. Fix",
-    ) as told:
+    ) as raised:
         outcome.require("fail", "T")
-    assert (told.value.files, told.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
+    assert (raised.value.files, raised.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
     assert outcome.result()["rejected"] == 3
     with pytest.raises(ConfigurationError, match="on_rejected is 'ignore'"):
         outcome.require("ignore", "T")

@@ -405,7 +405,7 @@ class TestForce:
         loading.paths = ["a", "b"]
 
     def forget(self, loading: Loading) -> None:
-        """The SQL API forgets its statements, so that only history tells."""
+        """The SQL API forgets its statements, so that only history shows them."""
         loading.account.statements.clear()
 
     def test_files_of_others_are_loaded_again(self, loading: Loading) -> None:

@@ -1,4 +1,4 @@
-"""What COPY has cost, as the account's histories say."""
+"""What COPY has cost, as the account's histories report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging load history, look by look."""
+"""Judging load history, poll by poll."""
 
 from __future__ import annotations
 

@@ -249,16 +249,16 @@ class TestFallBack:
         source, asked = Source([]), [question("a")]
 
         assert poll_loads(source, asked).loads == []
-        ((told, now),) = source.asked
-        assert (told, now.tzinfo) == (asked, dt.UTC)
+        ((passed, now),) = source.asked
+        assert (passed, now.tzinfo) == (asked, dt.UTC)
 
     def test_an_error_of_both_is_that_of_sql(self) -> None:
         both = ReportThenSql(Source(ApiError("x", http_status=400)), Source(SqlError("no table")))
 
-        look = poll_loads(both, [question("a")])
+        polled = poll_loads(both, [question("a")])
 
-        assert isinstance(look.error, SqlError)
-        assert isinstance(look.error.__context__, ApiError)
+        assert isinstance(polled.error, SqlError)
+        assert isinstance(polled.error.__context__, ApiError)
 
     def test_a_wrong_setting_is_no_reason_to_ask_elsewhere(self) -> None:
         both = ReportThenSql(Source(ConfigurationError("no bundle")), Source([]))

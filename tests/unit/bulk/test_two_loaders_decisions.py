@@ -144,10 +144,10 @@ def test_files_that_a_pipe_is_about_to_load_are_refused(
 
     refuse_files_for_pipe(idle, table="T")
 
-    with pytest.raises(FilesGivenTwiceError, match=text) if text else nullcontext() as told:
+    with pytest.raises(FilesGivenTwiceError, match=text) if text else nullcontext() as raised:
         refuse_files_for_pipe(beside, table="T")
-    if told is not None:
-        assert told.value.files == tuple(files if pending else announced)
+    if raised is not None:
+        assert raised.value.files == tuple(files if pending else announced)
 
 
 def test_queue_of_a_pipe_is_no_reason_for_the_pipe_itself() -> None:

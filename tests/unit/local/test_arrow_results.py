@@ -99,8 +99,10 @@ def test_an_open_string_is_a_syntax_error():
         split_statements("SELECT 'x")
 
 
-@pytest.mark.parametrize(("count", "wanted", "code"), [(0, 0, "000900"), (2, 1, "000008"), (1, 2, "000008")])
-def test_another_number_of_statements_is_refused(count, wanted, code):
+@pytest.mark.parametrize(
+    ("count", "expected", "code"), [(0, 0, "000900"), (2, 1, "000008"), (1, 2, "000008")]
+)
+def test_another_number_of_statements_is_refused(count, expected, code):
     with pytest.raises(SqlError) as error:
-        check_count(["SELECT 1"] * count, wanted)
+        check_count(["SELECT 1"] * count, expected)
     assert error.value.code == code

@@ -333,17 +333,17 @@ class TestCommits:
         monkeypatch.setattr(committer, "LINGER_SECONDS", 0.0)
         table = engine.table()
         channel = table.open()
-        looked: list[float] = []
+        checked: list[float] = []
 
         def delay() -> float:
-            looked.append(NEVER)
+            checked.append(NEVER)
             return NEVER
 
         made = committer.Committer(engine.database, delay, Limits())
         for number in (1, 2):
             made.enqueue(table.take(channel, row(number), token=str(number)))
         made.start()
-        wait_until(lambda: len(looked) > 3)
+        wait_until(lambda: len(checked) > 3)
         assert table.rows() == []
         assert made.backlog()[channel].appends == 2
         made.stop()

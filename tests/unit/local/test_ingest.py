@@ -1,4 +1,4 @@
-"""A commit puts rows, tokens and counters in place in one step, or leaves everything as it was."""
+"""A commit writes rows, tokens and counters in one step, or leaves everything as it was."""
 
 from __future__ import annotations
 

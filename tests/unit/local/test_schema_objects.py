@@ -1,4 +1,4 @@
-"""Views, sequences, temporary tables, copies and changes of tables, comments, and what SHOW says of them."""
+"""Views, sequences, temporary tables, copies and changes of tables, comments; what SHOW lists of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables whose names have the same letters in another case ("Identifier requirements")."""
+"""Tables whose names differ only in case ("Identifier requirements")."""
 
 from __future__ import annotations
 

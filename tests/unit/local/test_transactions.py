@@ -56,7 +56,7 @@ def test_a_failed_statement_leaves_the_transaction_open(sql: SqlSessions, failin
 @pytest.mark.parametrize(
     "failing",
     [
-        # The engine refuses the second part; the front refuses it, which the engine never hears of.
+        # The engine refuses the second part; the front refuses it, which the engine never gets.
         "INSERT ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
         "INSERT ALL INTO t (id) VALUES (i) INTO missing (id) VALUES (i) SELECT 20 AS i",
         "INSERT OVERWRITE ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",

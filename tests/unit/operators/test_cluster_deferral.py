@@ -48,7 +48,7 @@ def _resumed(lab: YarnLab, deferral: TaskDeferred, status: str = "ended") -> dic
 def test_gives_the_worker_back_while_rows_move(lab):
     deferral = _deferred(lab)
 
-    assert lab.yarn.looks == 0
+    assert lab.yarn.polls == 0
     trigger = deferral.trigger
     assert isinstance(trigger, SnowpipeApplicationTrigger)
     assert [trigger.application_id] == list(lab.yarn.applications)

@@ -1,4 +1,4 @@
-"""How many files are looked at and brought to a worker before Spark combines them."""
+"""How many files are read and brought to a worker before Spark combines them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Copying:
             self.run(options)
 
     def forget(self) -> None:
-        """The SQL API forgets its statements, so that only history tells."""
+        """The SQL API forgets its statements, so that only history shows them."""
         self.account.statements.clear()
 
 

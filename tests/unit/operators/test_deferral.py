@@ -33,7 +33,7 @@ echo x >> NOTES/runs; cp "$plan" NOTES/plan.json; cp NOTES/report.json "$work/re
 
 
 class Lab:
-    """A deferrable load whose driver says what a test wants it to say."""
+    """A deferrable load whose driver reports what a test sets."""
 
     def __init__(self, folder: Path, make: Callable[..., Any], snowpipe: FakeSnowpipe) -> None:
         self.notes = folder / "notes"

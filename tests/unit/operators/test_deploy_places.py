@@ -167,9 +167,9 @@ class TestSparkConnect:
             f"json.dump(told, open({str(noted)!r}, 'w'))\n"
         )
         made = operator()
-        place = DriverLocation.here(tmp_path)
+        location = DriverLocation.here(tmp_path)
         made._run = ClientRun(
-            place, DriverMemory({}, durable=False), print, lambda _: None, made._connect_url()
+            location, DriverMemory({}, durable=False), print, lambda _: None, made._connect_url()
         )
         made.application_args = ["plan.json"]
 

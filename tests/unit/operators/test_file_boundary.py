@@ -152,7 +152,7 @@ class TestLoad:
         assert (load.account.rows, load.account.tokens) == ([], {A: None})
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "message"),
         [
             ({"file_format": {"type": "JSON", "strip_outer_array": True}}, "STRIP_OUTER_ARRAY = TRUE"),
             (f"FILE_FORMAT = (TYPE = JSON NULL_IF = ('a', '')) {BY_NAME}", "NULL_IF = ('', 'a')"),
@@ -160,7 +160,7 @@ class TestLoad:
         ],
     )
     def test_rows_of_another_format_are_not_mixed_with_streamed_ones(
-        self, tmp_path: Path, key_pair: KeyPair, monkeypatch: pytest.MonkeyPatch, given: Any, said: str
+        self, tmp_path: Path, key_pair: KeyPair, monkeypatch: pytest.MonkeyPatch, given: Any, message: str
     ) -> None:
         path = "copy" if isinstance(given, dict) else "pipe"
         load = Load(tmp_path, monkeypatch, key_pair, path)
@@ -174,7 +174,7 @@ class TestLoad:
         found, why = choice.path()
 
         assert found is LoadPath.STREAM
-        assert said in str(why)
+        assert message in str(why)
 
     @pytest.mark.parametrize("streamed", [True, False])
     @pytest.mark.parametrize("path", ["copy", "pipe"])
@@ -272,7 +272,7 @@ class TestLoad:
 
 
 class TestTokens:
-    """What the channel's token says of the files."""
+    """What the channel's token shows of the files."""
 
     @pytest.fixture(autouse=True)
     def files(self, load: Load) -> list[str]:
@@ -466,7 +466,7 @@ class TestCrashes:
 
 
 class TestIntent:
-    """Between the intent and the token that takes its place."""
+    """Between the intent and the token that replaces it."""
 
     @pytest.fixture(autouse=True)
     def files(self, load: Load) -> None:
@@ -668,12 +668,12 @@ class TestPipe:
     def test_what_load_history_does_not_know_yet_is_taken_from_the_trigger(self, piped: Load) -> None:
         operator, context, deferred = self.waiting(piped)
         piped.account.finish()
-        told = {
+        outcomes = {
             load.path: load.result()
             for load in (FileLoad.read(row, COPY_HISTORY) for row in piped.account.history)
         }
         piped.account.history.clear()
-        event = {"status": "success", "files": told}
+        event = {"status": "success", "files": outcomes}
         done = operator.execute_complete(context, event, **(deferred.kwargs or {}))
 
         piped.assert_every_row_is_there_once()

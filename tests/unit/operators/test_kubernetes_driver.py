@@ -237,7 +237,7 @@ class TestSecret:
             lab.leave(WriteReport(plan["application"], plan["folder"], plan["attempt"]), committed=None)
 
         lab.kubernetes.play("Running", leave, "Succeeded")
-        with operator.writing(lab.context(), lambda *place: WritePlan(*place, rows=RowsToWrite(table="t"))):
+        with operator.writing(lab.context(), lambda *names: WritePlan(*names, rows=RowsToWrite(table="t"))):
             settings = lab.kubernetes.submissions[0].settings
         assert "'airflow_provider_snowpipe.spark.bulk.job'" in lab.kubernetes.submissions[0].job
         assert not [name for name in settings if "secret" in name]
@@ -279,7 +279,7 @@ def _has_secret(lab: KubernetesLab) -> None:
 
 class TestRefusedBeforeSubmission:
     @pytest.mark.parametrize(
-        ("options", "says"),
+        ("options", "message"),
         [
             ({"conf": {}}, "image"),
             ({"conf": {"spark.kubernetes.container.image": "i"}}, "serviceAccountName"),
@@ -292,8 +292,8 @@ class TestRefusedBeforeSubmission:
             ({"conf": {**CONF, "spark.kubernetes.namespace": "others"}}, "403.*'others'|'others'.*403"),
         ],
     )
-    def test_what_would_fail_later(self, lab, options, says):
-        with pytest.raises(AirflowFailException, match=says):
+    def test_what_would_fail_later(self, lab, options, message):
+        with pytest.raises(AirflowFailException, match=message):
             lab.execute(**options)
         assert lab.kubernetes.submissions == []
         assert lab.leftovers() == []
@@ -331,7 +331,7 @@ class TestRefusedBeforeSubmission:
 
 
 class TestEnds:
-    """What Kubernetes says of the end, the driver's report, and what is committed; the latter two decide."""
+    """The end in Kubernetes, the driver's report, and what is committed; the latter two decide."""
 
     @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
     def test_a_good_report_of_committed_rows_is_a_success(self, lab, capsys, end):
@@ -434,7 +434,7 @@ class TestAnotherTry:
             killed.extend(lab.kubernetes.killed)
             lab.leave()
 
-        # The sweep looks twice at the first pod: whether it waits, and for the name of its secret.
+        # The sweep reads the first pod twice: whether it waits, and for the name of its secret.
         lab.kubernetes.play("Pending", "Pending", run, "Succeeded")
 
         assert lab.execute()["rows"] == 2
@@ -493,11 +493,11 @@ class TestKill:
     def test_while_it_runs(self, lab, secret):
         operator = lab.operator(driver_secret=secret)
         lab.kubernetes.play("Running", "Running")
-        look = ClusterRun.follow
+        followed = ClusterRun.follow
 
         def killed(run: ClusterRun) -> None:
             operator.on_kill()
-            look(run)
+            followed(run)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ClusterRun, "follow", killed)

@@ -60,7 +60,7 @@ class TaskInstance:
 
 @pytest.fixture(autouse=True)
 def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place for temporary files where leftovers are seen."""
+    """A directory for temporary files where leftovers are seen."""
     directory = tmp_path / "tmp"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
@@ -87,7 +87,7 @@ def connections(set_connection: SetConnection, encrypted_pem: str) -> None:
 
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make a program in the place of ``spark-submit`` that notes what it was given, then does as told."""
+    """Make a program instead of ``spark-submit`` that notes what it was given, then does as scripted."""
 
     def make(then: str) -> tuple[str, Path]:
         program, notes = tmp_path / "fake-spark-submit", tmp_path / "notes"
@@ -304,8 +304,8 @@ class TestFailure:
         with pytest.raises(AirflowException) as raised:
             run(make(spark_binary=program))
 
-        said = "snowpipe error: SourceMissingError: source path '/data/src' does not exist [SP04]"
-        assert str(raised.value) == said
+        message = "snowpipe error: SourceMissingError: source path '/data/src' does not exist [SP04]"
+        assert str(raised.value) == message
         assert type(raised.value) is AirflowException
         assert list(temporary_files.iterdir()) == []
 
@@ -433,13 +433,13 @@ class TestColumnsForKeys:
     def test_are_the_tables_where_keys_have_to_match_and_can(
         self, known: Any, wishes: Any, columns: Any, policy: str
     ) -> None:
-        said: list[Any] = []
+        message: list[Any] = []
         room = SchemaPolicy(RowPolicy(**wishes))
 
-        rules = room.rules(DescribedTable(known), lambda *words: said.append(words))  # type: ignore[arg-type]
+        rules = room.rules(DescribedTable(known), lambda *words: message.append(words))  # type: ignore[arg-type]
 
         assert (rules["columns"], rules["unknown_columns"]) == (columns, policy)
-        assert len(said) == isinstance(known, Exception)
+        assert len(message) == isinstance(known, Exception)
 
     def test_fail_needs_a_table_that_can_be_described(self) -> None:
         room = SchemaPolicy(RowPolicy(unknown_columns="fail"))

@@ -34,7 +34,7 @@ PIPE = PipeName("LOCAL", "PUBLIC", "ORDERS-STREAMING")
 
 @pytest.fixture
 def read(airflow_tables):
-    """Read as a user who may read everything unless ``rights`` says otherwise."""
+    """Read as a user who may read everything unless ``rights`` limits it."""
 
     def history(where=None, rights=None, **limits):
         given = rights or Rights(frozenset({"orders", "other"}), lambda _: True)

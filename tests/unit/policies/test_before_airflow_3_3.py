@@ -1,4 +1,4 @@
-"""Where Airflow has no retry policies, ours says so."""
+"""Where Airflow has no retry policies, ours reports it."""
 
 import importlib
 

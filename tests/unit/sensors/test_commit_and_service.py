@@ -208,8 +208,8 @@ def test_page_of_the_channels_and_lineage_are_left_behind(snowpipe, conn_id, tar
         sensor.execute_complete(ctx, {"status": "success", "tokens": targets})
 
     (address,) = set(ctx["ti"].xcoms.values())
-    wanted = "channel?" if len(targets) == 1 else "channels?"
-    assert wanted in address
+    expected = "channel?" if len(targets) == 1 else "channels?"
+    assert expected in address
     assert ("target=9" in address and "offset_format=integer" in address) is (len(targets) == 1)
     assert sensor.task_lineage is not None
     assert sensor.task_lineage.offset_format == "integer"

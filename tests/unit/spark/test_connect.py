@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 
 class ConnectSession:
-    """As much of a session of Spark Connect as is looked at before it is refused."""
+    """As much of a session of Spark Connect as is read before it is refused."""
 
 
 ConnectSession.__module__ = "pyspark.sql.connect.session"

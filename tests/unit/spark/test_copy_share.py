@@ -26,8 +26,8 @@ def position(
     committed: str | None = None, *, rest: bool = False, copying_to: str | None = None
 ) -> PartitionPosition:
     intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE)
-    place = None if committed is None else FileLineOffset.parse(committed)
-    return PartitionPosition("p", "x_p", FILES, place, rest, intent)
+    offset = None if committed is None else FileLineOffset.parse(committed)
+    return PartitionPosition("p", "x_p", FILES, offset, rest, intent)
 
 
 @pytest.mark.parametrize(

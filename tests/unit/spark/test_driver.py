@@ -83,7 +83,7 @@ class PaddedPartition(MemoryPartition):
 
 @dataclass
 class ScriptedRounds:
-    """Rounds of one channel each of which ends as the script says."""
+    """Rounds of one channel each of which ends as scripted."""
 
     script: list[PartitionResult]
 
@@ -180,20 +180,20 @@ def test_source_without_a_partition_is_a_run_of_no_rows(snowpipe, make_run):
 def test_report_sums_up_the_results_of_all_rounds(snowpipe, make_run):
     snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=3)
     run = make_run(P, wait_for_commit=False, rejected_before={"job_src_p": 1})
-    told = {
+    result = {
         "rows": 1, "bytes": 2, "requests": 3, "retries": 5, "dead_lettered": 6, "undecoded": 7,
         "append_seconds": 1.12324, "commit_seconds": 2.12324, "request_seconds": 3.12324,
     }  # fmt: skip
     run.prepare()
     run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(1))}
     for longest in (4.12324, 1.0):
-        run._take([PartitionResult("job_src_p", IntegerOffset(5), longest_request=longest, **told)])
+        run._take([PartitionResult("job_src_p", IntegerOffset(5), longest_request=longest, **result)])
 
     run.verify()
 
     assert [asdict(one) for one in run.channels] == [
         {
-            **{name: round(2 * value, 3) for name, value in told.items()}, "longest_request": 4.123,
+            **{name: round(2 * value, 3) for name, value in result.items()}, "longest_request": 4.123,
             "channel": "job_src_p", "partition": "p", "from_token": "1", "to_token": "5", "target_token": "5",
             "rejected": 0, "committed": False, "latency_ms": None, "inserted_before": 2, "errors_before": 3,
             "rejected_before": 1, "unknown_columns": {},
@@ -398,8 +398,8 @@ class TestRunWithoutRows:
         ids=["little", "many bytes", "many rows", "unknown", "nothing listed"],
     )
     def test_is_small_where_all_partitions_are_small_enough(self, snowpipe, monkeypatch, behind, expected):
-        told = [replace(P, name=str(number)) for number in range(len(behind))]
-        monkeypatch.setattr(driver, "open_source", lambda *_: MemorySource(told))
+        result = [replace(P, name=str(number)) for number in range(len(behind))]
+        monkeypatch.setattr(driver, "open_source", lambda *_: MemorySource(result))
         monkeypatch.setattr(MemoryPartition, "behind", lambda self, _: behind[int(self.name)])
         run = Run(PLAN, snowpipe.client())
         run.has_no_rows()
@@ -496,7 +496,7 @@ class TestRounds:
     def test_progress_asks_with_each_rounds_token_and_knows_how_many_channels_have_ended(
         self, snowpipe, make_run, monkeypatch
     ):
-        told, bundles = [], []
+        result, bundles = [], []
 
         @dataclass
         class Lines:
@@ -510,8 +510,8 @@ class TestRounds:
                 before = len(snowpipe.calls)
                 with self.client() as client:
                     client.channel_statuses(list(self.partitions))
-                told.append((self.done(), *snowpipe.did()[before:]))
-                told.append((snowpipe.calls[-1].bearer, self.start["job_src_a"].committed))
+                result.append((self.done(), *snowpipe.did()[before:]))
+                result.append((snowpipe.calls[-1].bearer, self.start["job_src_a"].committed))
 
             def __exit__(self, *_):
                 """Nothing was started."""
@@ -526,7 +526,7 @@ class TestRounds:
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", transports)
         load(run)
 
-        asked, bearers = told[::2], told[1::2]
+        asked, bearers = result[::2], result[1::2]
         status = "status job_src_a,job_src_p"
         assert asked == [(0, status), *[(1, status)] * (len(asked) - 1)]
         assert len(asked) > 1
@@ -817,8 +817,8 @@ class TestUnknownColumns:
         whole(run)
 
         (file,) = tmp_path.rglob("*.parquet")
-        (letter,) = pq.read_table(file).to_pylist()
-        assert (letter["position"], letter["column"]) == ("1", None)
+        (dead_letter,) = pq.read_table(file).to_pylist()
+        assert (dead_letter["position"], dead_letter["column"]) == ("1", None)
         assert (ids(snowpipe), snowpipe.channels["job_src_p"].committed) == ([0], "1")
 
 

@@ -1,4 +1,4 @@
-"""What a running job says of itself."""
+"""What a running job reports of itself."""
 
 from __future__ import annotations
 
@@ -70,21 +70,21 @@ def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_reported_once
     assert totals.line(0, 1).endswith(" rejected=3 latency_ms<=1250")
 
 
-class Told(MemoryPartition):
-    """A partition that tells rows and bytes."""
+class BehindPartition(MemoryPartition):
+    """A partition that reports rows and bytes."""
 
     def behind(self, committed: str | None) -> Behind:
         left = 10 - int(committed or 0)
         return Behind(left * 100, "", left)
 
 
-class Looks:
+class Polls:
     """A client that gives one answer after the other, and ends the lines after the last."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.ended = list(answers), Event()
 
-    def __enter__(self) -> Looks:
+    def __enter__(self) -> Polls:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,28 +106,28 @@ def status(name: str, committed: str | None, inserted: int) -> ChannelStatus:
 
 def test_many_channels_that_move_are_one_line_per_poll(capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"c{number}" for number in range(30)]
-    client = Looks(dict.fromkeys(names, ("5", 15)), SnowpipeError("busy"), dict.fromkeys(names, ("10", 20)))
+    client = Polls(dict.fromkeys(names, ("5", 15)), SnowpipeError("busy"), dict.fromkeys(names, ("10", 20)))
 
     start = {name: status(name, None, 10) for name in names}
-    partitions = {name: Told(name, rows(10)) for name in names}
+    partitions = {name: BehindPartition(name, rows(10)) for name in names}
     with ProgressLines(lambda: client, partitions, start, began=0.0, interval=0.001):  # type: ignore[arg-type, return-value]
         assert client.ended.wait(30)
 
-    said = capsys.readouterr()
-    first, second = said.out.splitlines()
+    printed = capsys.readouterr()
+    first, second = printed.out.splitlines()
     assert "rows=150 " in first
     assert "rows_behind<=150 bytes_behind<=15000" in first
     assert "rows=300 " in second
-    assert "busy" in said.err
+    assert "busy" in printed.err
 
 
 def test_more_channels_are_asked_after_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = []
     monkeypatch.setattr(progress, "Event", lambda: Waiting(waits))
     for channels in (1, 1_000, 10_000):
-        partitions = {str(number): Told("p", ()) for number in range(channels)}
+        partitions = {str(number): BehindPartition("p", ()) for number in range(channels)}
         start = {name: status(name, None, 0) for name in partitions}
-        with ProgressLines(Looks, partitions, start, began=0.0):  # type: ignore[arg-type]
+        with ProgressLines(Polls, partitions, start, began=0.0):  # type: ignore[arg-type]
             pass
 
     assert waits[:2] == [1.0, 1.0]

@@ -58,7 +58,7 @@ def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_le
 
 
 class QuickPartition(MemoryPartition):
-    """One in whose rows the driver looks itself."""
+    """One in whose rows the driver searches itself."""
 
     def is_quick(self, committed):
         return True
@@ -235,7 +235,7 @@ class TestConnect:
         return session
 
     def executors_run(self, monkeypatch, **versions):
-        """Let what runs after the driver's look at its own versions run with others."""
+        """Let what runs after the driver's check of its own versions run with others."""
         here = Versions.here()
         found = iter([here])
         monkeypatch.setattr(Versions, "here", lambda: next(found, replace(here, **versions)))

@@ -171,20 +171,22 @@ def test_file_that_another_attempt_clears_away_meanwhile_is_no_error(tmp_path):
 
 @pytest.mark.parametrize("url", [False, True])
 def test_file_of_dead_letters_has_the_columns_that_readers_know(tmp_path, url):
-    place = tmp_path / "new" / "er"
-    letters = DeadLetterFolder(f"file://{place}" if url else str(place), "c", FileLineOffset, None)
+    directory = tmp_path / "new" / "er"
+    folder_store = DeadLetterFolder(
+        f"file://{directory}" if url else str(directory), "c", FileLineOffset, None
+    )
     (row,) = [DeadLetter(None, 7, None, "bad", b"raw")]
     before = dt.datetime.now(dt.UTC)
 
-    letters.write(FileLineOffset("a/b", 1), FileLineOffset("a/b", 2), [row], "app")
+    folder_store.write(FileLineOffset("a/b", 1), FileLineOffset("a/b", 2), [row], "app")
 
-    (file,) = place.rglob("*.parquet")
+    (file,) = directory.rglob("*.parquet")
     table = pq.read_table(file)
     assert (file.parent.name, file.name) == ("c", "a%2Fb%3A1.parquet")
     assert table.schema.equals(SCHEMA)
-    (told,) = table.to_pylist()
-    assert before <= told.pop("at") <= dt.datetime.now(dt.UTC)
-    assert told == {
+    (row_read,) = table.to_pylist()
+    assert before <= row_read.pop("at") <= dt.datetime.now(dt.UTC)
+    assert row_read == {
         "channel": "c", "position": None, "first_position": "a/b:1", "last_position": "a/b:2", "row": 7,
         "column": None, "reason": "bad", "payload": b"raw", "application": "app", "key": None, "headers": [],
     }  # fmt: skip
@@ -290,8 +292,8 @@ class TestFolder:
     BAD = DeadLetter(None, 0, None, "bad", b"raw")
 
     def write(self, path, start, offset_class=IntegerOffset):
-        letters = DeadLetterFolder(str(path), "c", offset_class, None)
-        letters.write(offset_class.parse(start), offset_class.parse(start), [self.BAD], "app")
+        folder_store = DeadLetterFolder(str(path), "c", offset_class, None)
+        folder_store.write(offset_class.parse(start), offset_class.parse(start), [self.BAD], "app")
 
     def names(self, path):
         return sorted(file.name for file in path.rglob("*.parquet"))
@@ -301,25 +303,25 @@ class TestFolder:
     ):
         for start in ("4", "5", "9", "10", "11"):
             self.write(tmp_path, start)
-        letters = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, IntegerOffset(4))
+        folder_store = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, IntegerOffset(4))
 
-        letters.pass_by(IntegerOffset(4), IntegerOffset(10))
+        folder_store.pass_by(IntegerOffset(4), IntegerOffset(10))
 
         assert self.names(tmp_path) == ["11.parquet", "4.parquet"]
 
     def test_first_row_that_is_read_again_is_in_no_file_of_an_earlier_attempt(self, tmp_path):
         self.write(tmp_path, "3")
-        letters = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
+        folder_store = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
 
-        letters.pass_by(IntegerOffset(3), IntegerOffset(4))
+        folder_store.pass_by(IntegerOffset(3), IntegerOffset(4))
 
         assert self.names(tmp_path) == []
 
     def test_file_of_a_token_that_begins_with_a_dot_is_cleared_away(self, tmp_path):
         self.write(tmp_path, ".5", LexicographicOffset)
-        letters = DeadLetterFolder(str(tmp_path), "c", LexicographicOffset, None)
+        folder_store = DeadLetterFolder(str(tmp_path), "c", LexicographicOffset, None)
 
-        letters.pass_by(LexicographicOffset("."), LexicographicOffset("a"))
+        folder_store.pass_by(LexicographicOffset("."), LexicographicOffset("a"))
 
         assert self.names(tmp_path) == []
 
@@ -408,7 +410,7 @@ def test_place_that_cannot_be_reached_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("on_error", "check", "path", "columns", "said"),
+    ("on_error", "check", "path", "columns", "message"),
     [
         ("abort", False, "/dead", COLUMNS, "set on_error='dead_letter', or drop the path"),
         ("continue", True, None, COLUMNS, "check_rows is True, but on_error is 'continue'"),
@@ -418,8 +420,8 @@ def test_place_that_cannot_be_reached_is_named(tmp_path):
         ("dead_letter", False, "s3://key:hidden@bucket/dead", COLUMNS, "holds credentials"),
     ],
 )
-def test_rules_that_do_not_go_together_are_refused(on_error, check, path, columns, said):
-    with pytest.raises(ConfigurationError, match=said) as refused:
+def test_rules_that_do_not_go_together_are_refused(on_error, check, path, columns, message):
+    with pytest.raises(ConfigurationError, match=message) as refused:
         RowRules.of(on_error, check, path, columns, "app")
     assert "hidden" not in str(refused.value)
 

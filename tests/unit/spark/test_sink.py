@@ -46,8 +46,8 @@ class UndecodedPartition(MemoryPartition):
 
     lost: tuple[int, ...] = ()
 
-    def read(self, place, limits):
-        for part in super().read(place, limits):
+    def read(self, begin, limits):
+        for part in super().read(begin, limits):
             kept = [
                 line
                 for line in part.body.splitlines(keepends=True)
@@ -66,12 +66,12 @@ class UndecodedPartition(MemoryPartition):
 
 @dataclass(frozen=True)
 class GapsPartition(MemoryPartition):
-    """Rows with the positions 0, 2, 4, …, of a source that says whether it may skip some."""
+    """Rows with the positions 0, 2, 4, …, of a source that declares whether it may skip some."""
 
     gaps_legal: bool = True
 
-    def read(self, place, limits):
-        for part in super().read(place, limits):
+    def read(self, begin, limits):
+        for part in super().read(begin, limits):
             start = IntegerOffset(2 * part.start.value)
             yield replace(part, start=start, end=start.next())
 
@@ -95,8 +95,8 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
 
 
 def work(partition=SIX, committed=None):
-    place = IntegerOffset(committed) if committed is not None else None
-    return PartitionWork("c", partition, place, partition.resume(place))
+    begin = IntegerOffset(committed) if committed is not None else None
+    return PartitionWork("c", partition, begin, partition.resume(begin))
 
 
 @pytest.fixture
@@ -630,9 +630,9 @@ class TestDeadLetters:
 
     def leave_file(self, path):
         """A zombie, which cut its parts elsewhere, puts row 4 aside once more."""
-        place = DeadLetterFolder(str(path), "c", IntegerOffset, None)
+        begin = DeadLetterFolder(str(path), "c", IntegerOffset, None)
         bad = DeadLetter(IntegerOffset(4), 1, "ID", "does not fit", b"{}")
-        place.write(IntegerOffset(3), IntegerOffset(5), [bad], "app")
+        begin.write(IntegerOffset(3), IntegerOffset(5), [bad], "app")
 
     def test_file_of_a_shut_out_attempt_is_removed_after_the_commit(self, snowpipe, load, aside, tmp_path):
         snowpipe.fault(before="append", do=partial(self.leave_file, tmp_path))
@@ -721,14 +721,14 @@ class TestUndecoded:
 
         assert ids(snowpipe) == [0, 1, 3, 4]
         assert (result.dead_lettered, result.undecoded, result.position) == (2, 0, IntegerOffset(5))
-        letters = [
+        written = [
             row for file in sorted(tmp_path.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()
         ]
-        assert [(one["position"], one["payload"], one["key"]) for one in letters] == [
+        assert [(one["position"], one["payload"], one["key"]) for one in written] == [
             ("2", b"raw 2", b"key 2"), ("5", b"raw 5", b"key 5"),
         ]  # fmt: skip
-        assert letters[0]["headers"] == [{"key": "h", "value": b"2"}]
-        assert "broken" in letters[0]["reason"]
+        assert written[0]["headers"] == [{"key": "h", "value": b"2"}]
+        assert "broken" in written[0]["reason"]
 
     def test_check_of_rows_alone_ends_the_run_at_the_first_one(self, snowpipe, load):
         result = load(self.LOST, settings=replace(SETTINGS, row_rules=RowRules(self.RULES, None, "app")))

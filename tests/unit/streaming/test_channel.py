@@ -156,13 +156,13 @@ def test_a_batch_waits_for_more_until_it_is_old(
             asked.release()
         return now[0]
 
-    def say() -> None:
+    def report() -> None:
         sent.set()
         asked.release()
 
     for module in (batch, channel_module):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
-    snowpipe.fault(after="append", do=say)
+    snowpipe.fault(after="append", do=report)
     with open_channel(snowpipe, age_seconds=0.05) as channel:
         put(channel, 0, 0)
         for _ in range(2):  # the sender has seen the batch, has waited, and has seen it again

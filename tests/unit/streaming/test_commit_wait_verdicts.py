@@ -1,4 +1,4 @@
-"""What a verdict says beside its state, and which failure of several is reported."""
+"""What a verdict has beside its state, and which failure of several is reported."""
 
 from __future__ import annotations
 

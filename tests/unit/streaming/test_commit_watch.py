@@ -1,4 +1,4 @@
-"""A wait over many looks: errors in a row, standing still, going on in another process."""
+"""A wait over many polls: errors in a row, standing still, going on in another process."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def state(verdict: CommitVerdict | None) -> str:
     return "nothing" if verdict is None else str(verdict.state)
 
 
-class TestLooks:
+class TestPolls:
     def test_that_hold_other_channels_only_report_nothing(self) -> None:
         assert watch().see(seen(other="a:99"), 0.0) is None
 
     def test_are_put_together_until_every_channel_was_seen(self) -> None:
         one = watch()
 
-        states = [state(one.see(look, 0.0)) for look in (seen(c1="a:10"), seen(c2="a:3"), seen(c2="a:11"))]
+        states = [state(one.see(poll, 0.0)) for poll in (seen(c1="a:10"), seen(c2="a:3"), seen(c2="a:11"))]
 
         assert states == ["nothing", "waiting", "complete"]
 
     def test_of_others_channels_that_failed_do_not_matter(self) -> None:
-        look = PolledStatuses(seen(c1="a:10", c2="a:10").statuses, {"other": DOWN})
+        poll = PolledStatuses(seen(c1="a:10", c2="a:10").statuses, {"other": DOWN})
 
-        assert state(watch().see(look, 0.0)) == "complete"
+        assert state(watch().see(poll, 0.0)) == "complete"
 
 
 class TestErrors:

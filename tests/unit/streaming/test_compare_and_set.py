@@ -283,7 +283,7 @@ def test_tokens_of_another_format_are_refused_by_the_channel(old: str, new: str)
 
 
 class TestReset:
-    """A reset to row 43 of a channel that has committed row 57, and is looked at every half second."""
+    """A reset to row 43 of a channel that has committed row 57, and is polled every half second."""
 
     @pytest.fixture
     def reset(self, snowpipe: FakeSnowpipe, set_token: SetToken) -> Iterator[Callable[..., Any]]:

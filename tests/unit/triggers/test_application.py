@@ -57,7 +57,7 @@ def test_one_event_at_the_end_however_it_ends(yarn, follow, end):
 
     assert found["status"] == "ended"
     assert end[1] in found["message"]
-    assert yarn.looks == 8
+    assert yarn.polls == 8
 
 
 def test_an_application_that_yarn_has_forgotten_has_ended(yarn, follow):

@@ -1,4 +1,4 @@
-"""The trigger of loaded files: one event, and looks that are shared."""
+"""The trigger of loaded files: one event, and polls that are shared."""
 
 from __future__ import annotations
 

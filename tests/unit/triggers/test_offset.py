@@ -37,14 +37,14 @@ def make(conn_id: str = "conn", **options: Any) -> SnowpipeOffsetTrigger:
 
 
 class Commits:
-    """Channels whose rows grow by themselves from look to look, until they stand at ``last``."""
+    """Channels whose rows grow by themselves from poll to poll, until they stand at ``last``."""
 
     def __init__(self, service: ScriptedService, last: int, names: tuple[str, ...] = ("c1",)) -> None:
         self.rows = dict.fromkeys(names, 0)
         self.last = last
-        service.on("bulk-channel-status", lambda _: self._look())
+        service.on("bulk-channel-status", lambda _: self._status())
 
-    def _look(self) -> Reply:
+    def _status(self) -> Reply:
         for name, rows in self.rows.items():
             self.rows[name] = min(rows + 3, self.last)
         return statuses(
@@ -124,16 +124,16 @@ class TestWithoutSharedStreams:
     def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
         Commits(service, 9)
 
-        async def until_it_is_said() -> bool:
+        async def until_it_is_reported() -> bool:
             events = asyncio.create_task(first_events(make(service_connection, account="other"), 1))
             while "account" not in caplog.text and not events.done():
                 await asyncio.sleep(0.01)
-            told = events.done()
+            failed = events.done()
             events.cancel()
             await asyncio.gather(events, return_exceptions=True)
-            return told
+            return failed
 
-        assert not asyncio.run(until_it_is_said())
+        assert not asyncio.run(until_it_is_reported())
         assert "account" in caplog.text
 
 
@@ -166,7 +166,7 @@ class Triggerer:
             await self.streams.unsubscribe(number, key)
 
     def confirm(self) -> None:
-        """Tell the streams what was stored, as the next state sync does."""
+        """Report to the streams what was stored, as the next state sync does."""
         self.streams.confirm_persisted(self.unconfirmed)
         self.unconfirmed.clear()
 
@@ -264,8 +264,8 @@ class TestThroughSharedStreams:
             asyncio.run(live(known))
 
         found = {event["id"]: event for event in events}.values()
-        told = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
-        assert told == list(range(5, 101, 5))
+        failed = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
+        assert failed == list(range(5, 101, 5))
         doubles = [event for n, event in enumerate(events) if event["id"] in {e["id"] for e in events[:n]}]
         assert all(event["redelivered"] for event in doubles)
 

@@ -1,4 +1,4 @@
-"""Files that change before the committed position, which the token cannot say: each run with its driver."""
+"""Files that change before the committed position, which the token cannot show: each run with its driver."""
 
 import calendar
 import gzip
@@ -63,13 +63,13 @@ class Folder:
         (kept,) = (self.path / LISTING_FOLDER).iterdir()
         return kept
 
-    def refused(self, *said, **options):
-        """A run that stops before it opens a channel, and what it says."""
+    def refused(self, *words, **options):
+        """A run that stops before it opens a channel, and its error."""
         before, opened = self.rows(), len(self.snowpipe.did("open"))
         with pytest.raises(SourcePositionError) as stopped:
             self.run(**options)
         assert (self.rows(), len(self.snowpipe.did("open"))) == (before, opened)
-        for word in said:
+        for word in words:
             assert word in str(stopped.value)
 
 

@@ -1,4 +1,4 @@
-"""What plans say of tables: checked when the operator is made, before anything starts."""
+"""The specification of tables: checked when the operator is made, before anything starts."""
 
 from __future__ import annotations
 
