@@ -1,4 +1,4 @@
-"""What OpenLineage hears of a task: what it read, what it loaded, and where its channels stand."""
+"""What a task reports to OpenLineage: what it read, what it loaded, and where its channels stand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ChannelOffsets:
     rejected: int | None = None
 
     def facet(self) -> dict[str, str | int | None]:
-        """Return the channel as its facet says it."""
+        """Return the channel as its facet has it."""
         return {
             "channel": self.channel,
             "fromOffset": self.from_offset,

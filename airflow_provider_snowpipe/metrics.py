@@ -18,7 +18,7 @@ class Metric:
 
     :param kind: what Airflow's metrics make of it
     :param unit: of its value; timers are in milliseconds
-    :param meaning: what it says, and of which operators
+    :param meaning: what it measures, and of which operators
     """
 
     kind: Literal["counter", "timer", "gauge"]
@@ -92,7 +92,7 @@ def count_load(
     :param longest_request: the longest of them, seconds
     :param commit_seconds: time from then until they were committed, None when not waited for
     :param run_seconds: time of a whole Spark run, None for another load
-    :param commit_lag_ms: the service's own average time from append to commit, None where it tells none
+    :param commit_lag_ms: the service's own average time from append to commit, None where it reports none
     :param lag_channels: channels that had not committed everything when the task ended
     """
     tags = {"pipe": pipe, "operator": operator}

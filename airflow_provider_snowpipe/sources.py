@@ -10,7 +10,7 @@
     )
 
 A value is checked where the DAG file makes it, never changes, is equal to another one with the same fields,
-and shows no secret in its ``repr``. A dictionary with its fields says the same: ``as_json()`` gives it, with
+and shows no secret in its ``repr``. A dictionary with its fields is equivalent: ``as_json()`` gives it, with
 the source's ``kind``, and ``from_mapping()`` builds the value from it. Texts may be templates, and any field
 the output of another task: operators keep the dictionary, which Airflow renders, and what a template gives is
 checked in the task. Credentials are those of the connection ``conn_id``; no field takes one.
@@ -48,7 +48,7 @@ def stream_values(source: Any) -> Any:
 
 
 def shape_values(source: Any) -> Any:
-    """The dictionary of a source that is looked at and not loaded; as :func:`stream_values`.
+    """The dictionary of a source that is probed and not loaded; as :func:`stream_values`.
 
     :param source: the argument as the author gives it
     :raises ConfigurationError: if it is a source whose shape nobody asks for
@@ -65,7 +65,7 @@ def bulk_values(source: Any) -> Any:
     """The dictionary of a source for a bulk load, which has no ``kind``; as :func:`stream_values`.
 
     :param source: the argument as the author gives it
-    :raises ConfigurationError: if it is a source that only channels take, or says how rows are ordered
+    :raises ConfigurationError: if it is a source that only channels take, or sets how rows are ordered
     """
     if not isinstance(source, SourceSpec):
         return source
@@ -82,7 +82,7 @@ def bulk_values(source: Any) -> Any:
 
 
 def warn_of_conn_ids(kafka_conn_id: str | None, iceberg_conn_id: str | None = None) -> None:
-    """Warn of operator arguments in whose place a source names its connection.
+    """Warn of operator arguments instead of which a source names its connection.
 
     :param kafka_conn_id: the operator's argument
     :param iceberg_conn_id: the operator's argument

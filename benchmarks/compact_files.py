@@ -53,20 +53,20 @@ class PeakMemory(threading.Thread):
         self.bytes: dict[str, int] = {}
 
     def run(self) -> None:
-        """Look until :meth:`stop`."""
+        """Check until :meth:`stop`."""
         own = psutil.Process()
         while not self._ended.wait(_POLL_SECONDS):
             self._take("worker", own.pid)
             for process in own.children(recursive=True):
                 if process.pid not in self._strangers:
-                    self._look(process)
+                    self._check(process)
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the checks."""
         self._ended.set()
         self.join()
 
-    def _look(self, process: psutil.Process) -> None:
+    def _check(self, process: psutil.Process) -> None:
         try:
             command = " ".join(process.cmdline())
         except psutil.NoSuchProcess:

@@ -1,7 +1,7 @@
 """A receiver that speaks the append contract and keeps bodies as they come; rows are counted afterwards.
 
 The local service commits every row, which costs more than any client needs to send it. Where clients are
-compared, this takes the service's place for all of them: over TLS, with the same calls, inline bodies and the
+compared, this replaces the service for all of them: over TLS, with the same calls, inline bodies and the
 official SDK's file mode. It only stores what arrives while the clock runs; later it decodes the bodies,
 parses them as JSON and checks that each channel's rows are there once and in order. Nothing of it is part of
 the product.
@@ -209,10 +209,10 @@ def _counted(channels: list[_Channel]) -> Counted:
     for channel in channels:
         mine: list[pa.Array] = []
         waiting: list[bytes] = []
-        for place, decode in enumerate(channel.bodies, 1):
+        for number, decode in enumerate(channel.bodies, 1):
             waiting.append(decode())
             raw_bytes += len(waiting[-1])
-            if place == len(channel.bodies) or sum(map(len, waiting)) > _PARSED_AT_ONCE:
+            if number == len(channel.bodies) or sum(map(len, waiting)) > _PARSED_AT_ONCE:
                 mine += _ids(b"".join(waiting)).chunks
                 waiting = []
         values = pa.chunked_array(mine, pa.int64()).combine_chunks()
@@ -231,12 +231,12 @@ def _counted(channels: list[_Channel]) -> Counted:
 
 def _ids(body: bytes) -> pa.ChunkedArray:
     """The numbers of a body's rows; a line that is no JSON object with one is an error."""
-    wanted = pj.ParseOptions(
+    parsing = pj.ParseOptions(
         explicit_schema=pa.schema([pa.field("ID", pa.int64(), nullable=False)]),
         unexpected_field_behavior="ignore",
     )
     reading = pj.ReadOptions(use_threads=False, block_size=max(len(body), 1 << 20))
-    ids = pj.read_json(pa.BufferReader(body), reading, wanted).column("ID")
+    ids = pj.read_json(pa.BufferReader(body), reading, parsing).column("ID")
     if ids.null_count:
         raise ValueError(f"{ids.null_count} rows without an ID arrived")
     return ids

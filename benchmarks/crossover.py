@@ -156,8 +156,8 @@ class Paths:
 def policy_of(smallest: Measured, largest: Measured) -> LoadPolicy:
     """A policy with this machine's figures, in which a credit is an hour of it.
 
-    :param smallest: tells what each path takes beside its rows
-    :param largest: tells what the rows take
+    :param smallest: measures what each path takes beside its rows
+    :param largest: measures what the rows take
     """
     spread = (largest.bytes - smallest.bytes) / GB
     stream = (largest.stream - smallest.stream) / spread

@@ -35,8 +35,8 @@ def plot(points: Sequence[tuple[int, float, float]], chosen: Sequence[LoadPath])
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" stroke="{colour}">'
                 f"<title>{words}</title></circle>"
             )
-    for place, path in enumerate(_COLOURS):
-        x = _LEFT + 170 * place
+    for index, path in enumerate(_COLOURS):
+        x = _LEFT + 170 * index
         body.append(f'<rect x="{x}" y="14" width="14" height="14" fill="{_COLOURS[path]}"/>')
         body.append(f'<text x="{x + 20}" y="26">{path.value}</text>')
     body.append(f'<text x="{_LEFT + 340}" y="26">filled: the path that the router takes</text>')
@@ -67,7 +67,7 @@ class _Axis:
         return self._low + share * (self._high - self._low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Places and labels of the powers of ten."""
+        """Positions and labels of the powers of ten."""
         for power in range(self.first, self.last + 1):
             whole = 3 * (power // 3)
             label = f"{10 ** (power - whole)}{_SHORT[whole]}" if whole in _SHORT else f"{10.0**power:g}"

@@ -144,14 +144,14 @@ class Engine:
             Append(
                 self._channel,
                 stored.client_sequencer,
-                stored.row_sequencer + place,
-                f"r{place}",
+                stored.row_sequencer + index,
+                f"r{index}",
                 split_lines(body),
                 None,
-                f"{stored.row_sequencer + place}",
+                f"{stored.row_sequencer + index}",
                 time.monotonic(),
             )
-            for place, body in enumerate(bodies)
+            for index, body in enumerate(bodies)
         ]
         commit_group(self.database, group)
         if self._channel.committed.row_sequencer != stored.row_sequencer + len(bodies):
@@ -185,7 +185,7 @@ def ratio_of_commits(rounds: int) -> Ratio:
     parsed, committed = statistics.median(parses), statistics.median(commits)
     # Neighbouring turns see the same machine, whatever else it does for a while.
     ratio = statistics.median(map(truediv, parses, commits))
-    # Most rounds see no checkpoint; the mean says what one costs when it is shared by all.
+    # Most rounds see no checkpoint; the mean shows what one costs when it is shared by all.
     detail = (
         f"{size / 1e6 / committed:.0f} against {size / 1e6 / parsed:.0f} MB/CPU-s, "
         f"{sum(parses) / sum(commits):.2f} with the share of the checkpoints"

@@ -37,16 +37,16 @@ class Target:
 
     what: str
     measured: float
-    wanted: float | None
+    required: float | None
     detail: str
     at_most: bool = False
 
     @property
     def is_met(self) -> bool:
         """True when the target is reached, or there is none."""
-        if self.wanted is None:
+        if self.required is None:
             return True
-        return self.measured <= self.wanted if self.at_most else self.measured >= self.wanted
+        return self.measured <= self.required if self.at_most else self.measured >= self.required
 
 
 @dataclass
@@ -126,9 +126,9 @@ def table_of(targets: Iterable[Target]) -> str:
     lines = [("what", "measured", "target", "")]
     for one in targets:
         sign = "<=" if one.at_most else ">="
-        wanted = "none" if one.wanted is None else f"{sign} {one.wanted:g}"
+        required = "none" if one.required is None else f"{sign} {one.required:g}"
         verdict = "" if one.is_met else "MISSED "
-        lines.append((one.what, f"{one.measured:.2f}", wanted, f"{verdict}{one.detail}"))
+        lines.append((one.what, f"{one.measured:.2f}", required, f"{verdict}{one.detail}"))
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     return "\n".join(
         " | ".join([line[0].ljust(widths[0]), line[1].rjust(widths[1]), line[2].ljust(widths[2]), line[3]])

@@ -55,12 +55,12 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, di
     spark = local_spark(folder / "java")
     try:
         for name in options.shapes:
-            shape, place = SHAPES[name], folder / name
+            shape, target = SHAPES[name], folder / name
             rows = max(int(options.megabytes * 1e6 / shape.row_bytes), 2)
-            write_sources(place, shape.make(rows), shape.schema)
-            megabytes = source_file(place, "ndjson").stat().st_size / 1e6
+            write_sources(target, shape.make(rows), shape.schema)
+            megabytes = source_file(target, "ndjson").stat().st_size / 1e6
             found[name] = {}
-            watch, loads = Stopwatch(frozenset({receiver.pid})), Loads(spark, receiver, place)
+            watch, loads = Stopwatch(frozenset({receiver.pid})), Loads(spark, receiver, target)
             for path, work in works_of(loads).items():
                 sends = path not in ("to_json", "arro3")
                 settle = partial(receiver.require, rows) if sends else receiver.forget

@@ -74,10 +74,10 @@ class ReadyRows:
             start = int(ends[begin - 1]) if begin else 0
             begin = max(int(np.searchsorted(ends, start + size, side="right")), begin + 1)
             cuts.append(begin)
-        places = np.concatenate(([0], ends))
+        bounds = np.concatenate(([0], ends))
         view = memoryview(self.body)
         return [
-            Part(view[places[low] : places[high]], IntegerOffset(low), IntegerOffset(high - 1), high - low)
+            Part(view[bounds[low] : bounds[high]], IntegerOffset(low), IntegerOffset(high - 1), high - low)
             for low, high in pairwise(cuts)
         ]
 
@@ -239,11 +239,12 @@ class FileSenders:
 
     def forgotten(self) -> None:
         """The same blocks, compressed and sent alike, without a token and without waiting for a commit."""
-        place = self._partition.resume(None)
-        assert place is not None
+        resumed = self._partition.resume(None)
+        assert resumed is not None
         first = IntegerOffset(0)
         parts = (
-            Part(block.body, first, first, block.rows) for _, block in self._partition.blocks(place, UNPACED)
+            Part(block.body, first, first, block.rows)
+            for _, block in self._partition.blocks(resumed, UNPACED)
         )
         with self.receiver.client(TABLE) as known:
             pipe = known.pipe

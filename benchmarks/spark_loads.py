@@ -38,7 +38,7 @@ KINDS = ("ndjson", "parquet")
 SDK_ROWS = 10_000
 """Rows in one ``append_rows``."""
 _FULL_SECONDS = 0.02
-"""Pause before the SDK, which tells nobody when it has room again, is asked once more."""
+"""Pause before the SDK, which reports to nobody when it has room again, is asked once more."""
 UNPACED = BatchLimits(bytes_per_second=None, requests_per_second=1e6)
 """The official SDK keeps to neither 20 MB nor ten requests a second of a channel; nor does our side here."""
 

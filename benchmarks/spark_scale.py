@@ -220,8 +220,8 @@ def run(service: LocalService, where: Machines, source: Path, folder: Path) -> d
         usage.watch(running.process.pid)
         end = running.wait(_MOST_SECONDS)
     assert end.code == 0, end.out[-2000:] + end.err[-3000:]
-    wanted, found = facts(sorted(source.glob("*.parquet"))), facts_of_table(service)
-    assert found == wanted, (found, wanted)
+    expected, found = facts(sorted(source.glob("*.parquet"))), facts_of_table(service)
+    assert found == expected, (found, expected)
     report = end.report
     assert report is not None
     return {
@@ -261,10 +261,10 @@ def measure_loads(chosen: argparse.Namespace, folder: Path) -> None:
             for rows in chosen.rows:
                 for channels in chosen.channels:
                     began = time.monotonic()
-                    place = folder / f"r{rows}c{channels}"
-                    source = generate(chosen.generator, rows, channels, place)
+                    directory = folder / f"r{rows}c{channels}"
+                    source = generate(chosen.generator, rows, channels, directory)
                     print(f"{rows} rows generated in {time.monotonic() - began:.1f} s", file=sys.stderr)
-                    runs.append(run(service, where, source, place))
+                    runs.append(run(service, where, source, directory))
                     print(json.dumps({"on": chosen.on, **runs[-1]}), flush=True)
                     shutil.rmtree(source)
     finally:
@@ -325,13 +325,13 @@ def measure_status(channels: int, folder: Path) -> dict[str, Any]:
         assert end.code == 0, end.out[-2000:] + end.err[-3000:]
         seen = receiver.requests()
         receiver.require(channels * _STATUS_ROWS)
-        looks = seen["bulk-channel-status"]
+        polls = seen["bulk-channel-status"]
         return {
             "channels": channels,
             "seconds": round(end.report.seconds, 1),
             "appends": seen["rows"],
-            "status_requests": looks,
-            "status_requests_a_minute": round(looks / end.report.seconds * 60),
+            "status_requests": polls,
+            "status_requests_a_minute": round(polls / end.report.seconds * 60),
         }
     finally:
         receiver.stop()

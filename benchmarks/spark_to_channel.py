@@ -69,35 +69,35 @@ class Benchmark:
             self.rounds, self._watch, works, prepare=prepare, settle=settle or check, warm_up=warm_up
         )
 
-    def in_spark(self, loads: Loads, wanted: list[str]) -> list[Target]:
+    def in_spark(self, loads: Loads, chosen_ways: list[str]) -> list[Target]:
         """Files and DataFrames, one task at a time."""
         found: list[Target] = []
-        if "files" in wanted:
+        if "files" in chosen_ways:
             for kind in KINDS:
                 ours, sdk = partial(loads.job_of_files, kind), partial(loads.sdk_of_files, kind)
                 costs = self.compare({"ours": ours, "SDK": sdk})
                 found += self._against(f"{kind} files", costs, "ours", cpu=5.0, wall=6.0)
-        if "frames" in wanted:
+        if "frames" in chosen_ways:
             works = {"frame": loads.frame, "table": loads.job_of_table, "SDK": loads.sdk_of_frame}
             costs = self.compare(works, warm_up=_JVM_WARM_UP)
             found += self._against("DataFrame, df.write", costs, "frame", cpu=3.5, wall=5.0)
             found += self._against("DataFrame, table source with its sort", costs, "table")
         return found
 
-    def of_sender(self, senders: Senders, wanted: list[str]) -> list[Target]:
+    def of_sender(self, senders: Senders, chosen_ways: list[str]) -> list[Target]:
         """The sender in this process."""
         compare = partial(self.compare, prepare=senders.prepare)
         found: list[Target] = []
-        if "sender" in wanted:
+        if "sender" in chosen_ways:
             costs = compare({"ours": senders.lines, "SDK": senders.official})
             found += self._against("sender alone", costs, "ours", cpu=12.0)
-        if "wire" in wanted:
+        if "wire" in chosen_ways:
             costs = compare({"ours": senders.ready_bodies, "raw": senders.raw_socket})
             found.append(self._ratio("ready bodies / raw TLS socket, wall", costs, "raw", "ours", 0.9))
             works = {"ours": senders.compressed_and_sent, "alone": senders.compressed}
             costs = compare(works, settle=self.receiver.forget)
             found.append(self._ratio("compress and send / compress, wall", costs, "alone", "ours", 0.95))
-        if "distance" in wanted:
+        if "distance" in chosen_ways:
             self.receiver.delays(append=_ANSWER_SECONDS)
             costs = compare({"ours": senders.compressed_and_sent, "serial": senders.serial})
             self.receiver.delays()
@@ -154,7 +154,7 @@ class Benchmark:
         costs: dict[str, Cost],
         over: str,
         under: str,
-        wanted: float | None,
+        chosen_ways: float | None,
         *,
         cpu: bool = False,
         at_most: bool = False,
@@ -162,11 +162,11 @@ class Benchmark:
         one, other = (costs[name].cpu if cpu else costs[name].wall for name in (over, under))
         unit = "CPU-s" if cpu else "s"
         detail = f"{over} {one:.2f} {unit}, {under} {other:.2f} {unit}"
-        return Target(what, one / other, wanted, detail, at_most)
+        return Target(what, one / other, chosen_ways, detail, at_most)
 
 
 def run(options: argparse.Namespace, folder: Path) -> list[Target]:
-    """Measure what is wanted."""
+    """Measure what is chosen."""
     receiver = Receiver(folder / "receiver")
     os.environ["SSL_CERT_FILE"] = str(receiver.ca_file)
     bench = Benchmark(receiver, options.rows, options.rounds, folder)

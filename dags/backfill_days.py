@@ -1,7 +1,7 @@
 """Load a range of days in bulk, each day in a task of its own, and none of them twice.
 
 Each day's files lie in a folder of a stage. COPY loads the files of one day, once per run whatever becomes
-of the worker, and the sensor passes when load history says that every one of them is in the table. COPY
+of the worker, and the sensor passes when load history shows that every one of them is in the table. COPY
 remembers what it has loaded for 64 days, so a run over days that are loaded already finds nothing to do:
 clear a day, or run an overlapping range, whenever you like. The days' files are made up here; where they
 are in a stage of yours already, leave ``stage_day`` out.

@@ -16,11 +16,11 @@ from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger
 
 # The account, database and schema of the connection "snowflake_default"; these are those of snowpipe-local.
-PLACE = {"account": "LOCAL", "database": "LOCAL", "schema": "PUBLIC"}
+SCHEMA = {"account": "LOCAL", "database": "LOCAL", "schema": "PUBLIC"}
 TABLE, CHANNEL = "METER_READINGS", "commit_driven_meters"
 
 readings = snowpipe_asset(
-    **PLACE,
+    **SCHEMA,
     table=TABLE,
     channel=CHANNEL,
     name="meter_readings_committed",

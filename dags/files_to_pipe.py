@@ -2,7 +2,7 @@
 
 ``stage`` puts what the stage lacks there, several files at a time. ``ingest`` gives the files to the pipe,
 which ``pipe`` makes where it is missing, and ``loaded`` passes when the pipe's own report, or load history
-after that, says that every file is in the table. Each of them may be tried again, or cleared: a file that
+after that, reports that every file is in the table. Each of them may be tried again, or cleared: a file that
 is staged stays as it is, and a pipe loads a file of one name once within 14 days. The files are made up
 here; where yours come from elsewhere, leave ``make_files`` out and name their folder or bucket.
 """

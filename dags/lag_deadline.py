@@ -1,4 +1,4 @@
-"""Wait for readings that another system streams, and say how far its channel is when they are late.
+"""Wait for readings that another system streams, and report how far its channel is when they are late.
 
 The run has a deadline. When it passes, Airflow's triggerer asks the service after the channel and reports
 its committed token beside the one that was expected; the run itself goes on waiting. Needs Airflow 3.2.

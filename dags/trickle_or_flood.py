@@ -1,8 +1,8 @@
 """Let the shape of the data choose its way: a trickle through a channel, a flood by COPY.
 
-The task ``route`` looks at the file and plans its load. A small file is streamed, row by row into a
+The task ``route`` probes the file and plans its load. A small file is streamed, row by row into a
 channel. A large one, or one of the past (``history``), is staged and copied. Either way the rows arrive
-once, also when a task is tried again; ``route``'s log and its XCom ``plan`` say why, and what each way
+once, also when a task is tried again; ``route``'s log and its XCom ``plan`` show why, and what each way
 would have cost.
 """
 

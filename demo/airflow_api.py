@@ -167,7 +167,7 @@ class AirflowApi:
         self._checked("PATCH", path, json={"chosen_options": [option]})
 
     def test_connection(self, connection: Mapping[str, Any]) -> tuple[bool, str]:
-        """Press the Test button of the connection form: whether it works, and what the page says.
+        """Press the Test button of the connection form: whether it works, and what the page shows.
 
         :param connection: the form's content
         """

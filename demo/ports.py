@@ -1,4 +1,4 @@
-"""Ports for programs that have to be told a number, and cannot take 0 and say which one they got."""
+"""Ports for programs that need a number, and cannot take 0 and report which one they got."""
 
 from __future__ import annotations
 

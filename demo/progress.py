@@ -31,7 +31,7 @@ class Snapshot:
 
     :param tasks: state of each task, in the order they started
     :param channels: the channel of each origin
-    :param statuses: what the service says of each channel; empty before the table exists
+    :param statuses: what the service reports of each channel; empty before the table exists
     :param expected: rows the source has, by origin; None before the files are written
     """
 

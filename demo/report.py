@@ -23,7 +23,7 @@ class Report:
     :param sent: rows that the run's last Spark job sent
     :param tries: how often Airflow tried that job
     :param targets: the target token of each channel
-    :param statuses: what the service says of each channel
+    :param statuses: what the service reports of each channel
     :param seconds: how long the demo took
     """
 
@@ -49,7 +49,7 @@ class Report:
 
     @property
     def differences(self) -> list[str]:
-        """Say in words which numbers disagree; empty when all agree."""
+        """Describe which numbers disagree; empty when all agree."""
         found = []
         if self.found["rows"] != self.expected_rows:
             found.append(f"the table has {self.found['rows']:,} rows, the source {self.expected_rows:,}")

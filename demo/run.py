@@ -34,7 +34,7 @@ BATCH_LIMITS = {"rows": 10_000}
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the text says why and where to look."""
+    """The demo cannot go on; the text gives the reason and where to find more."""
 
 
 @contextmanager
@@ -99,7 +99,7 @@ class Demo:
         return dags
 
     def _start(self) -> None:
-        self._say("starting the local Snowpipe service and Airflow")
+        self._log("starting the local Snowpipe service and Airflow")
         self._service.start()
         self._airflow.prepare()
         self._service.wait_until_ready()
@@ -110,18 +110,18 @@ class Demo:
         self._airflow.start({**self._service.env, **connections})
         self._airflow.wait_until_healthy()
         self._airflow.api.wait_for_dag(DAG_ID)
-        self._say(f"Airflow is healthy: {self._airflow.url}")
+        self._log(f"Airflow is healthy: {self._airflow.url}")
 
     def _load(self) -> Report:
         before = self._table_counts()
         api = self._airflow.api
         api.unpause(DAG_ID)
         if left := api.fail_unfinished_runs(DAG_ID):
-            self._say(f"an interrupted demo left {', '.join(left)}: its channels resume where they committed")
+            self._log(f"an interrupted demo left {', '.join(left)}: its channels resume where they committed")
         run_id = f"demo__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
         conf = {"table": TABLE, "data_dir": str(self._folder / "flights"), "batch_limits": BATCH_LIMITS}
         api.trigger(DAG_ID, run_id, conf)
-        self._say(f"DAG run {DAG_ID} / {run_id}")
+        self._log(f"DAG run {DAG_ID} / {run_id}")
         with LiveProgress(self._console) as progress:
             state = self._watch(run_id, progress)
         if state != "success":
@@ -170,11 +170,11 @@ class Demo:
         )
 
     def _table_counts(self) -> dict[str, int]:
-        place = "LOCAL.PUBLIC"
-        tables = self._service.sql(f"SHOW TABLES LIKE '{TABLE}' IN SCHEMA {place}")
+        schema = "LOCAL.PUBLIC"
+        tables = self._service.sql(f"SHOW TABLES LIKE '{TABLE}' IN SCHEMA {schema}")
         if not tables:
             return {"rows": 0, "flights": 0}
-        question = f"SELECT COUNT(*) AS R, COUNT(DISTINCT FLIGHT_ID) AS F FROM {place}.{TABLE}"  # noqa: S608 - constants
+        question = f"SELECT COUNT(*) AS R, COUNT(DISTINCT FLIGHT_ID) AS F FROM {schema}.{TABLE}"  # noqa: S608 - constants
         (row,) = self._service.sql(question)
         return {"rows": int(row["r"]), "flights": int(row["f"])}
 
@@ -206,7 +206,7 @@ class Demo:
         with suppress(KeyboardInterrupt):
             signal.pause()
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self._console.print(
             f"[dim]{time.monotonic() - self._began:5.1f} s[/dim]  {text}", highlight=False, soft_wrap=True
         )

@@ -36,7 +36,7 @@ class SnowpipeService:
         self._group = ProcessGroup(self._state_file)
 
     def start(self, options: Sequence[str] = ()) -> None:
-        """Start the service; `wait_until_ready` tells when it answers.
+        """Start the service; `wait_until_ready` returns when it answers.
 
         :param options: more options of ``snowpipe-local serve``
         """

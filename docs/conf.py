@@ -40,7 +40,7 @@ html_title = "Snowpipe provider for Apache Airflow"
 html_show_sourcelink = False
 linkcheck_ignore = [r"http://(localhost|127\.0\.0\.1)"]
 
-# Where the documentation of others is, and where in it they tell of what ours names: for a build without a
+# Where the documentation of others is, and where in it they describe what ours names: for a build without a
 # network, and for what their own inventories lack.
 _OTHERS = {
     "airflow": ("https://airflow.apache.org/docs/apache-airflow/stable/", {}),

@@ -1,4 +1,4 @@
-"""Sphinx extension: what the reference says of classes, errors, metrics, fields and commands, from the code.
+"""Sphinx extension: what the reference has of classes, errors, metrics, fields and commands, from the code.
 
 Classes are autodoc's; here their parameters get types, defaults and the mark of a template field, with those
 that a class takes from its bases. A line ``<!-- generated: NAME -->`` of a page becomes what the function of
@@ -50,7 +50,7 @@ class Parameter:
     :param kind: its type as the code has it, empty where a ``kwargs`` takes it
     :param default: its default as the code has it, None where it is required
     :param templated: True for a template field
-    :param text: what the docstring says of it, None where it says nothing
+    :param text: its description in the docstring, None where there is none
     """
 
     name: str
@@ -87,7 +87,7 @@ def fields_of(docstring: str | None) -> tuple[list[str], list[tuple[str, str, li
 
 
 def parameter_texts(docstring: str | None) -> dict[str, str]:
-    """What a docstring says of each parameter."""
+    """The description of each parameter in a docstring."""
     return {name: " ".join(lines).strip() for kind, name, lines in fields_of(docstring)[1] if kind == "param"}
 
 

@@ -177,15 +177,15 @@ def read_list(file: Path) -> list[Listed]:
 
 
 def recognise(checkout: Path) -> str:
-    """Tell which suite a checkout has.
+    """Find which suite a checkout has.
 
     :raises SystemExit: when it has none.
     """
     for name, suite in SUITES.items():
         if (checkout / suite.mark).exists():
             return name
-    wanted = " or ".join(f"{suite.mark} ({name})" for name, suite in SUITES.items())
-    raise SystemExit(f"{checkout} is no checkout of a suite: it has no {wanted}")
+    marks = " or ".join(f"{suite.mark} ({name})" for name, suite in SUITES.items())
+    raise SystemExit(f"{checkout} is no checkout of a suite: it has no {marks}")
 
 
 def python_of(name: str) -> Path:
@@ -252,7 +252,7 @@ def run_suite(name: str, checkout: Path, chosen: Sequence[str], folder: Path) ->
                 "CLIENT_LOG_DIR_PATH_DOCKER": str(folder),
             }
         )
-        places = [] if any("::" in one or one.endswith(".py") for one in chosen) else files
+        folders = [] if any("::" in one or one.endswith(".py") for one in chosen) else files
         command = [
             str(python),
             "-m",
@@ -264,7 +264,7 @@ def run_suite(name: str, checkout: Path, chosen: Sequence[str], folder: Path) ->
             "-q",
             "--no-header",
         ]
-        command += ["--tb=short", "--timeout", str(_TEST_SECONDS), *suite.arguments, *chosen, *places]
+        command += ["--tb=short", "--timeout", str(_TEST_SECONDS), *suite.arguments, *chosen, *folders]
         subprocess.run(command, cwd=checkout, env=environment, check=False)
     finally:
         service.stop()
@@ -274,7 +274,7 @@ def run_suite(name: str, checkout: Path, chosen: Sequence[str], folder: Path) ->
 
 
 def compare(records: Sequence[dict[str, Any]], listed: Sequence[Listed], everything: bool) -> dict[str, Any]:
-    """Count by file, and find what the list does not say."""
+    """Count by file, and find what the list does not have."""
     outcomes: dict[str, str] = {}
     why: dict[str, str] = {}
     for record in records:

@@ -44,7 +44,7 @@ SURVIVED = ("survived", "no tests")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed expression and what the tests said to it.
+    """One changed expression and the outcome of its tests.
 
     :param module: the file below the package without its ending, as ``streaming/progress``
     :param function: the function, or ``Class.method``
@@ -176,11 +176,11 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     selected[:] = [*tests, *(option for option in selected if not option.startswith("tests/"))]
 
     def outcomes(names: tuple[str, ...]) -> list[tuple[Any, str, str]]:
-        with _quiet() as said:
+        with _quiet() as printed:
             try:
                 mutmut_cli._run(names, processes)
             except SystemExit:  # the tests fail without a mutant
-                print(said.getvalue() if said else "", file=sys.stderr)
+                print(printed.getvalue() if printed else "", file=sys.stderr)
                 raise
         made = mutmut_cli.collect_source_file_mutation_data(mutant_names=())[0]
         return [(data, key, status_by_exit_code[outcome]) for data, key, outcome in made]
@@ -200,16 +200,16 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[io.StringIO | None]:
-    """Keep mutmut's progress for a terminal; without one, give what it says instead."""
+    """Keep mutmut's progress for a terminal; without one, give its output instead."""
     if sys.stdout.isatty():
         yield None
         return
-    said = io.StringIO()
+    printed = io.StringIO()
     # mutmut puts this one back where the tests' output ends.
-    kept, sys.__stdout__ = sys.__stdout__, said
+    kept, sys.__stdout__ = sys.__stdout__, printed
     try:
-        with contextlib.redirect_stdout(said):
-            yield said
+        with contextlib.redirect_stdout(printed):
+            yield printed
     finally:
         sys.__stdout__ = kept
 

@@ -81,21 +81,21 @@ class CollectedOnce(PytestRunner):
             killers = Killers(self._killers, mutant_name)
             killed = killers.counted()
             session.config.pluginmanager.register(killers)
-        wanted = set(tests) or {item.nodeid for item in session.items}
+        chosen = set(tests) or {item.nodeid for item in session.items}
         # pytest removes a temporary folder of its own at an end that this process does not come to.
         folder = tempfile.mkdtemp(prefix="mutant-")
         config = session.config
         config.option.maxfail = 1
         config._tmp_path_factory._given_basetemp = Path(folder, "tests")
         session.items = sorted(
-            (item for item in session.items if item.nodeid in wanted),
+            (item for item in session.items if item.nodeid in chosen),
             key=lambda item: (-killed[item.nodeid], seconds[item.nodeid]),
         )
         for item in session.items:
             # A mutant that waits for ever is killed by the test that it stops, not by the time of them all.
             item.add_marker(pytest.mark.timeout(5 + 10 * seconds[item.nodeid]))
-        if len(session.items) != len(wanted):
-            raise LookupError(f"{len(wanted) - len(session.items)} tests were not collected")
+        if len(session.items) != len(chosen):
+            raise LookupError(f"{len(chosen) - len(session.items)} tests were not collected")
         session.exitstatus = pytest.ExitCode.OK
         try:
             config.hook.pytest_runtestloop(session=session)

@@ -2,7 +2,7 @@
 
     python scripts/run_stages.py RUN [STAGE…]
 
-``scripts/stages.toml`` says which stages a run has and what each executes. A stage that fails fails the run;
+``scripts/stages.toml`` lists which stages a run has and what each executes. A stage that fails fails the run;
 the others still run and report. What a stage prints is kept in ``.stages/RUN/STAGE.log`` and shown when it
 ends.
 """
@@ -101,7 +101,7 @@ class Run:
     def execute(self) -> list[Outcome]:
         """Run all of them; the outcomes in the order of the stages."""
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # A shell starts a run in the background so; no stage would end when it is told to.
+            # A shell starts a run in the background so; no stage would end when it is asked to.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         end = time.monotonic() + 60 * self.minutes
         waiting = list(self.stages)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class AssetState:
-    """Outlives the triggerer; keeps JSON text, and refuses to write when it is told to."""
+    """Outlives the triggerer; keeps JSON text, and refuses to write when a test asks for it."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}

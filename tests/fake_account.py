@@ -101,7 +101,7 @@ class FakeAccount:
         self.holds = False
         """True lets statements run and files wait until :meth:`finish`."""
         self.staged_at = "Sun, 01 Nov 2026 12:00:00 GMT"
-        """When LIST says that a file was staged which was put by no statement, or is put from now on."""
+        """When LIST reports that a file was staged which was put by no statement, or is put from now on."""
         self.stage_urls: dict[str, str] = {}
         """What the external ones stand for."""
         self.put_at: dict[tuple[str, str], str] = {}
@@ -188,7 +188,7 @@ class FakeAccount:
         return answer
 
     def _submit(self, request_id: str, body: Any) -> Answer:
-        """One request id stands for one statement: its repetition runs nothing, and is told the state."""
+        """One request id stands for one statement: its repetition runs nothing, and gets the state."""
         known = self.statements.get(request_id)
         if known is None:
             tag = body["parameters"]["QUERY_TAG"]
@@ -221,7 +221,7 @@ class FakeAccount:
         """One COPY: all of it happens, or nothing."""
         found = _COPY.fullmatch(statement)
         assert found is not None, f"no COPY: {statement[:100]}"
-        (stage, path), options = _place(found["location"]), found["options"]
+        (stage, path), options = _stage_and_path(found["location"]), found["options"]
         staged, folder = self.stages.setdefault(stage, {}), f"{path}/" if path else ""
         every = [name.removeprefix(folder) for name in sorted(staged) if name.startswith(folder)]
         results, loads, rows, marks, size = [], [], list[str](), list[tuple[str, str, str]](), 0
@@ -271,7 +271,7 @@ class FakeAccount:
             self._copy(f"{pipe.statement} ON_ERROR = CONTINUE", name, waiting)
 
     def _list(self, _: str, values: list[str]) -> list[Row]:
-        stage, path = _place(values[0])
+        stage, path = _stage_and_path(values[0])
         return [
             {
                 "name": self._listed(stage, name),
@@ -284,9 +284,9 @@ class FakeAccount:
         ]
 
     def _put(self, statement: str, _: list[str]) -> list[Row]:
-        """A file that is there by its name is left, unless OVERWRITE says so."""
+        """A file that is there by its name is left, unless OVERWRITE is set."""
         source, target = _texts(statement)
-        file, (stage, path) = Path(source.removeprefix("file://")), _place(target)
+        file, (stage, path) = Path(source.removeprefix("file://")), _stage_and_path(target)
         staged, name = self.stages.setdefault(stage, {}), f"{path}/{file.name}".removeprefix("/")
         if name in staged and "OVERWRITE = TRUE" not in statement:
             return [{"status": "SKIPPED"}]
@@ -295,14 +295,14 @@ class FakeAccount:
 
     def _get(self, statement: str, _: list[str]) -> list[Row]:
         source, target = _texts(statement)
-        stage, path = _place(source)
+        stage, path = _stage_and_path(source)
         if path not in self.stages.get(stage, {}):
             raise StatementError(LOST_FILE, f"Remote file '{path}' was not found")
         Path(target.removeprefix("file://"), path.rpartition("/")[2]).write_bytes(self.stages[stage][path])
         return [{"status": "DOWNLOADED"}]
 
     def _remove(self, _: str, values: list[str]) -> list[Row]:
-        stage, path = _place(values[0])
+        stage, path = _stage_and_path(values[0])
         for name in [name for name in self.stages.get(stage, {}) if name.startswith(path)]:
             del self.stages[stage][name]
         return []
@@ -378,11 +378,11 @@ def _loaded(listed: str, content: bytes, options: str, *, skipped: bool) -> tupl
     return {"file": listed, "status": "LOAD_SKIPPED" if skipped else status, **counts}, kept
 
 
-def _history_entry(name: str, place: str, result: Row, pipe: str | None) -> Row:
+def _history_entry(name: str, below: str, result: Row, pipe: str | None) -> Row:
     names = pipe.split(".") if pipe else (None, None, None)
     return {
         "file_name": name,
-        "stage_location": f"{DATABASE}.{SCHEMA}.{place}",
+        "stage_location": f"{DATABASE}.{SCHEMA}.{below}",
         "last_load_time": _now(),
         "row_count": result["rows_loaded"],
         "row_parsed": result["rows_parsed"],
@@ -392,7 +392,7 @@ def _history_entry(name: str, place: str, result: Row, pipe: str | None) -> Row:
     }
 
 
-def _place(location: str) -> tuple[str, str]:
+def _stage_and_path(location: str) -> tuple[str, str]:
     """Stage and path of a location, whether it is written in quotes or not."""
     reference = StageReference.parse(_texts(location)[0] if location.startswith("'") else location)
     return reference.name.replace('"', ""), reference.path

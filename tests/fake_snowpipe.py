@@ -2,7 +2,7 @@
 
 :class:`FakeSnowpipe` keeps channels with their committed offset token, sequencers, counters and rows, and
 answers as the service does on the wire. It stands where :class:`Transports` stands, so that the client, the
-channel and all that is built on them are the real ones. A test can look at every call in order
+channel and all that is built on them are the real ones. A test can read every call in order
 (:attr:`FakeSnowpipe.calls`), hold commits and release them (:meth:`FakeSnowpipe.commit`), and put a fault
 before or after any call (:meth:`FakeSnowpipe.fault`). Every wait ends at once.
 """

@@ -84,7 +84,7 @@ _PACKED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def write_file(path: Path, rows: Rows) -> None:
-    """Write rows in the format, and compressed as, the name's endings say: ``a.parquet``, ``a.csv.gz``."""
+    """Write rows in the format, and compressed as, the name's endings show: ``a.parquet``, ``a.csv.gz``."""
     kind, *packed = path.name.split(".")[1:]
     data = _FORMATS[kind](rows)
     for ending in packed:

@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 BEGAN = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
 
 
-class PipePlace:
+class PipeTarget:
     """Names, and the statements of somebody who uses them.
 
     :param service: the service
@@ -52,24 +52,24 @@ class PipePlace:
         return ids(self.service, self.table)
 
 
-MakePlace = Callable[[LocalService], PipePlace]
+MakeTarget = Callable[[LocalService], PipeTarget]
 
 
 @pytest.fixture
-def make_place(set_connection: SetConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePlace:
-    """Make a place in a service, which the connector trusts from then on."""
+def make_target(set_connection: SetConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTarget:
+    """Make stage, table and pipe in a service, which the connector trusts from then on."""
 
-    def make(service: LocalService) -> PipePlace:
+    def make(service: LocalService) -> PipeTarget:
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-        return PipePlace(service, tmp_path, connect(service, set_connection))
+        return PipeTarget(service, tmp_path, connect(service, set_connection))
 
     return make
 
 
 @pytest.fixture
-def place(local_service: LocalService, make_place: MakePlace) -> PipePlace:
-    """A place in the service that all tests share."""
-    return make_place(local_service)
+def target(local_service: LocalService, make_target: MakeTarget) -> PipeTarget:
+    """Stage, table and pipe in the service that all tests share."""
+    return make_target(local_service)
 
 
 def task_context(run: str = "r1", try_number: int = 1, map_index: int = -1) -> Any:

@@ -93,9 +93,9 @@ class IcebergTable:
                 snapshot.delete_data_file(task.file)
             for file in _dataframe_to_data_files(change.table_metadata, rows, table.io):
                 snapshot.append_data_file(file)
-        self._say_that_nothing_changed()
+        self._declare_no_change()
 
-    def _say_that_nothing_changed(self) -> None:
+    def _declare_no_change(self) -> None:
         """PyIceberg writes no snapshot of that kind; all but this word is what Iceberg's own has."""
         table = self.table
         written = Path(table.metadata_location.removeprefix("file://"))

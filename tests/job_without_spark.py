@@ -1,7 +1,7 @@
 """The job's file without Spark: ``python job_without_spark.py PLAN.json``, its tasks processes of their own.
 
 Driver, plan, report and tasks are the real ones; only what spreads the tasks over executors is this module's.
-So a test can kill a driver or a task for real without starting Java. Variables of the environment say more:
+So a test can kill a driver or a task for real without starting Java. Variables of the environment set more:
 ``DEEDS``, a folder of :func:`tests.spark_deeds.deeds_of`; ``TASK_ATTEMPTS``; and ``READ_SECONDS``, how long
 a task waits for an answer.
 """
@@ -46,7 +46,7 @@ def without_spark(job: SparkJob, deeds: Path, **environment: str) -> SparkJob:
 class ForkedTasks:
     """As much of a Spark context as the driver uses: a task is a forked process, tried again when it fails.
 
-    :param attempts: how often a task is tried, as ``spark.task.maxFailures`` says it
+    :param attempts: how often a task is tried, as ``spark.task.maxFailures`` sets it
     """
 
     def __init__(self, attempts: int) -> None:
@@ -77,7 +77,7 @@ class ForkedTasks:
                     elif ended.number + 1 < self._attempts:
                         running[number] = _Attempt(self._work, self._items[number], ended.number + 1)
                     else:
-                        raise _as_spark_says_it(number, self._attempts, failure)
+                        raise _as_spark_reports_it(number, self._attempts, failure)
         finally:
             for one in running.values():
                 one.kill()
@@ -122,7 +122,7 @@ def _attempt(work: Callable[[Any], Any], item: Any, number: int, answer: Connect
         answer.send((False, traceback.format_exc()))
 
 
-def _as_spark_says_it(task: int, times: int, failure: str) -> Exception:
+def _as_spark_reports_it(task: int, times: int, failure: str) -> Exception:
     from pyspark.errors import PySparkException
 
     return PySparkException(

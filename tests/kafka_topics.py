@@ -44,10 +44,10 @@ def produce(
     """Write records and wait until the broker has them."""
     producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "log_level": 2, **(config or {})})
     for row, value in enumerate(values):
-        place = partition if isinstance(partition, int) else partition(row)
+        target = partition if isinstance(partition, int) else partition(row)
         while True:
             try:
-                producer.produce(topic, value, partition=place, on_delivery=_delivered, **fields)
+                producer.produce(topic, value, partition=target, on_delivery=_delivered, **fields)
                 break
             except BufferError:
                 producer.poll(0.5)

@@ -50,7 +50,7 @@ def maven_closure(*coordinates: str) -> list[Path]:
     jars = _existing(found)
     if jars:
         return jars
-    wanted = "".join(
+    required = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version></dependency>"
         for group, artifact, version in (one.split(":") for one in coordinates)
@@ -58,7 +58,7 @@ def maven_closure(*coordinates: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pom.xml").write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>jars</artifactId>"
-        f"<version>1</version><dependencies>{wanted}</dependencies></project>"
+        f"<version>1</version><dependencies>{required}</dependencies></project>"
     )
     own = folder / f"classpath.{os.getpid()}"
     _maven(
@@ -84,22 +84,22 @@ def _jar(coordinates: str) -> Path:
     return jar
 
 
-def _maven(wanted: str, *arguments: str) -> None:
-    if wanted not in _refused:
-        reason = _fetch(wanted, *arguments)
+def _maven(required: str, *arguments: str) -> None:
+    if required not in _refused:
+        reason = _fetch(required, *arguments)
         if reason is None:
             return
-        _refused[wanted] = reason
-    pytest.skip(_refused[wanted])
+        _refused[required] = reason
+    pytest.skip(_refused[required])
 
 
-def _fetch(wanted: str, *arguments: str) -> str | None:
+def _fetch(required: str, *arguments: str) -> str | None:
     """Ask Maven; why that did not succeed, None if it did."""
     if shutil.which("mvn") is None:
-        return f"there is no mvn to fetch {wanted}"
+        return f"there is no mvn to fetch {required}"
     command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={_REPOSITORY}", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"{wanted}: no answer from Maven Central in {_FETCH_SECONDS} s"
-    return None if done.returncode == 0 else f"{wanted} cannot be fetched: {done.stdout[-300:]}"
+        return f"{required}: no answer from Maven Central in {_FETCH_SECONDS} s"
+    return None if done.returncode == 0 else f"{required} cannot be fetched: {done.stdout[-300:]}"

@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
 
 
 def rows(count: int, start: int = 0) -> tuple[dict[str, Any], ...]:
-    """Rows that say their position."""
+    """Rows that have their position."""
     return tuple({"ID": number} for number in range(start, start + count))
 
 
@@ -56,13 +56,13 @@ class MemoryPartition(SourcePartition[int]):
         return Behind(None, "rows_behind=?")
 
     def resume(self, committed: Offset | None) -> int | None:
-        place = self.first if not isinstance(committed, IntegerOffset) else committed.value + 1
-        if place > self.first + len(self.rows):
+        first_row = self.first if not isinstance(committed, IntegerOffset) else committed.value + 1
+        if first_row > self.first + len(self.rows):
             raise SourcePositionError(f"position {committed} lies behind the source's end")
-        return place if place < self.first + len(self.rows) else None
+        return first_row if first_row < self.first + len(self.rows) else None
 
-    def read(self, place: int, limits: BatchLimits) -> Iterator[Part]:
-        for start in range(place - self.first, len(self.rows), self.rows_per_part):
+    def read(self, first_row: int, limits: BatchLimits) -> Iterator[Part]:
+        for start in range(first_row - self.first, len(self.rows), self.rows_per_part):
             sink.time.sleep(self.seconds_per_part)
             some = self.rows[start : start + self.rows_per_part]
             body = b"".join(json.dumps(row).encode() + b"\n" for row in some)
@@ -86,7 +86,7 @@ class MemorySource(Source):
 
 @dataclass(frozen=True)
 class MemorySpec(SourceSpec):
-    """What a plan says of a memory source."""
+    """The specification of a memory source."""
 
     kind: str = "memory"
     offset_format = "integer"
@@ -151,10 +151,10 @@ class MemoryFrameSource(FrameSource):
         for number, work in enumerate(works):
             own = work.partition.rows  # type: ignore[attr-defined]
             begin = 0 if work.committed is None else work.committed.value + 1  # type: ignore[attr-defined]
-            wanted = range(begin, len(own) - self.loses)
-            lines = [json.dumps(own[index]) + "\n" for index in wanted]
+            requested = range(begin, len(own) - self.loses)
+            lines = [json.dumps(own[index]) + "\n" for index in requested]
             batches.append(
-                pa.record_batch({CHANNEL: [number] * len(lines), LINE: lines, "number": list(wanted)})
+                pa.record_batch({CHANNEL: [number] * len(lines), LINE: lines, "number": list(requested)})
             )
         return MemoryFrame(batches)
 

@@ -1,4 +1,4 @@
-"""A receiver in the place of statsd, for what tasks report to Airflow's metrics."""
+"""A receiver instead of statsd, for what tasks report to Airflow's metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python processes of a Spark JVM, some of which end while one looks at them."""
+"""The Python processes of a Spark JVM, some of which end while they are read."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class RegistryService:
-    """Serves schemas on a free port; with a user it wants basic authentication.
+    """Serves schemas on a free port; with a user it requires basic authentication.
 
     :param user_info: ``user:password``, None for everybody
     """
@@ -49,8 +49,8 @@ class RegistryService:
         parts = url.path.strip("/").split("/")
         by_subject = parts[0] == "subjects"
         number = self.subjects.get((parts[1], int(parts[3])), 0) if by_subject else int(parts[2])
-        wanted = "Basic " + base64.b64encode((self.user_info or "").encode()).decode()
-        if self.user_info and request.headers.get("Authorization") != wanted:
+        expected = "Basic " + base64.b64encode((self.user_info or "").encode()).decode()
+        if self.user_info and request.headers.get("Authorization") != expected:
             return self._send(request, 401, {"error_code": 40101, "message": "Unauthorized"})
         if number not in self.schemas:
             return self._send(request, 404, {"error_code": 40403, "message": "Schema not found"})

@@ -31,9 +31,9 @@ _LABEL = "spark.kubernetes.driver.label."
 
 @dataclass
 class ScriptedKubernetes:
-    """Pods, and what each look at one finds.
+    """Pods, and what each poll of one finds.
 
-    A script's steps are taken one a look: a phase, a whole ``status``, an HTTP status in place of an answer,
+    A script's steps are taken one a poll: a phase, a whole ``status``, an HTTP status in place of an answer,
     or something to do before the next step. The last phase stays.
     """
 
@@ -54,7 +54,7 @@ class ScriptedKubernetes:
     takes: bool = True
 
     def play(self, *steps: Step) -> Self:
-        """Prescribe what the next looks find."""
+        """Prescribe what the next polls find."""
         self.script.extend(steps)
         return self
 
@@ -97,7 +97,7 @@ class ScriptedKubernetes:
             "status": {"phase": "Pending"},
         }
 
-    def look(self, name: str) -> tuple[int, Any]:
+    def poll(self, name: str) -> tuple[int, Any]:
         """Answer a question about one pod."""
         pod = self.pods.get(name)
         if pod is None:
@@ -143,7 +143,7 @@ class ScriptedKubernetes:
             found_pod = self.pods.pop(more[0], None)
             self.killed.extend([more[0]] if found_pod else [])
             return (200, found_pod) if found_pod else _error(404, "no such pod")
-        return self.look(more[0])
+        return self.poll(more[0])
 
     def _answer_secret(self, method: str, more: list[str], body: Any) -> tuple[int, Any]:
         if method == "POST":

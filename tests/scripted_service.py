@@ -50,7 +50,7 @@ def error(status: int, code: str, message: str = "scripted") -> Reply:
 
 
 def scoped_token(seconds: float = 3600.0) -> str:
-    """A token whose payload tells its end, as the service issues it."""
+    """A token whose payload has its end, as the service issues it."""
     return jwt.encode({"exp": int(time.time() + seconds)}, "x" * 32, algorithm="HS256")
 
 

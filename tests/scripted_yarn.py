@@ -67,9 +67,9 @@ class Submission:
 
 @dataclass
 class ScriptedYarn:
-    """Applications, and what each look at one finds.
+    """Applications, and what each poll of one finds.
 
-    A script's steps are taken one a look: a state, a pair of state and final status, an HTTP status in place
+    A script's steps are taken one a poll: a state, a pair of state and final status, an HTTP status in place
     of an answer, or something to do before the next step. The last state stays.
     """
 
@@ -77,17 +77,17 @@ class ScriptedYarn:
     applications: dict[str, Application] = field(default_factory=dict)
     submissions: list[Submission] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
-    looks: int = 0
+    polls: int = 0
     script: deque[Step] = field(default_factory=deque)
     on_submit: Callable[[], Any] = lambda: None
     submit_code: int = 0
     takes: bool = True
     recovering: int = 0
-    """So many looks find a ResourceManager that has started again and read nothing of what it knew yet."""
-    says: str = "INFO YarnClientImpl: Submitted application {id}"
+    """So many polls find a ResourceManager that has started again and read nothing of what it knew yet."""
+    submitted_line: str = "INFO YarnClientImpl: Submitted application {id}"
 
     def play(self, *steps: Step) -> Self:
-        """Prescribe what the next looks find."""
+        """Prescribe what the next polls find."""
         self.script.extend(steps)
         return self
 
@@ -108,7 +108,7 @@ class ScriptedYarn:
         line = "nothing was taken"
         if self.takes:
             one = self.add(settings["spark.yarn.tags"].lower().split(","))
-            line = self.says.format(id=one.id)
+            line = self.submitted_line.format(id=one.id)
         self.on_submit()
         return {"line": line, "code": self.submit_code}
 
@@ -118,9 +118,9 @@ class ScriptedYarn:
         self.applications[one.id] = one
         return one
 
-    def look(self, application_id: str) -> tuple[int, Any]:
+    def poll(self, application_id: str) -> tuple[int, Any]:
         """Answer a question about one application."""
-        self.looks += 1
+        self.polls += 1
         one = None if self._recovers() else self.applications.get(application_id)
         if one is None:
             return 404, {}
@@ -158,7 +158,7 @@ class ScriptedYarn:
             state = "INITIALIZING" if self.recovering > 0 else "ACTIVE"
             return 200, {"clusterInfo": {"state": "STARTED", "haState": state}}
         if name != "apps":
-            return self.look(name)
+            return self.poll(name)
         known = [] if self._recovers() else self.applications.values()
         found = [one.to_json() for one in known if query["applicationTags"] in one.tags]
         return 200, {"apps": {"app": found} if found else None}

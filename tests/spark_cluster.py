@@ -75,7 +75,7 @@ class StandaloneCluster:
         return self
 
     def state(self) -> dict[str, Any]:
-        """What the master says of its workers and applications; nothing until its page is there."""
+        """What the master reports of its workers and applications; nothing until its page is there."""
         try:
             answer = requests.get(f"{self._page}/json/", timeout=60, proxies={"http": ""})
             state: dict[str, Any] = answer.json() if answer.ok else _NOTHING

@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 
 Point = Literal["start", "row", "written", "received", "commit-wait", "committed"]
 """Before the open; before a row is read; all rows are appended; all are received by the service; a
-status has said that they are not committed yet; their commit was seen, and the driver does not know yet."""
+status has shown that they are not committed yet; their commit was seen, and the driver does not know yet."""
 POINTS: tuple[Point, ...] = ("start", "row", "written", "received", "commit-wait", "committed")
 What = Literal["raise", "kill-worker", "kill-executor", "kill-driver", "freeze", "stall"]
 STALL_SECONDS = 600.0
@@ -169,9 +169,9 @@ class WatchedPartition(SourcePartition[Any]):
     def resume(self, committed: Offset | None) -> Any:
         return self.inner.resume(committed)
 
-    def read(self, place: Any, limits: BatchLimits) -> Iterator[Part]:
+    def read(self, position: Any, limits: BatchLimits) -> Iterator[Part]:
         rows = 0
-        for part in self.inner.read(place, limits):
+        for part in self.inner.read(position, limits):
             self.deeds.reach("row", self.name, rows)
             yield part
             rows += part.rows

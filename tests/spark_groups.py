@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 def seeds(rounds: int) -> range:
     """Numbers that seed random deaths.
 
-    :param rounds: how many, unless SNOWPIPE_SPARK_FAULT_ROUNDS says it
+    :param rounds: how many, unless SNOWPIPE_SPARK_FAULT_ROUNDS sets it
     :returns: from SNOWPIPE_SPARK_FAULT_SEED on, else from 1
     """
     first = int(os.environ.get("SNOWPIPE_SPARK_FAULT_SEED", "1"))

@@ -42,8 +42,8 @@ class Finished:
     @property
     def error_lines(self) -> list[str]:
         """The lines that a failed job prints; spark-submit passes its standard error on as output."""
-        said = self.out.splitlines() + self.err.splitlines()
-        return [line for line in said if line.startswith("snowpipe error: ")]
+        printed = self.out.splitlines() + self.err.splitlines()
+        return [line for line in printed if line.startswith("snowpipe error: ")]
 
 
 @dataclass

@@ -16,7 +16,7 @@ _RUN_SECONDS = 900
 _FIRST_COMMIT_SECONDS = 600
 _HELD = "slow-append=0x4,slow-append=600x4"
 """Four appends are answered, the next ones are held up until the faults are cleared."""
-MOMENTS = ("in the middle of a batch", "between write and commit")
+KILL_POINTS = ("in the middle of a batch", "between write and commit")
 
 
 class StreamProgram:
@@ -80,14 +80,14 @@ class StreamProgram:
         assert found == code, printed[-4000:]
         return printed
 
-    def run_until_killed(self, name: str, moment: str) -> None:
+    def run_until_killed(self, name: str, kill_point: str) -> None:
         """Start a run and kill it with all its processes.
 
         :param name: of the file for what it prints
-        :param moment: one of :data:`MOMENTS`
+        :param kill_point: one of :data:`KILL_POINTS`
         """
         service = self.door.service
-        if moment == MOMENTS[0]:
+        if kill_point == KILL_POINTS[0]:
             service.admin("faults", set=_HELD)
         process = self.start(name)
 
@@ -96,7 +96,7 @@ class StreamProgram:
             return bool(self.tokens()) and len(service.admin("faults")["faults"]) < 4
 
         try:
-            if moment == MOMENTS[0]:
+            if kill_point == KILL_POINTS[0]:
                 wait_until(held, seconds=_FIRST_COMMIT_SECONDS, what="appends that are held up")
             else:
                 wait_until(lambda: bool(self.tokens()), seconds=_FIRST_COMMIT_SECONDS, what="a commit")

@@ -79,7 +79,7 @@ class TableLoads:
         return run.channels
 
     def commit(self, partition: str, token: Offset) -> None:
-        """Put a channel where a test wants it, with one row."""
+        """Put a channel where a test needs it, with one row."""
         with self.service.client(self.table) as client:
             client.pipe_info()
             name = f"test_{self.table}_{partition}"

@@ -78,13 +78,13 @@ class YarnCluster:
 
     def stop_manager(self) -> None:
         """Stop the ResourceManager; containers go on."""
-        self._tell("stop")
+        self._command("stop")
 
     def start_manager(self) -> None:
         """Start it again, at the same addresses and with the applications that it had."""
-        self._tell("start")
+        self._command("start")
 
-    def _tell(self, command: str) -> None:
+    def _command(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()

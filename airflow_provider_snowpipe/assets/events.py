@@ -1,4 +1,4 @@
-"""What a task's outlet events say of its load: tokens and rows, as far as they are committed."""
+"""What a task's outlet events report of its load: tokens and rows, as far as they are committed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe_outlets(
 ) -> None:
     """Put tokens and rows into the extra of a task's events on assets of its table.
 
-    Only what was seen to be committed is reported. An event of a load that did not wait for its commit says
+    Only what was seen to be committed is reported. An event of a load that did not wait for its commit has
     ``"committed": false``; the commit sensor's event then brings the tokens. Nothing here fails the task,
     whose rows are loaded. A load without such an outlet gets an event on the asset of its table, when all of
     its rows were seen to be committed (:func:`_add_table_event`).
@@ -121,7 +121,7 @@ def describe_file_load(
 
 
 def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
-    """Lay out what an event says.
+    """Build the data of an event.
 
     :param pipe: the pipe's name
     :param channels: the channels that it is about
@@ -190,7 +190,7 @@ def _wait_for_turn(asset: Any, map_index: int) -> None:
 
 
 def _has_event(asset: Any) -> bool:
-    """True as well where Airflow does not say, or, before 3.2, would tell all of them."""
+    """True as well where Airflow does not report it, or, before 3.2, would report all of them."""
     from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time import context
 

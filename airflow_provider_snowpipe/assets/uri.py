@@ -115,7 +115,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Bring a URI of this scheme into its one form; Airflow calls it for every asset.
 
     :param uri: the URI, split
-    :raises ValueError: if it has another form; says which one is right
+    :raises ValueError: if it has another form; the message shows the right one
     """
     return urlsplit(str(TableAddress.of(uri)))
 

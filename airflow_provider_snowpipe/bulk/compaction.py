@@ -1,7 +1,7 @@
 """Combining files before they are staged: what kind they are, and whether it is worth it.
 
 The form stays what it was, so that the COPY that follows needs no other file format: lines stay lines, which
-are compressed with gzip, and Parquet stays Parquet. Lines are not made Parquet, since nobody has said what
+are compressed with gzip, and Parquet stays Parquet. Lines are not made Parquet, since nobody has defined what
 their columns are.
 """
 
@@ -85,7 +85,7 @@ def block_bytes(target: int) -> int:
 #
 # The form stays what it was, so that the COPY that follows needs no other file format: lines stay lines,
 # which are compressed with gzip, and Parquet stays Parquet. Lines are not made Parquet, since nobody has
-# said what their columns are.
+# specified what their columns are.
 
 Kind = Literal["ndjson", "json", "csv", "text", "parquet", "orc", "avro"]
 ROW_KINDS = frozenset({"parquet", "orc", "avro"})
@@ -112,9 +112,9 @@ class CompactOptions:
     """How files are combined.
 
     :param kind: ``ndjson``, ``json`` (documents over several lines), ``csv``, ``text``, ``parquet``, ``orc``
-        or ``avro``; None for what the names' endings say
-    :param header: for ``csv``, whether each file begins with a line of names; has to be said
-    :param newlines_in_values: for ``csv``, False says that no quoted value has a line end in it, so that a
+        or ``avro``; None for what the names' endings show
+    :param header: for ``csv``, whether each file begins with a line of names; is required
+    :param newlines_in_values: for ``csv``, False means that no quoted value has a line end in it, so that a
         large file may be cut; it is then cut between any two lines
     :param target_file_bytes: bytes of a new file, compressed
     """
@@ -131,7 +131,7 @@ class CompactOptions:
 
     @classmethod
     def of(cls, value: Any) -> Self | None:
-        """Take what an author says; None where files are not to be combined.
+        """Read the author's argument; None where files are not to be combined.
 
         :param value: True, False, or a mapping of the parameters
         :raises ConfigurationError: if it is something else
@@ -146,7 +146,7 @@ class CompactOptions:
         return cls(**value)
 
     def form_of(self, names: Sequence[str]) -> CompactForm:
-        """Say what some files are.
+        """Return the form of some files.
 
         :param names: their paths
         :raises ConfigurationError: if that is not known, or they are of two kinds

@@ -191,7 +191,7 @@ class CopyInto:
     def format_remedy(self, paths: Sequence[str]) -> str:
         """What to do where COPY would read files of another format as CSV, with a space before.
 
-        :param paths: paths of the files; empty for a remedy if none of their names tells a format
+        :param paths: paths of the files; empty for a remedy if none of their names shows a format
         """
         if self.options.file_format is not None:
             return ""
@@ -251,7 +251,7 @@ class CopyInto:
         return [(part, self.statement(part)) for part in parts]
 
     def validation(self, mode: str, files: Sequence[str] = ()) -> str:
-        """Write the statement that only looks at the files and loads nothing.
+        """Write the statement that only validates the files and loads nothing.
 
         :param mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``
         :param files: as for :meth:`statement`
@@ -326,7 +326,7 @@ History = Callable[[Sequence[str]], Sequence[FileLoad]]
 class RunIdentity:
     """Whose work a COPY is, the same for every try.
 
-    :param names: what tells one piece of work from another, such as DAG, run, task and map index
+    :param names: what distinguishes one piece of work from another, such as DAG, run, task and map index
     :param since: when the run began: what was loaded before was loaded by somebody else
     :param try_number: 1 for the first try
     """
@@ -339,7 +339,7 @@ class RunIdentity:
         """The request id of each try so far.
 
         :param statement: the statement
-        :param marks: what tells the files' contents apart, such as their checksums: files that were changed
+        :param marks: what distinguishes the files' contents, such as their checksums: files that were changed
             are other work
         """
         return [
@@ -393,7 +393,7 @@ class CopyRun:
                 except ApiError as error:
                     if error.http_status != _UNKNOWN or lost == _MOST_LOST:
                         raise
-                    # The service has lost the statement with its outcome, so history has to say.
+                    # The service has lost the statement with its outcome, so history has to show it.
                     asks, lost = True, lost + 1
                     continue
                 part = CopyOutcome.read(rows, self.stage, self.url)
@@ -429,7 +429,7 @@ class CopyRun:
         return None
 
     def _loaded_by_this_run(self, paths: tuple[str, ...]) -> CopyOutcome | None:
-        """What load history says since the run began, where it says that the statement has run.
+        """What load history reports since the run began, where it shows that the statement has run.
 
         Asked for with FORCE only: without it, COPY itself skips what is loaded. One statement is one
         transaction, so it has dealt with all of its files (with SIZE_LIMIT, with some), or with none; where
@@ -504,20 +504,20 @@ class CopyOutcome:
         return cls(tuple(loads))
 
     def skipped(self, files: Iterable[str]) -> tuple[str, ...]:
-        """Files that were loaded before: those that the result says so of, and those that it does not name.
+        """Files that were loaded before: those that the result reports so, and those that it does not name.
 
-        COPY leaves out of its result what it has nothing to say of.
+        COPY leaves out of its result what it has nothing to report of.
 
         :param files: paths below the stage of the files that were to be copied
         """
         named = {load.path for load in self.loads}
-        said = (load.path for load in self.loads if load.status == LOAD_SKIPPED)
-        return tuple(dict.fromkeys((*said, *(path for path in files if path not in named))))
+        skipped = (load.path for load in self.loads if load.status == LOAD_SKIPPED)
+        return tuple(dict.fromkeys((*skipped, *(path for path in files if path not in named))))
 
     def with_history(
         self, files: Sequence[str], history: Iterable[FileLoad], since: dt.datetime
     ) -> CopyOutcome:
-        """Say of files that were loaded before what load history says of that load, the newest one.
+        """Add to files that were loaded before the newest load of each in load history.
 
         :param files: paths of these files, below the stage
         :param history: loads from the oldest

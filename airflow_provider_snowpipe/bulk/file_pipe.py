@@ -44,7 +44,7 @@ class PipeReport:
     """What one call reported.
 
     :param loads: the loads, from the oldest
-    :param is_complete: False when there were more than the call could say
+    :param is_complete: False when there were more than the call could report
     :param next_mark: continues an insertReport; None where the answer has none
     :param next_start: continues a loadHistoryScan; None where the answer has none
     """
@@ -243,7 +243,7 @@ class PipeHistory:
         self._answered: frozenset[HistoryQuestion] = frozenset()
 
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
-        """The loads that the questions are about; what was told before may be left out.
+        """The loads that the questions are about; what was reported before may be left out.
 
         :param questions: what is asked, by all who still wait
         :param now: the time
@@ -267,7 +267,7 @@ class PipeHistory:
     def _unknown_since(
         self, new: Sequence[HistoryQuestion], report: PipeReport, now: dt.datetime
     ) -> dt.datetime | None:
-        """The timestamp from which on the report does not say everything, None where it does."""
+        """The timestamp from which on the report is not complete, None where it does."""
         needed = [question.since for question in new]
         if self._asked_at is not None:
             needed.append(self._asked_at)
@@ -291,7 +291,7 @@ class Submission:
     """The files of one run.
 
     :param files: all of them
-    :param before: those that the pipe has loaded already, and passes over: what it says of them
+    :param before: those that the pipe has loaded already, and passes over: what it reports of them
     :param since: loads before this time are of earlier submissions
     :param unmatched: those that the pipe's PATTERN leaves out
     :param posts: requests that were made
@@ -305,7 +305,7 @@ class Submission:
 
     @classmethod
     def planned(cls, files: Sequence[SubmittedFile], history: Iterable[FileLoad], now: dt.datetime) -> Self:
-        """Say which files the pipe still has to be given.
+        """Return the files that the pipe still has to be given.
 
         A pipe takes a file that it has loaded not again, also where only some of its rows fitted. One that
         failed it takes again, and then the failure of before must not count.
@@ -338,7 +338,7 @@ class Submission:
 
         :param client: a client of the pipe
         :param identity: whose work it is
-        :return: the same with what the pipe has said
+        :return: the same with what the pipe has reported
         """
         unmatched: list[str] = []
         posts = 0

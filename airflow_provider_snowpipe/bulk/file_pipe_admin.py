@@ -37,7 +37,7 @@ _GAP = re.compile(rf"""({STRING_LITERAL}|"[^"]*")|\s+""", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class KnownPipe:
-    """A pipe as DESCRIBE tells it.
+    """A pipe as DESCRIBE reports it.
 
     :param definition: its COPY statement
     :param auto_ingest: whether events of new files feed it
@@ -47,7 +47,7 @@ class KnownPipe:
     auto_ingest: bool
 
     def differs_from(self, definition: PipeDefinition) -> str | None:
-        """Say in words what is different, None for nothing.
+        """Describe the difference, None for none.
 
         :param definition: what the pipe is to be
         """
@@ -83,7 +83,7 @@ class FilePipeAdmin:
 
     :param run: runs SQL in the pipe's account
     :param pipe: the pipe
-    :param is_rehearsal: True reads only: the change says what would be run
+    :param is_rehearsal: True reads only: the change lists what would be run
     """
 
     def __init__(self, run: RunSql, pipe: PipeName, *, is_rehearsal: bool = False) -> None:
@@ -243,7 +243,7 @@ PIPE_STATUS = "SELECT SYSTEM$PIPE_STATUS(%s)"
 FORCE_RESUME = "SELECT SYSTEM$PIPE_FORCE_RESUME(%s, 'staleness_check_override')"
 """Takes the pipe's full name; resumes a pipe that was paused for longer than 14 days."""
 REFRESHED = dt.timedelta(days=7)
-"""REFRESH looks at files that were staged within this time (page "ALTER PIPE")."""
+"""REFRESH considers files that were staged within this time (page "ALTER PIPE")."""
 _REMEDY_OF_AGE = (
     "REFRESH looks at files that were staged in the last 7 days only: stage older files again under "
     "other names, or load them by COPY INTO"
@@ -255,10 +255,10 @@ class PipeDefinition:
     """What a file pipe does.
 
     :param copy: its COPY statement, without files
-    :param auto_ingest: True loads files when the stage's events tell of them, False when they are submitted
+    :param auto_ingest: True loads files when the stage's events report them, False when they are submitted
     :param integration: the notification integration of these events
     :param aws_sns_topic: the topic that they come from instead
-    :param error_integration: the notification integration that is told of errors
+    :param error_integration: the notification integration that gets the errors
     :param comment: a comment
     :raises ConfigurationError: if a pipe cannot have one of the COPY statement's options
     """
@@ -382,7 +382,7 @@ def refresh_pipe(
 
 
 def nothing_refreshed(pipe: PipeName, prefix: str | None) -> str:
-    """Say what it means that a refresh has found no file.
+    """Explain what it means that a refresh has found no file.
 
     :param pipe: the pipe
     :param prefix: the prefix that it was for

@@ -116,7 +116,7 @@ class FilesVerdict:
     """What a wait knows after a poll.
 
     :param state: complete, waiting or failed
-    :param results: for each file whose load has ended, what :meth:`FileLoad.result` says of it
+    :param results: for each file whose load has ended, what :meth:`FileLoad.result` returns for it
     :param total: files waited for
     :param missing: names of the others, as far as they have names
     :param reason: why it failed
@@ -190,7 +190,7 @@ class FilesWatch:
     def see(self, answer: PolledLoads, now: float) -> FilesVerdict:
         """Take in one poll.
 
-        :param answer: it may tell of other files as well
+        :param answer: it may have other files as well
         :param now: when it was made, seconds since 1970
         :returns: what is known now
         """
@@ -202,7 +202,7 @@ class FilesWatch:
         return self.verdict()
 
     def expired(self, seconds: float) -> FilesVerdict:
-        """What to say when the time is over.
+        """The error for the end of the time.
 
         :param seconds: how long the wait was
         """
@@ -226,7 +226,7 @@ class FilesWatch:
         self._failed.count = int(memory["errors"])
 
     def _take(self, load: FileLoad) -> None:
-        """Keep the newest final load of each file; a load that has not ended says nothing yet."""
+        """Keep the newest final load of each file; a load that has not ended reports nothing yet."""
         if load.status not in FINAL or (load.loaded_at is not None and load.loaded_at < self.question.since):
             return
         name = self.expected.name_of(load)
@@ -303,7 +303,7 @@ class HistoryPoll(SharedPoll[PolledLoads]):
     def waiting(self, question: HistoryQuestion, interval: float) -> Iterator[None]:
         """Have this asked as long as the block runs.
 
-        :param question: what the waiter wants to know
+        :param question: what the waiter asks for
         :param interval: seconds between two polls
         """
         self._questions.add(question)
@@ -348,7 +348,7 @@ class HistoryPoll(SharedPoll[PolledLoads]):
 def shared_poll(key: Hashable, connect: Callable[[], Awaitable[LoadHistory]]) -> HistoryPoll:
     """Find the running event loop's poll of a history, or make it; it lives as long as somebody holds it.
 
-    :param key: what connection, table and pipe are told apart by
+    :param key: what identifies connection, table and pipe
     :param connect: makes the source of the history
     """
     return poll_of_loop(HistoryPoll, key, partial(HistoryPoll, connect))

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.streaming.names import full_name, quote_identifie
 log = logging.getLogger(__name__)
 
 REMEMBERED = dt.timedelta(days=14) - dt.timedelta(minutes=5)
-"""How far back load history goes; a little less than the 14 days, beyond which Snowflake refuses to look."""
+"""How far back load history goes; a little less than 14 days, beyond which Snowflake refuses the query."""
 COPY_MEMORY = dt.timedelta(days=64)
 """How long COPY remembers the files of a table that it has loaded."""
 OVERLAP = dt.timedelta(minutes=10)
@@ -31,10 +31,10 @@ OVERLAP = dt.timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HistoryQuestion:
-    """What one wait wants to know.
+    """What one wait asks for.
 
-    It is the same as another one only if it is the same wait's: what an earlier wait was told, a later one
-    that asks in the same words has not heard.
+    It is the same as another one only if it is the same wait's: what an earlier wait has got, a later one
+    that asks for the same has not got.
 
     :param names: paths below the stage; None for whatever was loaded
     :param since: loads before this time do not count
@@ -48,7 +48,7 @@ class LoadHistory(Protocol):
     """Something that knows what became of files."""
 
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
-        """The loads that the questions are about, from the oldest; what was told before may be left out."""
+        """The loads that the questions are about, from the oldest; what was reported may be left out."""
 
     def close(self) -> None:
         """Give the connections back."""
@@ -166,7 +166,7 @@ class CopyHistory:
         self._asked: dict[HistoryQuestion, dt.datetime] = {}
 
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
-        """The loads that the questions are about, from the oldest; what was told before may be left out.
+        """The loads that the questions are about, from the oldest; what was reported before may be left out.
 
         :param questions: what is asked, by all who still wait
         :param now: the time
@@ -240,9 +240,9 @@ def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str])
 
     The view knows tables by their names, dropped ones as well. So loads from before the table was made do not
     count: they went into another table, or came with a clone, for which COPY remembers none. A table of less
-    than 14 days needs no look.
+    than 14 days needs no query.
 
-    A role that may not read the view is told of in a warning, with what is not known and what gives it.
+    A role that may not read the view is reported in a warning, with what is not known and what gives it.
 
     :param run: runs SQL in the table's account; the times are the account's own
     :param table: database, schema and name of the table
@@ -277,7 +277,7 @@ def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str])
 # pragma: no mutate end
 
 
-# -- What COPY statements have cost: seconds of a warehouse, and the credits that the account says -------
+# -- What COPY statements have cost: seconds of a warehouse, and the credits that the account reports ----
 #
 # ``QUERY_HISTORY`` of the information schema knows a statement as soon as it has ended. The account's own
 # view ``QUERY_ATTRIBUTION_HISTORY`` knows the credits, up to eight hours later. Neither has idle time of

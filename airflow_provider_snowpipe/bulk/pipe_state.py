@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
-# -- What a file pipe says of itself: ``SYSTEM$PIPE_STATUS`` as a value ----------------------------------
+# -- The state of a file pipe: ``SYSTEM$PIPE_STATUS`` as a value -----------------------------------------
 
 RUNNING, PAUSED = "RUNNING", "PAUSED"
 
@@ -31,7 +31,7 @@ class PipeStatus:
     :param last_ingested_at: when that was
     :param notification_channel: where events of new files come from, None without ``AUTO_INGEST``
     :param error: why the pipe does not load, in Snowflake's words
-    :param raw: everything that Snowflake said, by its own names
+    :param raw: everything that Snowflake returned, by its own names
     """
 
     execution_state: str
@@ -220,7 +220,7 @@ class ListedPipe:
 
     :param name: its full name
     :param target: what it moves where
-    :param created: since when it is there, None where that is not said
+    :param created: since when it is there, None where that is not reported
     :param pattern: the regular expression that the paths of its files match
     """
 

@@ -2,7 +2,7 @@
 
 Files that an attempt leaves behind when it dies are in no manifest, and nobody loads them. Each attempt
 writes a manifest of its own, and the one that was staged first counts: every attempt takes its files, so that
-what COPY is told to load is the same each time. COPY itself, or load history, says which it has loaded.
+what COPY is given to load is the same each time. COPY itself, or load history, shows which it has loaded.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class RunManifest(WrittenFiles):
 def run_folder(names: Sequence[str], *more: str) -> str:
     """The folder of one piece of work, the same for every attempt.
 
-    :param names: what tells one piece of work from another, such as DAG, run, task and map index
+    :param names: what distinguishes one piece of work from another, such as DAG, run, task and map index
     :param more: further such words, such as the table
     """
     digest = hashlib.blake2b(json.dumps([*names, *more]).encode(), digest_size=8).hexdigest()
@@ -153,7 +153,7 @@ def refuse_other_files(manifest: RunManifest, folder: str, history: Iterable[Fil
     """Refuse to load the files of a manifest where other files of its folder are in the table.
 
     That nobody can have loaded who went by the manifest that was staged first; asked all the same just before
-    COPY, since what says so are the clocks of a stage.
+    COPY, since that is judged by the clocks of a stage.
 
     :param manifest: the manifest
     :param folder: its folder's own name

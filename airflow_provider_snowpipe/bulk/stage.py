@@ -28,10 +28,10 @@ _SUFFIX = ".gz"
 
 
 class Sameness(StrEnum):
-    """What LIST tells of a file that is about to be staged.
+    """What LIST reports of a file that is about to be staged.
 
     Files that the client encrypts are longer in the stage, by 1 to 16 bytes, and their MD5 is that of the
-    cipher; files that were uploaded in several parts have an MD5 of the parts'. Of both, LIST cannot say
+    cipher; files that were uploaded in several parts have an MD5 of the parts'. Of both, LIST cannot show
     whether the content is the same (pages "LIST" and "PUT").
     """
 
@@ -88,7 +88,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file as LIST tells it.
+    """A file as LIST reports it.
 
     :param size: bytes in the stage
     :param md5: the MD5 that the storage has of it
@@ -143,7 +143,7 @@ class Staging:
     def decide(
         self, file: SourceFile, listed: Mapping[str, ListedFile], md5: Callable[[], str]
     ) -> PutKind | None:
-        """Say how a file is to be uploaded; None where it is not.
+        """Decide how a file is to be uploaded; None where it is not.
 
         :param file: the file
         :param listed: what is in the stage
@@ -191,7 +191,7 @@ class Staging:
 
 
 def sameness(size: int, md5: Callable[[], str], listed: ListedFile) -> Sameness:
-    """Compare a file with what LIST tells of the one in the stage.
+    """Compare a file with what LIST reports of the one in the stage.
 
     :param size: its bytes
     :param md5: reads its content

@@ -1,4 +1,4 @@
-"""Files in a stage: how they are named and chosen, and what Snowflake says of the load of one."""
+"""Files in a stage: how they are named and chosen, and what Snowflake reports of the load of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFERENCE = re.compile(rf"@?(?P<owner>(?:{_PART}\.){{0,2}})(?P<name>~|%?{_PART}
 class StageReference:
     """A stage and a path in it.
 
-    :param owner: what the reference itself says of database and schema, such as ``DB.S.``; may be empty
+    :param owner: what the reference itself names of database and schema, such as ``DB.S.``; may be empty
     :param name: the stage: ``STAGE``, ``%TABLE`` or ``~``
     :param path: the path below the stage, without ``/`` at its ends; may be empty
     """
@@ -61,7 +61,7 @@ class StageReference:
         """What LIST takes to list the files whose path below this reference begins with a prefix.
 
         :param prefix: the start of the path; may be empty
-        :param database: where the stage is, unless the reference says so
+        :param database: where the stage is, unless the reference names it
         :param schema: the same
         """
         owner = self.owner
@@ -86,7 +86,7 @@ def staged_at(value: object) -> dt.datetime | None:
     """The time at which a file was staged, as LIST writes it: ``Sun, 22 Nov 2026 14:00:00 GMT``.
 
     :param value: the column ``last_modified``
-    :returns: None where it says no time
+    :returns: None where it has no time
     """
     if isinstance(value, dt.datetime):
         return value
@@ -102,9 +102,9 @@ class StagedFile:
     """A file to copy.
 
     :param path: below the stage
-    :param mark: tells its content from an earlier one of that name, such as its checksum
-    :param size: bytes, None where that is not said
-    :param staged_at: since when it is there, None where that is not said
+    :param mark: distinguishes its content from an earlier one of that name, such as its checksum
+    :param size: bytes, None where that is not known
+    :param staged_at: since when it is there, None where that is not known
     """
 
     path: str
@@ -130,7 +130,7 @@ class StagedFiles:
 # pragma: no mutate end
 
 
-# -- The load of one file: COPY, a pipe and load history tell the same of it under different names ---------
+# -- The load of one file: COPY, a pipe and load history report the same of it under different names -------
 
 
 LOADED = "LOADED"
@@ -212,8 +212,8 @@ class FileLoad:
     :param rows_parsed: records in the file
     :param errors_seen: records in error
     :param first_error: the first of them
-    :param loaded_at: when the load ended, None where that is not said
-    :param pipe: full name of the pipe that loaded it, None for COPY and where that is not said
+    :param loaded_at: when the load ended, None where that is not reported
+    :param pipe: full name of the pipe that loaded it, None for COPY and where that is not reported
     """
 
     path: str
@@ -228,7 +228,7 @@ class FileLoad:
 
     @classmethod
     def read(cls, row: Mapping[str, Any], names: Mapping[str, str]) -> Self:
-        """Read what Snowflake says of a load.
+        """Read what Snowflake reports of a load.
 
         :param row: values by their names there
         :param names: these names: :data:`COPY_RESULT`, :data:`COPY_HISTORY` or :data:`PIPE_REPORT`
@@ -266,7 +266,7 @@ class FileLoad:
 
     @classmethod
     def from_result(cls, path: str, result: Mapping[str, Any]) -> Self:
-        """Read what :meth:`result` said of a load.
+        """Read what :meth:`result` returned for a load.
 
         :param path: the file
         :param result: the JSON
@@ -441,7 +441,7 @@ class FileChoice:
             )
 
     def expected(self, list_stage: Callable[[str, str], Sequence[str]]) -> ExpectedFiles:
-        """Say which files these are.
+        """Describe these files.
 
         :param list_stage: lists the files of a stage with a prefix: their paths below the stage
         :raises NothingStagedError: if the stage has none with the prefix

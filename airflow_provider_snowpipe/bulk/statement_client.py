@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class StatementState:
-    """What the service says of one statement.
+    """What the service reports of one statement.
 
     :param handle: names the statement
     :param rows: its result once it has one, the columns' names in lower case; None while it runs
@@ -155,7 +155,7 @@ class StatementClient:
             )
         if answer.status == _RUNNING:
             return StatementState(handle)
-        if "resultSetMetaData" not in body:  # the submission of one that ended before is told its handle only
+        if "resultSetMetaData" not in body:  # the submission of one that ended before gets its handle only
             return self.state(handle, statement)
         described = body["resultSetMetaData"]
         names = [str(column["name"]).lower() for column in described["rowType"]]
@@ -175,7 +175,7 @@ def _failure(what: str, answer: Answer) -> SqlError | None:
 
 
 def _head(statement: str) -> str:
-    """The words of a statement that tell which one it is."""
+    """The words of a statement that identify it."""
     words = statement.partition(" FILES = ")[0]
     return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
 

@@ -6,7 +6,7 @@ are given are in the table twice.
 
 A load counts as long as its own loader remembers the file, and no longer, though its rows may be there still.
 After that the loader itself takes a file of the same path for another one, as it must where names are used
-anew. Load history tells paths and no contents, so a longer look would refuse such files, and would need the
+anew. Load history has paths and no contents, so a longer query would refuse such files, and would need the
 view of the account, with a right of its own, before every COPY.
 """
 
@@ -82,7 +82,7 @@ class Account(Protocol):
         """The URL that an external stage stands for."""
 
     def loads_of(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
-        """What ``COPY_HISTORY`` says of some files."""
+        """What ``COPY_HISTORY`` reports of some files."""
 
 
 def remembered_loads(files: StagedFiles, history: Iterable[FileLoad], now: dt.datetime) -> list[FileLoad]:
@@ -103,7 +103,7 @@ def remembered_loads(files: StagedFiles, history: Iterable[FileLoad], now: dt.da
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
         if load.loaded_at is not None and load.loaded_at < now - memory:
             continue
-        # One that does not tell its stage counts as a load of the same file.
+        # One that does not name its stage counts as a load of the same file.
         if "://" in load.location:
             name = f"{load.location.rstrip('/')}/{load.path}"
             is_elsewhere = files.url is None or name != f"{files.url.rstrip('/')}/{path}"
@@ -141,7 +141,7 @@ def refuse_files_of_others(
     now: dt.datetime,
     loader: str | None = None,
 ) -> None:
-    """Refuse files of which somebody else has put rows into the table, and say who and when.
+    """Refuse files of which somebody else has put rows into the table, and report who and when.
 
     :param files: the files that are to be loaded, or were
     :param history: loads into the table, from the oldest
@@ -181,7 +181,7 @@ class PipeBeside:
     :param pipe: the pipe
     :param status: its state, None where the role may not ask for it
     :param files: the files that it loads, as far as it is given them
-    :param announced: those of which events have told it, or will
+    :param announced: those that events have announced to it, or will
     """
 
     pipe: ListedPipe
@@ -191,7 +191,7 @@ class PipeBeside:
 
 
 def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> tuple[str, ...]:
-    """The files of which events tell a pipe: those that came when it was there.
+    """The files that events announce to a pipe: those that came when it was there.
 
     :param pipe: the pipe
     :param files: paths of files that the pipe takes, and since when they are staged, None for unknown
@@ -205,13 +205,13 @@ def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> t
 def refuse_files_for_pipe(
     one: PipeBeside, *, table: str, loader: str | None = None, has_copied: bool = False
 ) -> None:
-    """Refuse to load files that a pipe is about to load, and say which pipe, how it is, and what to do.
+    """Refuse to load files that a pipe is about to load, and report which pipe, its state, and what to do.
 
     :param one: a pipe that loads from where the files are
     :param table: the table, for the error's text
     :param loader: full name of the pipe that is to load them, which is not asked; None for COPY
     :param has_copied: True where COPY has loaded the files
-    :raises FilesGivenTwiceError: if the pipe has files in its queue, or is told of these by events
+    :raises FilesGivenTwiceError: if the pipe has files in its queue, or events announce these to it
     """
     if str(one.pipe.name) == loader:
         return
@@ -259,9 +259,9 @@ class OtherLoaders:
     """Pipes that load the files of a COPY as well: refused before it, and found after it.
 
     A pipe that is given the files by an operator of this package is excluded: each of the two writes down
-    what it is about to load, then looks for the other's note, and asks queues and load history last. Where no
-    pipe over the table loads from there, nobody has to be told. Of a pipe that somebody else feeds while COPY
-    runs, load history tells when it has run.
+    what it is about to load, then reads the other's note, and asks queues and load history last. Where no
+    pipe over the table loads from there, nobody needs to know. Of a pipe that another one feeds while COPY
+    runs, load history shows it when it has run.
 
     :param account: asks the account
     :param table: the table
@@ -389,8 +389,8 @@ def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
 
 # -- Loads that have begun: noted before files are given to a loader, so that two loaders see each other --
 #
-# COPY and pipes do not share their memory of files, and asking what the other has done does not tell what
-# it is about to do. So each of the two operators first writes down what it loads and by what, then looks
+# COPY and pipes do not share their memory of files, and asking what the other has done does not show what
+# it is about to do. So each of the two operators first writes down what it loads and by what, then reads
 # for what others have written, and only then asks pipes and load history: of two that begin at once, one at
 # least finds the other. The notes lie in the user's own stage, which every connection may write to.
 
@@ -423,7 +423,7 @@ class LoadIntent:
         self._files = files
         self._folder = f"@~/{_KEPT_IN}/{run_folder((*account.database_and_schema(), table))}"
         self._own = f"{run_folder(identity.names)}."
-        # Loads by the same loader need no look into what they have noted: the loader itself skips files.
+        # Loads by the same loader need no check of what they have noted: the loader itself skips files.
         self._same = f".{blake2b((loader or 'COPY').encode(), digest_size=4).hexdigest()}.json"
         self._name = f"{self._own}{uuid.uuid4().hex}{self._same}"
 
@@ -453,7 +453,7 @@ class LoadIntent:
         self._remove(self._name)
 
     def withdraw(self) -> None:
-        """Remove what all tries of this work have written: load history says what they have loaded."""
+        """Remove what all tries of this work have written: load history has what they have loaded."""
         self._remove(self._own)
 
     def _remove(self, begin: str) -> None:

@@ -80,7 +80,7 @@ def lag(args: Namespace) -> None:
 
 @reported
 def backup(args: Namespace) -> None:
-    """Write a backup, or say what would be written."""
+    """Write a backup, or report what would be written."""
     from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
 
     operator = SnowpipeBackupOffsetsOperator(on_lost=args.on_lost, **_file_arguments(args))
@@ -202,7 +202,7 @@ def plan(args: Namespace) -> None:
 
 
 def _known(args: Namespace) -> dict[str, Any]:
-    """What the arguments say of the data; what they do not say is left to the source."""
+    """What the arguments give of the data; the rest is left to the source."""
     known: dict[str, Any] = {
         "freshness": args.freshness,
         "given_to": args.given_to,

@@ -52,7 +52,7 @@ _SHOWN_PACKAGES = (
 _MISSING_OBJECT = frozenset({2003, 2043})
 _MOST_ROLES = 50
 _MASTER_PORTS = {"spark": 7077, "k8s": 443, "sc": 15002}
-# Runs as a Spark application: every task says whether it can read the path, and on which host.
+# Runs as a Spark application: every task reports whether it can read the path, and on which host.
 _SOURCE_PROGRAM = """
 import json, os, socket, sys
 from pyspark.sql import SparkSession
@@ -108,7 +108,7 @@ class _Check:
 class Doctor:
     """The checks of one Snowflake connection, one Spark connection and this machine.
 
-    Each check has a time of its own, and none hides another: one whose premise failed is skipped and says so.
+    Each check has its own time, and none hides another: one whose premise failed is skipped with a reason.
 
     :param conn_id: the Snowflake connection's id
     :param spark_conn_id: the Spark connection's id; None for ``spark_default``, which may be missing where no
@@ -242,7 +242,7 @@ class Doctor:
         shown = [f"{name} {_version(name)}" for name in _SHOWN_PACKAGES if _version(name)]
         return ", ".join([f"{DISTRIBUTION} {__version__}", f"Python {platform.python_version()}", *shown])
 
-    # The connection, and what can be said of it without a network.
+    # The connection, and what can be checked of it without a network.
 
     def _settings(self) -> str:
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
@@ -536,7 +536,7 @@ class Doctor:
         return f"{self._source} can be read on {', '.join(sorted(host for host, _ in found))}"
 
     def _asked_of_executors(self, path: str, master: str) -> set[tuple[str, bool]]:
-        """Run a small Spark application whose tasks look at a path; each host, and whether it sees it."""
+        """Run a small Spark application whose tasks read a path; each host, and whether it sees it."""
         from airflow_provider_snowpipe.operators.submission import launch_environment
 
         with tempfile.TemporaryDirectory(prefix="snowpipe-doctor-") as directory:
@@ -596,7 +596,7 @@ def _privileges(run: Callable[..., list[dict[str, Any]]], pipe: PipeName) -> Ite
     yield "INSERT", "TABLE", full_name(pipe.database, pipe.schema, table)
     try:
         widens = widens_itself(run(show_table(pipe)), table)
-    except SqlError:  # of a schema that the role may not use, which is said above
+    except SqlError:  # of a schema that the role may not use, which is reported above
         return
     if widens:
         yield "EVOLVE SCHEMA", "TABLE", full_name(pipe.database, pipe.schema, table)

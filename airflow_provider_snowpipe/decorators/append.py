@@ -46,7 +46,7 @@ class SnowpipeAppendDecoratedOperator(DecoratedOperator, SnowpipeAppendRowsOpera
         return super().perform(context)
 
     def preview(self) -> list[str]:
-        """Say that the function is not called without a run."""
+        """Report that the function is not called without a run."""
         name = self.python_callable.__name__
         return [f"would append the rows that {name}() returns; it is not called here"]
 

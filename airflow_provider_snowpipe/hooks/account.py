@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 RunSql = Callable[..., list[dict[str, Any]]]
-"""Runs a statement with the values that it binds, and whatever else the connector's cursor is to be told; the
+"""Runs a statement with the values that it binds, and whatever else the connector's cursor gets; the
 rows' keys are the columns' names in lower case."""
 
 _LOGIN_SECONDS = 30
@@ -219,7 +219,7 @@ class AccountHook(BaseHook):
     # What became of files.
 
     def past_loads(self, table: str, since: dt.datetime | None = None) -> list[dict[str, Any]]:
-        """The files that were loaded into a table, as ``COPY_HISTORY`` tells them, from the oldest.
+        """The files that were loaded into a table, as ``COPY_HISTORY`` reports them, from the oldest.
 
         :param table: the table
         :param since: the first timestamp, None for the 14 days that are remembered
@@ -232,7 +232,7 @@ class AccountHook(BaseHook):
         return self.run_sql(statement, values)
 
     def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
-        """What ``COPY_HISTORY`` says of some files, from the oldest load.
+        """What ``COPY_HISTORY`` reports of some files, from the oldest load.
 
         :param table: the table
         :param paths: their paths below the stage
@@ -246,7 +246,7 @@ class AccountHook(BaseHook):
         return [FileLoad.read(row, COPY_HISTORY) for row in self.run_sql(statement, values)]
 
     def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
-        """COPY's loads of some files 14 to 64 days ago, as the account's usage history tells them.
+        """COPY's loads of some files 14 to 64 days ago, as the account's usage history reports them.
 
         A role without the right to that view gets none, and a warning in the log.
 
@@ -258,7 +258,7 @@ class AccountHook(BaseHook):
             return older_copies(run, (*self.database_and_schema(), table), paths)
 
     def loads_in_folder(self, table: str, folder: str) -> list[FileLoad]:
-        """What ``COPY_HISTORY`` says of the files of one folder, from the oldest load.
+        """What ``COPY_HISTORY`` reports of the files of one folder, from the oldest load.
 
         :param table: the table
         :param folder: the folder's name, as no other one is called
@@ -498,7 +498,7 @@ def _trusting(ca_bundle: str | None) -> Iterator[None]:
 
 
 def _head(statement: str, values: Sequence[str] | None = None) -> str:
-    """The words of a statement that tell which one it is, up to the first parenthesis."""
+    """The words of a statement that identify it, up to the first parenthesis."""
     words = statement.partition("(")[0]
     words = words if len(words) <= _LONGEST_HEAD else f"{words[:_LONGEST_HEAD]}…"
     for value in values or ():

@@ -71,7 +71,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         self.run_sql(f"GET {quoted_location(whole.rstrip('/'))} {string_literal(f'file://{folder}/')}")
 
     def get_stage_upload(self, staging: Staging, source: Source, prefix: str, parallel: int) -> StageUpload:
-        """Look at an internal stage, to upload files that it lacks.
+        """List an internal stage, to upload files that it lacks.
 
         :param staging: the stage, and how
         :param source: where the files are
@@ -90,7 +90,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         """From where a file pipe loads into which table; None for no such pipe, or none that the role sees.
 
         :param pipe: the pipe
-        :raises ConfigurationError: if its definition does not say so
+        :raises ConfigurationError: if its definition does not show it
         :raises SqlError: if the statement fails, or signing in for it
         """
         from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin
@@ -186,7 +186,7 @@ class StageUpload:
         )
 
     def kind_of(self, file: SourceFile) -> PutKind | None:
-        """Say how a file would be uploaded, None where it would not.
+        """How a file would be uploaded, None where it would not.
 
         :param file: the file
         """

@@ -1,4 +1,4 @@
-"""What an Airflow connection says about a Snowflake account, whichever of the two types it has."""
+"""What an Airflow connection holds for a Snowflake account, whichever of the two types it has."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class SnowpipeConnection:
     def account(self) -> str:
         """The account's identifier, taken from Snowflake's own host name where the field is empty.
 
-        :raises ConfigurationError: if neither says it
+        :raises ConfigurationError: if neither names it
         """
         account = self._text("account")
         if account is None and self.conn_type == SNOWPIPE and self.host:
@@ -233,7 +233,7 @@ class SnowpipeConnection:
         try:
             return read_private_key(self._private_key(), self._passphrase(), self.login or "")
         except (AuthenticationError, ConfigurationError):
-            return None  # whoever asks reads it in another way, and says what is wrong with it
+            return None  # whoever asks reads it in another way, and reports what is wrong with it
 
     def _passphrase(self) -> str | None:
         return (self.password or "").strip() or None

@@ -30,7 +30,7 @@ _SHOWN_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class DriverPod:
-    """What Kubernetes says of one driver's pod.
+    """What Kubernetes reports of one driver's pod.
 
     :param id: ``namespace:pod``
     :param state: the phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed``, or ``Unknown`` where its
@@ -79,7 +79,7 @@ class DriverPod:
 
     @property
     def has_succeeded(self) -> bool:
-        """True when Kubernetes calls it a success, which says nothing of what is committed."""
+        """True when Kubernetes calls it a success, which is no evidence of what is committed."""
         return self.state == "Succeeded"
 
     def __str__(self) -> str:
@@ -207,8 +207,8 @@ class KubernetesPods:
         :raises RetriesExhaustedError: if the API does not take it
         :raises ConfigurationError: if Airflow may not remove it
         """
-        place = namespace or self.namespace
-        self._ask("delete", "secrets", place, self._client.delete_namespaced_secret, name)
+        target = namespace or self.namespace
+        self._ask("delete", "secrets", target, self._client.delete_namespaced_secret, name)
 
     def _ask(
         self, verb: str, kind: str, namespace: str, call: Callable[..., Any], *words: Any, **more: Any
@@ -218,9 +218,9 @@ class KubernetesPods:
         from urllib3.exceptions import HTTPError
 
         # The name comes before the namespace, and the namespace before a manifest.
-        placed = (namespace, *words) if verb == "create" else (*words, namespace)
+        arguments = (namespace, *words) if verb == "create" else (*words, namespace)
         try:
-            return call(*placed, _request_timeout=_TIMEOUTS, **more)
+            return call(*arguments, _request_timeout=_TIMEOUTS, **more)
         except ApiException as error:
             status, text = error.status, _message(error.body)
         except HTTPError as error:
@@ -236,7 +236,7 @@ class KubernetesPods:
                 f"{text}): bind a role with this right to the account that Airflow's workers and triggerer "
                 "use there, or correct the namespace of the Spark connection"
             )
-        # What the API says of a secret that it refuses may repeat it.
+        # What the API answers about a secret that it refuses may repeat it.
         shown = "" if kind == "secrets" else f": {text}"
         raise RetriesExhaustedError(
             f"the API of Kubernetes answered {status} to {verb} {kind} in the namespace {namespace!r}{shown}"

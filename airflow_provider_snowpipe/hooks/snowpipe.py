@@ -272,7 +272,7 @@ def _client(settings: SnowpipeConnection, pipe: PipeName, retry: RetryPolicy | N
 def form_widgets() -> dict[str, Any]:
     """The fields of the extra, as WTForms has them (observed with Airflow 2.11.2 and 3.1.8).
 
-    Airflow 3.1 has no WTForms and puts its own classes in their places while it calls this.
+    Airflow 3.1 has no WTForms and replaces them by its own classes while it calls this.
     """
     from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
     from wtforms import PasswordField, StringField

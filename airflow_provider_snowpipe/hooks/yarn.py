@@ -26,7 +26,7 @@ _SHOWN_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class YarnApplication:
-    """What the ResourceManager says of one application.
+    """What the ResourceManager reports of one application.
 
     :param id: ``application_<start of the ResourceManager>_<number>``
     :param state: for example ``ACCEPTED``, ``RUNNING``, ``FINISHED``, ``KILLED``; ``UNKNOWN`` where the
@@ -66,7 +66,7 @@ class YarnApplication:
 
     @property
     def has_succeeded(self) -> bool:
-        """True when YARN calls it a success, which says nothing of what is committed."""
+        """True when YARN calls it a success, which is no evidence of what is committed."""
         return self.state == "FINISHED" and self.final_status == "SUCCEEDED"
 
     def __str__(self) -> str:

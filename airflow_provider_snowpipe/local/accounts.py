@@ -123,7 +123,7 @@ def invalid(reason: str) -> Refusal:
 
 
 def _claims(token: str) -> dict[str, Any] | None:
-    """Return what a token says, unverified; None for a text that is no JWT."""
+    """Return a token's claims, unverified; None for a text that is no JWT."""
     try:
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
     except jwt.InvalidTokenError:
@@ -164,7 +164,7 @@ _CLIENT_FIELDS = ("client_id", "client_secret", "refresh_token")
 
 
 class TokenError(Exception):
-    """A token or client secret is not one of this service; the text says why, never what was sent."""
+    """A token or client secret is not one of this service; the text gives the reason, never what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def ensure_secrets(home: DataDirectory) -> IssuedSecrets:
 
 
 def _same(*pairs: tuple[str, str]) -> bool:
-    """Compare each given text with the expected one; the time taken tells nothing about any."""
+    """Compare each given text with the expected one; the time taken reveals nothing about any."""
     return all([hmac.compare_digest(given.encode(), expected.encode()) for given, expected in pairs])
 
 
@@ -300,7 +300,7 @@ class Account:
         SDK 1.9.1 writes ``iat`` and ``exp`` in milliseconds (observed); both units are accepted.
 
         :param token: RS256 JWT with ``iss = ACCOUNT.USER.SHA256:<fingerprint>`` and ``sub = ACCOUNT.USER``.
-        :raises Refusal: 401 ``JWT_TOKEN_INVALID`` that says what is wrong with the token.
+        :raises Refusal: 401 ``JWT_TOKEN_INVALID`` that names what is wrong with the token.
         """
         unverified = _claims(token)
         if unverified is None:
@@ -321,7 +321,7 @@ class Account:
         raise invalid(f"it is not signed by the registered RSA key of {subject}")
 
     def verify_password(self, name: str, password: str) -> str | None:
-        """Return the user whose login name and password these are, or None; the time taken tells nothing."""
+        """Return the user with this login name and password, or None; the time taken reveals nothing."""
         if _same((name.upper(), self.user.upper()), (password, self.issued.password)):
             return self.user
         users = self.access.state.users.values()
@@ -376,7 +376,7 @@ class Account:
         :param token: key-pair JWT, programmatic access token or OAuth access token.
         :param declared: ``X-Snowflake-Authorization-Token-Type``, or None; the kind must agree with it.
         :returns: the user, and the kind as that header names it.
-        :raises Refusal: 401 that says what is wrong with the token.
+        :raises Refusal: 401 that names what is wrong with the token.
         """
         kind = self._kind(token)
         if declared and declared.strip().upper() != kind:
@@ -460,7 +460,7 @@ class Account:
         return user.name
 
     def _mark(self, credential: str) -> str | None:
-        """Return what tells a key or an access token apart; None for OAuth, which cannot be removed."""
+        """Return what identifies a key or an access token; None for OAuth, which cannot be removed."""
         kind = self._kind(credential)
         if kind == PAT:
             return digest_token(credential)
@@ -512,7 +512,7 @@ def ensure_account(home: DataDirectory, access: Access | None = None) -> Account
             "public_key": public.decode(),
             "instance": secrets.token_hex(16),
         }
-        # Written last: its presence says that the key files are complete.
+        # Written last: its presence shows that the key files are complete.
         write_file(home.account_file, json.dumps(described, indent=1).encode(), mode=0o600)
     stored = home.read_account()
     access = access or Access(home.access_file)

@@ -106,7 +106,7 @@ class Try:
     :param log: the file of what it prints
     :param group: True where signals go to the process group that it leads
     :param seconds: after which a try counts as hanging
-    :param look: called again and again while it is waited for
+    :param look: called repeatedly during the wait
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class Run:
     def arm(self, hit: Hit | None) -> None:
         """Have the service hold up a request from now on, and none that was to be held up before.
 
-        :param hit: says which one
+        :param hit: the request; None for none
         """
         kept = [one for one in self.admin("faults")["faults"] if not one.startswith("hold-")]
         if hit:

@@ -133,7 +133,7 @@ class Catalog:
             database.revive()
 
     def watch_changed(self) -> None:
-        """Say that file pipes were created, changed or dropped: queues and folders are looked at anew."""
+        """Report that file pipes were created, changed or dropped: queues and folders are read anew."""
         self.files_queued.set()
         self.file_pipes_changed.set()
 

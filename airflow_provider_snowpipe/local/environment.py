@@ -44,7 +44,7 @@ def service_url(home: DataDirectory) -> str:
 
 
 def client_session(home: DataDirectory) -> requests.Session:
-    """Return an HTTP session that trusts this service only, whatever the environment says."""
+    """Return an HTTP session that trusts this service only, whatever the environment sets."""
     session = requests.Session()
     # REQUESTS_CA_BUNDLE and proxies of the machine must not apply to a loopback service.
     session.trust_env = False
@@ -115,7 +115,7 @@ def variables(home: DataDirectory) -> dict[str, str]:
         "SSL_CERT_FILE": str(home.bundle_file),
         "REQUESTS_CA_BUNDLE": str(home.bundle_file),
         "AIRFLOW_CONN_SNOWFLAKE_DEFAULT": json.dumps(connection),
-        # A Spark of the user's own stays: without any, Airflow would look for YARN.
+        # A Spark of the user's own stays: without any, Airflow would search for YARN.
         "AIRFLOW_CONN_SPARK_DEFAULT": os.environ.get("AIRFLOW_CONN_SPARK_DEFAULT", _SPARK_HERE),
     }
 

@@ -41,11 +41,11 @@ class Faults:
     :param answers: statuses that the next calls of a kind are answered with, unapplied
         (``answer-append=429x3``, ``answer-open=404html``); ``429@2`` asks to wait for two seconds, by the
         header ``Retry-After``.
-    :param delays: seconds that the next calls of a kind wait before they are looked at
+    :param delays: seconds that the next calls of a kind wait before they are read
         (``slow-append=31x1``).
     :param kill_at: the service kills itself when it reaches the point for the N-th time
         (``kill-before-commit=2``).
-    :param hold_request: ordinal number, counting from 1, of the request that waits before it is looked at,
+    :param hold_request: ordinal number, counting from 1, of the request that waits before it is read,
         until the faults are cleared (``hold-request=3``).
     :param hold_answer: the same for a request that has had its effect and waits before it is answered
         (``hold-answer=3``).

@@ -151,7 +151,7 @@ def ensure_certificates(home: DataDirectory) -> None:
     ca_pem = ca.public_bytes(serialization.Encoding.PEM)
     write_file(home.authority_file, ca_pem, mode=0o600)
     write_file(home.bundle_file, Path(certifi.where()).read_bytes() + b"\n" + ca_pem, mode=0o600)
-    # Written last: its presence says that the other files are complete.
+    # Written last: its presence shows that the other files are complete.
     write_file(server, leaf.public_bytes(serialization.Encoding.PEM) + ca_pem, mode=0o600)
 
 
@@ -270,7 +270,7 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
 
 
 class Server(uvicorn.Server):
-    """A server that stops what runs as soon as it is told to end, and ends within ten seconds.
+    """A server that stops what runs as soon as it is asked to end, and ends within ten seconds.
 
     :param config: as uvicorn takes it.
     :param cancel: stops the statements that run; called on a thread of its own.

@@ -164,7 +164,7 @@ def _route(
 
 
 _PLAIN, _OCTETS = "text/plain", "application/octet-stream"
-# The token in a signed URL, in place of the header.
+# The token in a signed URL, instead of the header.
 _SIGNED = {"token": False}
 ROUTES: tuple[Route, ...] = (
     _route("GET /health", "Whether the service answers", None, None, "Health"),

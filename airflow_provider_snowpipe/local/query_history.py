@@ -91,7 +91,7 @@ class LoginEvent:
 
     :param event_id: its number.
     :param at_ms: epoch milliseconds.
-    :param user_name: who it was, or said to be.
+    :param user_name: who it was, or claimed to be.
     :param client_ip: address at the other end.
     :param client: the client's name for itself.
     :param session_id: the session that it opened; None for one that failed.

@@ -1,4 +1,4 @@
-"""The notifier that says how far channels are, for deadlines and callbacks."""
+"""The notifier that reports how far channels are, for deadlines and callbacks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SnowpipeLagNotifier(BaseNotifier):
 
     The report goes into the log, as a warning where a channel is late, and to another notifier if one is
     given, whose templates find it as ``lag_report``. Where the service cannot be asked, or knows no such
-    pipe, the report says that. It runs in the triggerer, as the callback of a ``DeadlineAlert``, and wherever
+    pipe, the report has that. It runs in the triggerer, as the callback of a ``DeadlineAlert``, and wherever
     Airflow runs the callbacks of DAGs and tasks.
 
     :param table: the channels belong to this table's default pipe (templated)

@@ -50,7 +50,7 @@ FAIL_OR_REPORT = ("fail", "report")
 
 
 def check_fail_or_report(operator: Any, *names: str) -> None:
-    """Make sure that arguments say by one of two words what becomes of a task.
+    """Make sure that each argument has one of its two values.
 
     :param operator: the operator
     :param names: of its arguments
@@ -106,7 +106,7 @@ class AccountOperator(BaseOperator):
 
     @abstractmethod
     def preview(self) -> list[str]:
-        """Say in words what :meth:`perform` would do now."""
+        """Describe what :meth:`perform` would do now."""
 
 
 # -- Whose work a task does, in the same words on every try of it ----------------------------------------

@@ -43,7 +43,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     :param rows: a list of mappings, its JSON text, or an XCom of one (templated)
     :param file: an NDJSON file, any address that ``ObjectStoragePath`` takes (templated)
     :param file_conn_id: the connection for that address (templated)
-    :param sql: a query; it must say ``ORDER BY``, or ``token_column`` is given (templated)
+    :param sql: a query; it must have ``ORDER BY``, or ``token_column`` is given (templated)
     :param sql_conn_id: the connection of the query (templated)
     :param parameters: values that the query binds (templated)
     :param batch: number of the batch: the same on every try, greater in every later run; None for the
@@ -167,7 +167,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         return self._value(load, rules)
 
     def preview(self) -> list[str]:
-        """Say which rows would be sent; outside of a DAG run ``batch`` and ``channel`` have to be given."""
+        """Report which rows would be sent; outside of a DAG run ``batch`` and ``channel`` are required."""
         from airflow_provider_snowpipe.streaming.append import rows_to_send
 
         if self.channel is None or (self.batch is None and self.token_column is None):

@@ -23,29 +23,29 @@ Branch = str | Sequence[str] | None
 
 
 class SnowpipeBranchOperator(BaseBranchOperator):
-    """Look at the data, plan its load, and go on with the tasks of the path that was chosen.
+    """Probe the data, plan its load, and go on with the tasks of the path that was chosen.
 
     The plan is logged and is the XCom ``plan``: path, reasons, warnings, and credits and latency of every
     path. The path of the run before stays unless another one is clearly better; in a backfill run COPY is
     preferred. Nothing is loaded here.
 
-    :param source: ``@stage/path``; ``table:NAME`` for what its past loads say; a path, a URL;
+    :param source: ``@stage/path``; ``table:NAME`` for the shape of its past loads; a path, a URL;
         ``kafka://host:port/topic``, or a :class:`~airflow_provider_snowpipe.sources.KafkaSource` or its
         mapping; or the shape, as a mapping or its JSON text (templated)
     :param stream: ids of the tasks or task groups that stream the data, None where there is no such way
     :param copy: ids of those that copy it
     :param pipe: ids of those that give it to a file pipe
-    :param shape: what is known of the data beside what the source says: parameters of
+    :param shape: what is known of the data beside what the source shows: parameters of
         :class:`~airflow_provider_snowpipe.routing.probes.DataShape`, such as ``freshness`` or ``bounded``
         (templated)
     :param policy: parameters of :class:`~airflow_provider_snowpipe.routing.cost_model.LoadPolicy`, such as
         ``path``, ``warehouse`` or ``has_pipe``
     :param costs: figures of the cost model to replace, by name
     :param remember: False plans without regard to the run before
-    :param table: the table of a Kafka source, whose channels say how far each partition is in it; None counts
+    :param table: the table of a Kafka source, whose channels show how far each partition is; None counts
         from the offsets of the source's group, or from its start (templated)
     :param channel_prefix: the first part of these channels' names, None for the DAG's id (templated)
-    :param kafka_conn_id: deprecated, the source says ``conn_id`` (templated)
+    :param kafka_conn_id: deprecated, the source has ``conn_id`` (templated)
     :param storage_conn_id: the connection of a URL (templated)
     :param database: database of stage and table, None for the connection's (templated)
     :param schema: their schema, None for the connection's (templated)
@@ -109,7 +109,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         load_policy(policy, costs)
 
     def choose_branch(self, context: Context) -> str | Iterable[str]:
-        """Plan, and say which tasks to go on with; those of the other paths are skipped.
+        """Plan, and return the tasks to go on with; those of the other paths are skipped.
 
         Where there is nothing to load, those of every path are, unless one is forced.
 

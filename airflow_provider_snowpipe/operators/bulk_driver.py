@@ -293,13 +293,13 @@ class RunStage:
             below, _, base = name.rpartition("/")
             Path(folder, base).write_text(text, encoding="utf-8")
             database, schema = self._hook.database_and_schema()
-            place = self.reference.location("", database=database, schema=schema)
-            self._hook.put_file(f"{folder}/{base}", f"{place.rstrip('/')}/{below}")
+            location = self.reference.location("", database=database, schema=schema)
+            self._hook.put_file(f"{folder}/{base}", f"{location.rstrip('/')}/{below}")
 
     def _first(self) -> RunManifest | None:
         """The manifest that was staged first, None where there is none.
 
-        LIST says when in whole seconds. So it is asked when enough of them have passed that no manifest can
+        LIST has times in whole seconds. So it is asked when enough of them have passed that no manifest can
         come any more which would be older than, or as old as, one that is there.
         """
         time.sleep(SETTLED_AFTER)

@@ -62,7 +62,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
     A retry goes on where the try before ended. With no manifest the files are written anew, and what that try
     has left is loaded by nobody. With a manifest its files are the ones to load: COPY joins the statement of
     an earlier try and skips what is in the table, and load history is asked first. When the rows are in the
-    table, the stage says so, and the task, cleared or not, does nothing more.
+    table, the stage records it, and the task, cleared or not, does nothing more.
 
     The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
     its path below the stage), ``rows``, ``bytes`` and ``folder``. The XCom ``files`` has their paths.
@@ -92,7 +92,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` with a key pair, an access
         token or OAuth (templated)
     :param spark_conn_id: the Spark connection; with ``deploy_mode="cluster"`` the driver runs on YARN, as
-        :class:`~airflow_provider_snowpipe.operators.stream.SnowpipeStreamOperator` says, and needs
+        :class:`~airflow_provider_snowpipe.operators.stream.SnowpipeStreamOperator` documents, and needs
         ``work_path``
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
@@ -238,7 +238,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
     def _copied(
         self, context: Context, run: BulkRun, manifest: RunManifest, *, resumed: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """What COPY says of each file of a manifest, by its path below the stage."""
+        """What COPY reports of each file of a manifest, by its path below the stage."""
         from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 
         self._copying = SnowpipeCopyOperator(
@@ -294,7 +294,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
             StageReference.parse(self.stage)
 
 
-# -- How COPY has to read files that Spark has written, and what it says of them -------------------------
+# -- How COPY has to read files that Spark has written, and what it reports of them ----------------------
 
 _FORMAT: Mapping[str, Any] = {"type": "PARQUET", "use_logical_type": True, "binary_as_text": False}
 """Neither is the default (page "CREATE FILE FORMAT"): without, a binary value is read as text."""
@@ -370,7 +370,7 @@ def copied_value(
 
     :param manifest: what was to be loaded
     :param stage: its folder
-    :param files: what COPY says of each file, by its path below the stage
+    :param files: what COPY reports of each file, by its path below the stage
     :param on_rejected: ``fail`` refuses another number of rows than a file has
     :param table: the table, for the error's text
     :raises FilesRejectedError: if there is such a file
@@ -420,7 +420,7 @@ class BulkRun:
     :param table: the table
     :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
     :param parallel: files that are put at a time
-    :param say: writes a line to the task's log
+    :param log: writes a line to the task's log
     """
 
     hook: SnowpipeBulkHook
@@ -429,7 +429,7 @@ class BulkRun:
     table: str
     on_rejected: str
     parallel: int
-    say: Callable[..., None]
+    log: Callable[..., None]
 
     def load(self, write: Write, copy: Copy) -> dict[str, Any]:
         """Do what an earlier try has left to do, which may be all or nothing; the task's value.
@@ -440,13 +440,13 @@ class BulkRun:
         """
         done = self.stage.outcome()
         if done is not None:
-            self.say("%s says that this work is done; nothing is loaded", self.stage.location)
+            self.log("%s says that this work is done; nothing is loaded", self.stage.location)
             return done
         manifest, attempt = self.stage.manifest(), ""
         if manifest is None:
             manifest, attempt = self._staged(write)
         if manifest.attempt != attempt:
-            self.say("another try has staged %d files, which are the ones", len(manifest.files))
+            self.log("another try has staged %d files, which are the ones", len(manifest.files))
         done = self.stage.outcome() or self._loaded_before(manifest)
         return self._settled(manifest, done, copy)
 
@@ -484,7 +484,7 @@ class BulkRun:
             return self.stage.keep_manifest(manifest), manifest.attempt
 
     def _settled(self, manifest: RunManifest, done: dict[str, Any] | None, copy: Copy) -> dict[str, Any]:
-        """Copy what is not in the table, and say so in the stage."""
+        """Copy what is not in the table, and record it in the stage."""
         if done is None:
             files = copy(manifest) if manifest.files else {}
             done = copied_value(manifest, self.stage, files, self.on_rejected, self.table)
@@ -492,14 +492,14 @@ class BulkRun:
         return done
 
     def _loaded_before(self, manifest: RunManifest) -> dict[str, Any] | None:
-        """The value where load history says that every file is in the table."""
+        """The value where load history shows that every file is in the table."""
         folder = self.stage.folder
         history = self.hook.loads_in_folder(self.table, folder)
         refuse_other_files(manifest, folder, history)
         loads = loaded_files(manifest, folder, history)
         if not manifest.files or len(loads) < len(manifest.files):
             return None
-        self.say("load history says that all %d files are in the table", len(loads))
+        self.log("load history says that all %d files are in the table", len(loads))
         CopyOutcome(tuple(loads.values())).require(self.on_rejected, self.table)
         files = {f"{self.stage.reference.path}/{name}": load.result() for name, load in loads.items()}
         return copied_value(manifest, self.stage, files, self.on_rejected, self.table)

@@ -91,7 +91,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
         }
 
     def preview(self) -> list[str]:
-        """Say whether the channel would be created, fenced or left."""
+        """Report whether the channel would be created, fenced or left."""
         from airflow_provider_snowpipe.streaming.admin import OpenAction, plan_opening
 
         status = self._status()
@@ -108,7 +108,7 @@ class SnowpipeDropChannelOperator(ChannelOperator):
 
     The writer is shut out first. A channel that does not exist is success.
 
-    :param force: True drops at once; the log says what is lost
+    :param force: True drops at once; the log reports what is lost
     :param commit_timeout: seconds to wait for the commit
     """
 
@@ -150,7 +150,7 @@ class SnowpipeDropChannelOperator(ChannelOperator):
         }
 
     def preview(self) -> list[str]:
-        """Say what would go with the channel."""
+        """Report what would go with the channel."""
         status = self._status()
         if not status.exists:
             return [f"channel {self.channel!r} does not exist; nothing would be dropped"]
@@ -168,7 +168,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
     deleted first.
 
     :param offset_token: the new token (templated)
-    :param offset_format: the tokens' format, to check the new token and to say what the move means; None
+    :param offset_format: the tokens' format, to check the new token and to report what the move means; None
         takes any text (templated)
     :param observe_seconds: how long the channel is watched for a writer before anything is changed
     :param allow_active_writer: True resets in spite of a writer, which is shut out, and discards what it has

@@ -149,7 +149,7 @@ class DriverMemory:
 
     :param context: the task's context
     :param durable: False forgets everything; before Airflow 3.3 the Spark provider sets it to False whatever
-        the author said
+        the author specified
     """
 
     def __init__(self, context: Context, *, durable: bool) -> None:
@@ -170,7 +170,7 @@ class DriverMemory:
         return kept
 
     def rejected_since_ms(self) -> int | None:
-        """From when on rows that were skipped are of this task, where no earlier try could say what it found.
+        """From when on rows that were skipped are of this task, where no earlier try could report any.
 
         The run's start, less what clocks may differ by: so what another run had skipped in the time between
         is reported once more rather than what an earlier try had skipped is not. None for a first try, and
@@ -218,7 +218,7 @@ class DriverMemory:
         """Remember what the driver has sent.
 
         Where it ran on this machine is still remembered, since its directory may not be removed yet; an
-        application on a cluster has nothing more to say.
+        application on a cluster has nothing more to report.
 
         :param sent: the load
         """
@@ -279,7 +279,7 @@ def follow(log: Path, still_runs: Callable[[], bool], *, from_start: bool = True
     """Read lines of a file that is being written, until its writer has ended.
 
     :param log: the file
-    :param still_runs: tells whether the writer still runs
+    :param still_runs: returns whether the writer still runs
     :param from_start: False begins at the present end
     """
     with log.open(encoding="utf-8", errors="replace") as lines:
@@ -382,7 +382,7 @@ class ClientRun:
 
     :param location: where it runs
     :param memory: what the next try will know
-    :param say: writes a line to the task's log
+    :param log: writes a line to the task's log
     :param show: gets the address of the application's page once it is known
     :param remote: address of a Spark Connect server, where the driver is a client of one
     """
@@ -391,14 +391,14 @@ class ClientRun:
         self,
         location: DriverLocation,
         memory: DriverMemory,
-        say: Callable[..., None],
+        log: Callable[..., None],
         show: Callable[[str | None], None],
         remote: str | None = None,
     ) -> None:
         self.location = location
         self._remote = remote
         self._memory = memory
-        self._say = say
+        self._log = log
         self._show = show
         self._hook: SparkSubmitHook | None = None
         self._stopped = Event()
@@ -407,7 +407,7 @@ class ClientRun:
     def new(
         cls,
         memory: DriverMemory,
-        say: Callable[..., None],
+        log: Callable[..., None],
         show: Callable[[str | None], None],
         remote: str | None = None,
     ) -> Self:
@@ -417,13 +417,13 @@ class ClientRun:
         nothing runs, never a driver that nobody knows of.
 
         :param memory: what the next try will know
-        :param say: writes a line to the task's log
+        :param log: writes a line to the task's log
         :param show: gets the address of the application's page
         :param remote: address of a Spark Connect server, where the driver is a client of one
         """
         location = DriverLocation.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
         memory.keep_location(location)
-        return cls(location, memory, say, show, remote)
+        return cls(location, memory, log, show, remote)
 
     @classmethod
     def find(
@@ -459,7 +459,7 @@ class ClientRun:
         return Path(self.location.directory)
 
     def plan_keys(self) -> dict[str, str]:
-        """Where the plan says that report and credentials are."""
+        """Paths of report and credentials in the plan."""
         return {
             "report_path": str(self.location.report_path),
             "credentials_path": str(self.directory / "credentials.json"),
@@ -514,7 +514,7 @@ class ClientRun:
         return path.read_text("utf-8") if path.is_file() else None
 
     def is_over(self) -> bool:
-        """True where nothing runs, or nobody will look for what does."""
+        """True where nothing runs, or nobody will search for what does."""
         return not self.location.processes() or self._memory.location() is None
 
     def remove(self) -> None:
@@ -558,14 +558,14 @@ class ClientRun:
         running = self.location.processes()
         if not running:
             return
-        self._say(
+        self._log(
             "reconnecting to the driver that an earlier try started (process %s); nothing is submitted",
             ", ".join(str(process.pid) for process in running),
         )
         self._show_ui()
         lines = follow(self.location.log_path, partial(self._still_runs, running), from_start=False)
         for line in self._noticed(lines):
-            self._say("%s", line.rstrip())
+            self._log("%s", line.rstrip())
 
     def hide_ui(self) -> None:
         """Take back the address of the application's page, which ended with it, for the history server's."""
@@ -581,7 +581,7 @@ class ClientRun:
         stop_processes(self.location.processes())
 
     def _still_runs(self, known: list[Process]) -> bool:
-        """Look at the known processes; only when they have ended, look for others of this location."""
+        """Check the known processes; only when they have ended, search for others of this location."""
         known[:] = [process for process in known if runs(process)] or self.location.processes()
         return bool(known)
 

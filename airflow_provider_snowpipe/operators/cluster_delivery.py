@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SECRET_VARIABLE = "SNOWPIPE_SECRET"  # noqa: S105  a variable's name
 """Of the driver's environment."""
-NEW_SECRET = "create"  # noqa: S105  a word of the operator's
+NEW_SECRET = "create"  # noqa: S105  a value of the operator's
 """As ``driver_secret``: one is made for each submission, and removed afterwards."""
 PLAN_NAME = "snowpipe-plan.json"
 JOB_NAME = "snowpipe-job.py"
@@ -40,7 +40,7 @@ class Delivery(Protocol):
         """Refuse what would fail on the cluster.
 
         :param conf: the Spark settings of the operator
-        :param properties: what the author's properties file says
+        :param properties: what the author's properties file sets
         :raises ConfigurationError: with the remedy
         """
 
@@ -64,7 +64,7 @@ class Delivery(Protocol):
         """Add the settings of the submission to those of the author."""
 
     def submitted(self, line: str) -> str | None:
-        """The application's id, where a line of ``spark-submit`` says that the cluster has it."""
+        """The application's id, where a line of ``spark-submit`` shows that the cluster has it."""
 
     def remove(self, application: Application | None) -> None:
         """Remove what of the submission is left on the cluster.
@@ -119,7 +119,7 @@ class YarnDelivery:
         """Refuse what would fail on the cluster.
 
         :param conf: the Spark settings of the operator
-        :param properties: what the author's properties file says
+        :param properties: what the author's properties file sets
         :raises ConfigurationError: with the remedy
         """
         _check_wait(conf, _YARN_WAIT)
@@ -173,11 +173,11 @@ class YarnDelivery:
         hook._files = ",".join([*filter(None, [hook._files]), str(self._directory / PLAN_NAME)])
 
     def submitted(self, line: str) -> str | None:
-        """The application's id, where a line of ``spark-submit`` says that YARN has it.
+        """The application's id, where a line of ``spark-submit`` shows that YARN has it.
 
         :param line: the line
         """
-        # "Submitting" is said before YARN has it, and by then it may not: the tag decides.
+        # "Submitting" is logged before YARN has it, and by then it may not: the tag decides.
         found = APPLICATION_ID.search(line) if "ubmitted application" in line else None
         return found[0] if found else None
 
@@ -190,7 +190,7 @@ class YarnDelivery:
 
 # -- Kubernetes ------------------------------------------------------------------------------------------
 
-# Options that name files of an object store have spark-submit look for them, which takes Hadoop's client of
+# Options that name files of an object store have spark-submit fetch them, which takes Hadoop's client of
 # that store and credentials on the worker (observed with Spark 4.2); the application's file is not looked
 # for. Before the context starts, two settings have Spark bring the archive to the executors.
 _WHOLE_JOB = """\
@@ -254,7 +254,7 @@ class KubernetesDelivery:
         """Refuse what would fail on the cluster.
 
         :param conf: the Spark settings of the operator
-        :param properties: what the author's properties file says
+        :param properties: what the author's properties file sets
         :raises ConfigurationError: with the remedy
         """
         _check_wait(conf, _KUBERNETES_WAIT)

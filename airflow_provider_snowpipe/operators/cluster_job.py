@@ -65,7 +65,7 @@ def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> 
 
     :param deploy_mode: of the operator or else the Spark connection
     :param conf: the Spark settings
-    :raises ConfigurationError: if there is no such mode, or a setting says another one
+    :raises ConfigurationError: if there is no such mode, or a setting has another one
     """
     mode = (deploy_mode or "client").lower()
     if mode not in ("client", "cluster"):
@@ -85,9 +85,9 @@ class ClusterSettings:
 
     :param conn_id: the Spark connection
     :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
-    :param identity: what tells this task instance from others that have the same folder
-    :param poll_seconds: between two looks at the application
-    :param auth: for YARN's ResourceManager, None for what the connection says
+    :param identity: what distinguishes this task instance from others that have the same folder
+    :param poll_seconds: between two polls of the application
+    :param auth: for YARN's ResourceManager, None for what the connection has
     :param namespace: of Kubernetes
     :param driver_secret: of Kubernetes, ``name:key``, or ``create``
     """
@@ -123,7 +123,7 @@ class ClusterSettings:
     def cluster(self) -> Cluster:
         """Where the application is followed.
 
-        :raises ConfigurationError: if the connection does not say where that is
+        :raises ConfigurationError: if the connection does not name its address
         """
         return cluster_of(self.conn_id, self.auth, self.namespace)
 
@@ -289,7 +289,7 @@ class ClusterRun:
         return self._settings.folder(self.submission.tag)
 
     def plan_keys(self) -> dict[str, str]:
-        """Where the plan says that report and credentials are."""
+        """Paths of report and credentials in the plan."""
         return {
             "report_path": f"{hadoop_address(self.folder)}/{REPORT_FILE}",
             "credentials_variable": SECRET_VARIABLE,

@@ -67,7 +67,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
 
     Files that a pipe has loaded, has in its queue or gets by events are refused, since COPY and pipes
     do not share their memory of files; so are those that another task is about to give to a pipe. When COPY
-    has run, its files are looked for once more at the pipes and in load history, and the task fails where
+    has run, its files are searched for once more at the pipes and in load history, and the task fails where
     somebody has loaded them in the meantime.
 
     The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
@@ -90,8 +90,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         option ``force`` does so, too, and besides loads what COPY itself has loaded
     :param validation_mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``: load nothing, the
         value has the ``rows`` of the answer
-    :param deferrable: True waits for each statement in the triggerer, after a first look in the worker
-    :param poll_interval: seconds between two looks in the triggerer
+    :param deferrable: True waits for each statement in the triggerer, after a first poll in the worker
+    :param poll_interval: seconds between two polls in the triggerer
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -212,7 +212,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             self._run.stop()
 
     def preview(self) -> list[str]:
-        """Say which statements would be run, and which errors the files would have; loads nothing."""
+        """Report which statements would be run, and which errors the files would have; loads nothing."""
         staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
         files, copy = list(staged.files), self._copy(self.hook)
         lines = [f"{len(part)} files: {statement}" for part, statement in copy.statements(files)]
@@ -222,7 +222,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         return lines
 
     def _reported(self, context: Context, outcome: CopyOutcome) -> dict[str, Any]:
-        """The task's value, after asset events and lineage have heard of the rows, also of a failed task."""
+        """The task's value, after asset events and lineage have reported the rows, also of a failed task."""
         names = {"database": self.database, "schema": self.schema}
         hook = SnowpipeBulkHook(self.snowflake_conn_id, table=self.table, **names)
         value = outcome.result()
@@ -391,9 +391,9 @@ _KEPT_IN = "airflow_snowpipe/forced_copies"
 class FirstTryFiles:
     """The files of a run whose COPY has FORCE, as the run's first try has listed them.
 
-    COPY itself then skips nothing, and load history does not say whose a load was, so that a later try can
-    only tell by the files what is left to do. They are kept as a small file in the user's own stage, which
-    every connection may write to, whatever the stage of the files and the version of Airflow. Its name says
+    COPY itself then skips nothing, and load history does not show whose a load was, so that a later try can
+    only see by the files what is left to do. They are kept as a small file in the user's own stage, which
+    every connection may write to, whatever the stage of the files and the version of Airflow. Its name shows
     what it lists, so that tries that begin at once with the same files agree; each lists the names after
     writing its own, and where there are two, none of them loads.
 

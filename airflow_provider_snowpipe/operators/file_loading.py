@@ -97,7 +97,7 @@ class FileLoading:
         """Go on after the triggerer has waited for a pipe.
 
         :param event: the payload of its trigger
-        :param submitted: what the task had to say before
+        :param submitted: what the task reported before
         :param boundary: files of this machine and their channels, None for files in a stage
         """
         from airflow_provider_snowpipe.bulk.files_watch import load_failure
@@ -243,10 +243,10 @@ class FileLoading:
         )
 
 
-# -- What loads the files of a boundary: COPY or a file pipe, from a place in a stage that is its own ----
+# -- What loads the files of a boundary: COPY or a file pipe, from a path in a stage that is its own -----
 
 Load = Callable[[Sequence[str]], dict[str, Any]]
-"""Loads staged files, given by their paths below the loader's place; what a COPY task returns."""
+"""Loads staged files, given by their paths below the loader's path; what a COPY task returns."""
 
 
 _PARALLEL = 4
@@ -324,7 +324,7 @@ class FileLoader:
         return found
 
     def put(self, shares: Sequence[CopyShare], loaded: Mapping[str, FileLoad]) -> list[str]:
-        """Stage the files that are not loaded; their paths below the loader's place.
+        """Stage the files that are not loaded; their paths below the loader's path.
 
         :param shares: what is to be loaded
         :param loaded: files that are in the table
@@ -367,7 +367,7 @@ class FileLoader:
     def below(self, path: ContentPath) -> str:
         """A file's path below the stage itself.
 
-        :param path: the file's place
+        :param path: where the file is
         """
         return self.stage.below(path.path)
 

@@ -59,7 +59,7 @@ class SnowpipePipeOperator(FileOperator):
     :param options: of ``create``: parameters of
         :class:`~airflow_provider_snowpipe.bulk.copy.CopyOptions`, as far as a pipe can have them
         (templated)
-    :param auto_ingest: of ``create``: True loads what events tell of, False what is submitted
+    :param auto_ingest: of ``create``: True loads what events announce, False what is submitted
     :param integration: of ``create``: the notification integration of these events (templated)
     :param aws_sns_topic: of ``create``: the topic that they come from instead (templated)
     :param error_integration: of ``create`` and ``alter``: the notification integration for errors (templated)
@@ -164,7 +164,7 @@ class SnowpipePipeOperator(FileOperator):
         return {**value, "status": status.result()}
 
     def preview(self) -> list[str]:
-        """Say which statements would be run now."""
+        """Report which statements would be run now."""
         with self._admin(is_rehearsal=True) as admin:
             if self.action == "status":
                 return [f"pipe {admin.pipe}: {admin.status()}"]

@@ -67,7 +67,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     """Give staged files to a file pipe by the Snowpipe REST API, and wait until it has loaded them.
 
     A pipe loads a file of one path once within 14 days, so every try may submit the same files. Files that
-    COPY or another pipe has loaded, or another task is about to give to one, are refused, and looked for once
+    COPY or another pipe has loaded, or another task is about to submit, are refused, and searched for once
     more in load history when they are loaded. With
     ``wait_for_load`` the pipe's history is asked first: what it has loaded is not submitted again, and a
     failure of before does not count for a file that is.
@@ -81,7 +81,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     :param files: paths below the pipe's location, a list or its JSON text; None for all that ``stage`` has
         (templated)
     :param stage: the pipe's location, ``@stage/path``: the files are listed there first, which finds missing
-        ones and tells the pipe their sizes (templated)
+        ones and gives the pipe their sizes (templated)
     :param prefix: with ``stage``, instead of files: the start of their paths below it (templated)
     :param pattern: with ``stage``, instead of files: a regular expression that the whole path matches
         (templated)
@@ -100,7 +100,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     :param on_nothing: the same for a stage without such a file
     :param retry_seconds: how long one post is repeated when the pipe is overloaded or does not answer
     :param deferrable: True waits in the triggerer
-    :param poll_interval: seconds between two looks at the loads
+    :param poll_interval: seconds between two polls of the loads
     :param max_consecutive_errors: give up after this many polls in a row that failed for a passing reason
     :raises ConfigurationError: if an argument is wrong
     """
@@ -233,7 +233,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         """Go on where the task was deferred.
 
         :param event: the payload of the trigger
-        :param submitted: what the task had to say before
+        :param submitted: what the task reported before
         :raises AirflowFailException: if a file did not load
         """
         from airflow_provider_snowpipe.bulk.files_watch import load_failure
@@ -244,7 +244,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             return self._loaded(context, submitted, event["files"])
 
     def preview(self) -> list[str]:
-        """Say which files would be submitted."""
+        """Report which files would be submitted."""
         submission = self._planned()
         owed = submission.owed()
         lines = [
@@ -438,10 +438,10 @@ class PipeFiles:
         if begin is not None:
             begin(hook, table, files)
             for one in pipes_beside(hook, table, files):
-                # Without the time at which the files were staged nobody knows of which events tell a pipe.
+                # Without the time at which the files were staged nobody knows which ones events announce.
                 refuse_files_for_pipe(replace(one, announced=()), table=table, loader=loader)
         loads = hook.loads_of(table, whole)
-        # What this pipe has loaded it does not load again, so a retry need not look far back.
+        # What this pipe has loaded it does not load again, so a retry need not search far back.
         new = not_loaded_by(whole, loads, loader)
         older = hook.older_copies(table, new) if new else []
         history = list(dict.fromkeys([*older, *loads]))
@@ -452,7 +452,7 @@ class PipeFiles:
         return target.stage if self.stage is None and target else StageReference.parse(str(self.stage))
 
     def _target(self) -> PipeTarget | None:
-        """From where the pipe loads into which table, None where nobody says it."""
+        """From where the pipe loads into which table, None where that is not known."""
         why = "DESCRIBE PIPE shows no such pipe to this role"
         try:
             target = self.hook.pipe_target(self.pipe.pipe)

@@ -1,4 +1,4 @@
-"""The operator that looks at the data, plans its load, and takes the path that was chosen."""
+"""The operator that probes the data, plans its load, and takes the path that was chosen."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 class SnowpipeLoadOperator(SnowpipeStreamOperator):
     """Load data the way that suits its shape: a trickle through channels, a flood by COPY, drops by a pipe.
 
-    The task looks at the source, plans, and takes the path: streaming as :class:`SnowpipeStreamOperator`
+    The task probes the source, plans, and takes the path: streaming as :class:`SnowpipeStreamOperator`
     does, COPY as :class:`SnowpipeCopyOperator` does, or a file pipe as :class:`SnowpipeIngestFilesOperator`
     does, after it has staged files of this machine. The next run may take another path: each partition's
-    channel says up to which row it is in the table, whichever way it came there, so that no row is lost or
+    channel shows up to which row it is in the table, whichever way it came there, so that no row is lost or
     loaded twice where one path ends and the other begins.
 
     The XCom ``plan`` has the path, the reasons, and what each path would cost; the XCom ``outcome`` has
@@ -324,9 +324,9 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
 
 def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[str, Any]) -> TaskLineage:
-    """Tell the task's asset events of tokens and rows, and the next sensor of tokens; the task's lineage.
+    """Report tokens and rows to asset events and lineage, and tokens to the next sensor.
 
-    Files of a stage come through no channel, so that there are only rows to tell of.
+    Files of a stage come through no channel, so that there are only rows to report.
 
     :param task: the task
     :param context: its context

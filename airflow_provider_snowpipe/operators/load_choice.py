@@ -1,4 +1,4 @@
-"""What a load looks at, from the name that an author gives to the data's shape, and which path it takes."""
+"""What a load reads, from the name that an author gives to the data's shape, and which path it takes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PAST = "table:"
 class ShapeSource:
     """Something that has a shape.
 
-    :param source: ``@stage/path``; ``table:NAME`` for what its past loads say; a folder, a file or a URL such
+    :param source: ``@stage/path``; ``table:NAME`` for the shape of its past loads; a folder, file or URL such
         as ``s3://bucket/path``; ``kafka://host:port/topic``, or the mapping of a source from Kafka; or the
         shape itself; these two as a mapping or its JSON text
     :param hook: asks the account about stages, past loads and, where it has a table, the table's channels
@@ -64,7 +64,7 @@ class ShapeSource:
     channel_prefix: str | None = None
 
     def shape(self, known: Mapping[str, Any]) -> DataShape:
-        """Look, and say what shape the data has.
+        """Probe the data, and return its shape.
 
         :param known: what the author knows of it: parameters of :class:`DataShape`, which go before what is
             found
@@ -121,7 +121,7 @@ def _endless(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _modified(entry: Mapping[str, Any]) -> dt.datetime | None:
-    """When an object was written, under whichever name its file system says it."""
+    """When an object was written, under whichever name its file system has it."""
     for name in ("LastModified", "last_modified", "updated", "mtime"):
         value = entry.get(name)
         if isinstance(value, dt.datetime):
@@ -146,7 +146,7 @@ class LoadChoice:
     :param files: the same as files of this machine, None where it is something else
     :param boundary: these files and their channels, None where there is nothing to copy into
     :param hook: asks the account about a stage
-    :param known: what the author and the kind of run say of the data
+    :param known: what is known of the data from the author and the kind of run
     :param policy: the author's side
     :param before: the path of the run before
     :param may_lack_table: True where the stream makes the table

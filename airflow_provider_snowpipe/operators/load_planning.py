@@ -61,7 +61,7 @@ def load_policy(
 
 
 def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:
-    """What the author and the kind of run say of the data.
+    """What is known of the data from the author and the kind of run.
 
     :param shape: parameters of :class:`DataShape`
     :param context: the task's context, None where there is no run

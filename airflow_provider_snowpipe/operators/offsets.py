@@ -110,7 +110,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         }
 
     def preview(self) -> list[str]:
-        """Say which tokens would be written."""
+        """Report which tokens would be written."""
         backup = self._backup()
         kept = [f"{name}: {one.offset_token or 'NULL'}" for name, one in backup.channels.items()]
         return [f"would write {len(kept)} tokens of pipe {backup.pipe} to {self.path}", *kept]
@@ -187,7 +187,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         }
 
     def preview(self) -> list[str]:
-        """Say what would be done to each channel."""
+        """Report what would be done to each channel."""
         return [f"would {step}" for step in self._plan()[1]]
 
     def _plan(self) -> tuple[OffsetBackup, list[RestoreStep]]:

@@ -91,14 +91,14 @@ class SchemaPolicy:
         self,
         hook: SnowpipeHook,
         source: SourceSpec,
-        say: Callable[..., None],
+        log: Callable[..., None],
         secrets: SourceSecrets | None = None,
     ) -> dict[str, Any]:
         """Make or widen the table, and return what the plan must know of rows.
 
         :param hook: for the pipe and its account
         :param source: what is to be loaded
-        :param say: writes a line to the task's log
+        :param log: writes a line to the task's log
         :param secrets: the source's passwords and keys
         :returns: values of the plan
         :raises ConfigurationError: if the table lacks columns and must not get them
@@ -109,27 +109,27 @@ class SchemaPolicy:
 
             rows = first_rows(source, secrets)
             if rows.lines:
-                self.change_table(hook, rows.lines, source.address, say, rows.types)
+                self.change_table(hook, rows.lines, source.address, log, rows.types)
             elif self.policy.create_table is not None:
                 raise SourceMissingError(
                     f"source {source.address!r} has no row yet from which columns could be inferred: make "
                     "the table first, or run when there are rows"
                 )
-        return self.rules(hook, say)
+        return self.rules(hook, log)
 
     @property
     def changes_table(self) -> bool:
         """True if the table is made or widened by the rows."""
         return self.policy.create_table is not None or self.policy.evolve_columns is not None
 
-    def rules(self, hook: SnowpipeHook, say: Callable[..., None]) -> dict[str, Any]:
+    def rules(self, hook: SnowpipeHook, log: Callable[..., None]) -> dict[str, Any]:
         """What the plan must know of rows, of the table as it is now.
 
         :param hook: for the pipe and its account
-        :param say: writes a line to the task's log
+        :param log: writes a line to the task's log
         :raises SqlError: if the table cannot be described
         """
-        known = self.known_columns(hook, say)
+        known = self.known_columns(hook, log)
         return {
             "on_error": self.policy.on_error,
             "check_rows": self.policy.check_rows,
@@ -138,11 +138,11 @@ class SchemaPolicy:
             "unknown_columns": self.policy.unknown_columns if known else "ignore",
         }
 
-    def known_columns(self, hook: SnowpipeHook, say: Callable[..., None]) -> tuple[TableColumn, ...]:
-        """The columns that keys of rows have to match; none where they need not, or nobody can tell.
+    def known_columns(self, hook: SnowpipeHook, log: Callable[..., None]) -> tuple[TableColumn, ...]:
+        """The columns that keys of rows have to match; none where they need not, or that is not known.
 
         :param hook: for the pipe and its account
-        :param say: writes a line to the task's log
+        :param log: writes a line to the task's log
         :raises SnowpipeError: if the table cannot be described, and unknown keys are to fail the task
         """
         if self.policy.unknown_columns == "ignore":
@@ -152,7 +152,7 @@ class SchemaPolicy:
         except SnowpipeError as error:
             if self.policy.unknown_columns == "fail":
                 raise
-            say("keys of rows are not held against the table's columns: %s", error)
+            log("keys of rows are not held against the table's columns: %s", error)
             return ()
 
     def change_table(
@@ -160,7 +160,7 @@ class SchemaPolicy:
         hook: SnowpipeHook,
         rows: Sequence[bytes],
         address: str,
-        say: Callable[..., None],
+        log: Callable[..., None],
         types: Mapping[str, str] | None = None,
     ) -> None:
         """Make the table, or widen it, for the keys of some rows.
@@ -168,8 +168,8 @@ class SchemaPolicy:
         :param hook: for the pipe and its account
         :param rows: the rows as NDJSON
         :param address: where they come from, in words
-        :param say: writes a line to the task's log
-        :param types: types of columns, by name, where the rows' own schema says them
+        :param log: writes a line to the task's log
+        :param types: types of columns, by name, where the rows' own schema has them
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
@@ -198,4 +198,4 @@ class SchemaPolicy:
                 "them, or evolve_columns=None to load without them"
             )
         hook.run_sql(add_columns(table, missing))
-        say("table %s: added %s", table, named)
+        log("table %s: added %s", table, named)

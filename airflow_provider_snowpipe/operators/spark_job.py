@@ -77,7 +77,7 @@ class DriverRun(Protocol):
         """What this task writes for ``spark-submit``."""
 
     def plan_keys(self) -> dict[str, str]:
-        """Where the plan says that report and credentials are."""
+        """Paths of report and credentials in the plan."""
 
     def put(self, file: Path) -> str:
         """Take the archive of our code; its address for ``--py-files``, empty where the job brings it."""
@@ -106,7 +106,7 @@ class DriverRun(Protocol):
         """End the driver and everything that it started; none is started any more."""
 
     def is_over(self) -> bool:
-        """True where nothing runs, or nobody will look for what does."""
+        """True where nothing runs, or nobody will search for what does."""
 
     def hide_ui(self) -> None:
         """Remove the address of the application's page, if it ended with it."""
@@ -123,12 +123,12 @@ class SparkDriverOperator(SparkSubmitOperator):
     (:class:`~airflow_provider_snowpipe.operators.cluster_job.ClusterRun`).
 
     :param application: the job's file
-    :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` says
+    :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` sets
         it as ``spark.log.level``
     :param work_path: a folder that worker and driver reach, for a driver on the cluster
     :param driver_secret: for a driver on Kubernetes, ``name:key`` of a secret in its namespace with the
         credentials, or ``create`` to make one for each submission and remove it afterwards
-    :param status_poll_interval: with a driver on the cluster, seconds between two looks at its application
+    :param status_poll_interval: with a driver on the cluster, seconds between two polls of its application
     :param kwargs: options of ``SparkSubmitOperator``
     :raises ConfigurationError: if there is no such level
     """
@@ -182,7 +182,7 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     @abstractmethod
     def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
-        """Say why a driver did not end well, and whether a retry is pointless; None if nobody knows.
+        """Return why a driver did not end well, and whether a retry is pointless; None if nobody knows.
 
         :param run: its run
         :param output: the end of what ``spark-submit`` printed
@@ -196,7 +196,7 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     @property
     def _is_on_cluster(self) -> bool:
-        """True where the driver runs on the cluster: so says the operator, or else the Spark connection.
+        """True where the driver runs on the cluster: by the operator, or else by the Spark connection.
 
         :raises ConfigurationError: if they contradict each other or there is no such connection
         """
@@ -286,7 +286,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         context: Context,
         memory: DriverMemory,
         event: Mapping[str, Any],
-        place: Mapping[str, Any],
+        submission: Mapping[str, Any],
         *,
         is_earlier: bool,
     ) -> Any:
@@ -295,16 +295,16 @@ class SparkDriverOperator(SparkSubmitOperator):
         :param context: the task's context
         :param memory: what earlier tries have left
         :param event: the trigger's
-        :param place: the submission
+        :param submission: the submission
         :param is_earlier: whether an earlier try made it; then this one resumes where it has failed
         :raises RetriesExhaustedError: if the triggerer lost sight of it; the next try goes on
         """
         if event["status"] != ENDED:
             raise RetriesExhaustedError(f"{event['message']}. The application was not stopped; run again")
-        kept = Submission.of(place)
+        kept = Submission.of(submission)
         if kept is None:
             raise AirflowException(
-                f"the task was deferred with {place!r}, which is no submission of this release of "
+                f"the task was deferred with {submission!r}, which is no submission of this release of "
                 "airflow-provider-snowpipe; a retry resumes from the committed tokens"
             )
         settings = self._cluster_settings(context)
@@ -320,7 +320,7 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :param context: the task's context
         :param memory: what earlier tries have left
-        :param error: what says that the time is over
+        :param error: the error at the end of the time
         :raises AirflowException: if there was one
         """
         try:
@@ -347,7 +347,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         return found
 
     def _outcome(self, run: DriverRun, memory: DriverMemory) -> Any:
-        """What a driver has left; its report and what is committed decide, not what the cluster says.
+        """What a driver has left; its report and what is committed decide, not what the cluster reports.
 
         :raises AirflowException: if it has failed, in its own words where it left some
         """
@@ -388,7 +388,7 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     @contextmanager
     def _ending(self, memory: DriverMemory) -> Iterator[None]:
-        """Say what ends the task in the words of ours, and leave the next try what it has to know."""
+        """Translate what ends the task, and leave the next try what it has to know."""
         try:
             yield
         except SnowpipeError as error:
@@ -414,7 +414,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             elif run.is_over():
                 run.hide_ui()
                 self._clean_up()
-            # else the task has lost its supervisor, and the next try looks for the living driver's directory.
+            # else the task has lost its supervisor, and the next try finds the living driver's directory.
 
     def _get_hook(self) -> SparkSubmitHook:
         """Make the Spark hook, whose driver and executors may run where none of our code is."""

@@ -168,7 +168,7 @@ class SnowpipeStageFilesOperator(FileOperator):
             self._writer.on_kill()
 
     def preview(self) -> list[str]:
-        """Say what would become of each file."""
+        """Report what would become of each file."""
         files, source, staging = self._found()
         if not files:
             return [f"there is no file below {self.source!r}"]
@@ -350,7 +350,7 @@ class SourceFiles:
         return self._found[file.below][0].protocol in _LOCAL
 
     def mark(self, file: SourceFile) -> str:
-        """Tell a file's content from another one of the same name and size.
+        """Distinguish a file's content from another one of the same name and size.
 
         :param file: the file
         :returns: the MD5 of a file of this machine; for one of an object store what that keeps of it, an
@@ -395,7 +395,7 @@ _MOST_AT_ONCE = 500
 _SHARES = 8
 """At least so many for each thread, so that none is left with the largest files alone."""
 _UNREADABLE = re.compile(r"[*?\[\]{}\\:]|/[._][^/]*$")
-"""Spark takes these letters for a pattern, and passes files over whose names begin so."""
+"""Spark takes these characters for a pattern, and passes files over whose names begin so."""
 
 
 @dataclass(slots=True)
@@ -420,7 +420,7 @@ class CompactedStage:
     _folder: RunStage | None = field(default=None, init=False)
 
     def form(self, files: Sequence[SourceFile]) -> CompactForm | None:
-        """Say what the files are; None where they are as they should be.
+        """Describe the files; None where they are as they should be.
 
         :param files: the files
         :raises ConfigurationError: if they cannot be combined
@@ -466,7 +466,7 @@ class CompactedStage:
             folder_here = brought_folder(target)
             try:
                 paths = self._here(files, folder_here, form)
-            except BaseException:  # there is no plan yet that says what the driver leaves
+            except BaseException:  # there is no plan yet that names what the driver leaves
                 shutil.rmtree(folder_here, ignore_errors=True)
                 raise
             return self._plan((application, target, attempt, report_path), paths, form)
@@ -492,7 +492,7 @@ class CompactedStage:
         if self._folder is not None:
             self._folder.stop()
 
-    def _plan(self, place: tuple[str, str, str, str], paths: Sequence[str], form: CompactForm) -> WritePlan:
+    def _plan(self, run: tuple[str, str, str, str], paths: Sequence[str], form: CompactForm) -> WritePlan:
         from airflow_provider_snowpipe.spark.submit.plan import LinesToCombine, RowsToWrite, WritePlan
 
         given: dict[str, Any] = {"target_file_bytes": self.options.target_file_bytes}
@@ -503,7 +503,7 @@ class CompactedStage:
             given["form"] = form.kind
         else:
             given["lines"] = LinesToCombine(tuple(paths), form.ending, form.header, form.splits)
-        return WritePlan(*place, **given)
+        return WritePlan(*run, **given)
 
     def _here(self, files: Sequence[SourceFile], folder: Path, form: CompactForm) -> list[str]:
         """Paths of the files on this machine; those of an object store are brought here."""

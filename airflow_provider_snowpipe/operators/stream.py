@@ -86,7 +86,7 @@ class ChannelDriverOperator(SparkDriverOperator):
 
     @abstractmethod
     def _reported(self, report: RunReport, offset_format: str) -> None:
-        """Hear what a driver says that has ended, well or not.
+        """Read the report of a driver that has ended, well or not.
 
         :param report: its report
         :param offset_format: the tokens' format
@@ -141,7 +141,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
     With ``deploy_mode="cluster"``, here or in the Spark connection, YARN or Kubernetes runs the driver. The
     task submits it once, whatever becomes of its worker: a retry follows the running application. What is
-    committed decides, not what the cluster says of the application's end. With ``deferrable`` the worker is
+    committed decides, not what the cluster reports of the application's end. By ``deferrable`` the worker is
     given back as soon as the cluster has the application. Needed are ``work_path`` and, for YARN,
     ``yarn_resourcemanager_webapp_address`` in the connection's extra, for Kubernetes ``namespace`` in it, an
     image, a service account and ``driver_secret``.
@@ -149,7 +149,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     With a connection of the type ``spark_connect`` no Spark is started at all: the job is a client of that
     server, beside the task, and needs no Java. The server's own settings hold.
 
-    ``row_policy`` and the single arguments of :class:`RowPolicyOperator` say what becomes of rows that do not
+    ``row_policy`` and the single arguments of :class:`RowPolicyOperator` decide about rows that do not
     fit the table, and of the table.
 
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
@@ -166,7 +166,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
     :param spark_conn_id: the Spark connection; one of the type ``spark_connect`` has the job run over that
         server, for files and topics
-    :param kafka_conn_id: deprecated, the source says ``conn_id`` (templated)
+    :param kafka_conn_id: deprecated, the source has ``conn_id`` (templated)
     :param iceberg_conn_id: deprecated, likewise (templated)
     :param channel_prefix: first part of the channels' names, stable over runs; None for the
         connector's, where a Kafka source has a ``connector_name``, else for the DAG's id (templated)
@@ -178,7 +178,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     :param wait_for_completion: ``wait_for_commit`` by the name that Airflow's other providers have for it
     :param commit_timeout: seconds to wait for a channel's commit
     :param deferrable: True waits in the triggerer, for a driver on the cluster and for the commit
-    :param poll_interval: with ``deferrable``, seconds between two looks at the channels
+    :param poll_interval: with ``deferrable``, seconds between two polls of the channels
     :param batch_limits: when a batch of rows is closed and sent, by the keys of ``BatchLimits``;
         a mapping or its JSON text (templated)
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
@@ -186,7 +186,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
     :param work_path: for a driver on the cluster, a folder that both this worker and the driver reach: an
         address of Airflow's object storage (templated)
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf``, ``driver_memory``, ``deploy_mode``;
-        its ``status_poll_interval`` is the time between two looks at an application on a cluster, 10 s;
+        its ``status_poll_interval`` is the time between two polls of an application on a cluster, 10 s;
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``); and
         ``driver_secret``, for a driver on Kubernetes: ``name:key`` of the secret with its credentials, or
         ``create`` to make one for each submission and remove it afterwards
@@ -291,7 +291,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         :param context: the task's context
         :param event: the payload of the application trigger
         :param place: the submission
-        :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not say so
+        :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not have it
         :return: as :meth:`execute`
         """
         memory = DriverMemory(context, durable=self.durable)
@@ -450,7 +450,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         if report is None:
             return None
         if self._schema_policy().changes_table and all(one.from_token is None for one in report.channels):
-            return None  # nobody has looked at the table yet
+            return None  # nobody has read the table yet
         if self._run is None:
             self.log.info(
                 "0 new rows: all that %s holds is committed; Spark is not started", plan.source.address
@@ -493,7 +493,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         )
 
     def _first_poll(self, sent: SubmittedLoad) -> SubmittedLoad | None:
-        """Look at the channels once; the load if all of it is committed, None if there is to wait."""
+        """Poll the channels once; the load if all of it is committed, None if there is to wait."""
         try:
             seen = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=False)
         except SnowpipeError as error:

@@ -96,7 +96,7 @@ def require_spark_submit(binary: str, path: str) -> None:
     """Refuse to start where the program is missing that submits the job.
 
     :param binary: ``spark-submit``, or what the connection names instead
-    :param path: where it is looked for, as in ``PATH``
+    :param path: where it is searched for, as in ``PATH``
     :raises ConfigurationError: if it is not there
     """
     if shutil.which(binary, path=path) is None:
@@ -111,7 +111,7 @@ def spark_connection(conn_id: str) -> Any:
     """Look the Spark connection up; Airflow's own hook would take YARN where there is none.
 
     :param conn_id: its id
-    :raises ConfigurationError: if there is no such connection; says how to make one
+    :raises ConfigurationError: if there is no such connection; names how to make one
     """
     try:
         return BaseHook.get_connection(conn_id)
@@ -156,7 +156,7 @@ def job_error(report: RunReport | None, output: str) -> tuple[str, bool] | None:
 
     :param report: the run report, None if there is none
     :param output: the end of what ``spark-submit`` printed
-    :return: the error in one line, and whether a retry is pointless; None if the job did not say
+    :return: the error in one line, and whether a retry is pointless; None if the job did not report it
     """
     if report is None:
         return job_error_of(None, None, output)
@@ -260,7 +260,7 @@ def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str
 
 
 def loaded_channels(report: RunReport) -> list[LoadedChannel]:
-    """What the run's asset events may tell of; a partition without a row owes no commit."""
+    """What the run's asset events may report; a partition without a row owes no commit."""
     return [
         LoadedChannel(
             channel.channel,

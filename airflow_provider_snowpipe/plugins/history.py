@@ -49,7 +49,7 @@ _TASKS_AT_A_TIME = 100
 
 @dataclass(frozen=True, slots=True)
 class HistoryLimits:
-    """How much of the past a page reads, as the section ``[snowpipe]`` of Airflow's configuration says.
+    """How much of the past a page reads, as the section ``[snowpipe]`` of Airflow's configuration sets.
 
     :param days: ``page_history_days``, the greatest age
     :param tasks: ``page_history_tasks``, most task instances, the latest ones
@@ -155,7 +155,7 @@ class ChannelWork:
     :param offset_format: its format
     :param found: the committed offset token that the task found
     :param committed: the committed offset token that it left or saw, None where it saw none
-    :param rows: rows that it sent, None for a task that only looked
+    :param rows: rows that it sent, None for a task that only read
     :param rejected: rows of them that the service rejected
     :param dead_lettered: rows that were put aside
     :param latency_ms: the service's average time from append to commit
@@ -214,7 +214,7 @@ class TaskWork:
 
     @property
     def has_sent(self) -> bool:
-        """True for a task that sent rows, also none, and not only looked."""
+        """True for a task that sent rows, also none, and not only read."""
         return any(one.rows is not None for one in self.channels)
 
     @property
@@ -470,7 +470,7 @@ def _task_work(mark: Any, page: PageAddress, values: Mapping[str, Any]) -> TaskW
 
 
 def _channel_works(value: Mapping[str, Any], targets: Mapping[str, Any]) -> list[ChannelWork]:
-    """What a task's value says of channels: that of a load, an append, a change of a channel, or a sensor."""
+    """What a task's value has of channels: that of a load, an append, a change of a channel, or a sensor."""
     channels = value.get("channels")
     if isinstance(channels, Mapping):
         return [_work(name, one, targets.get(name)) for name, one in channels.items()]

@@ -57,7 +57,7 @@ tabs = APIRouter(
 def overview(session: SessionDep, user: GetUserDep) -> HTMLResponse:
     """List every pipe that tasks have worked on, the worst first."""
 
-    def look() -> View:
+    def make_view() -> View:
         limits = HistoryLimits.configured()
         history = read_history(session, Rights.of(user, session), limits, Where())
         pipes = sorted(_pipes(history), key=lambda one: (_WORST.get(one.state.word, 9), str(one.state.pipe)))
@@ -71,7 +71,7 @@ def overview(session: SessionDep, user: GetUserDep) -> HTMLResponse:
         )
         return View(html)
 
-    return answer(look)
+    return answer(make_view)
 
 
 @router.get("/connections/{connection_id:path}/pipe", response_class=HTMLResponse)
@@ -99,7 +99,7 @@ def pipe(
     :param page: which hundred channels, from 1
     """
 
-    def look() -> View:
+    def make_view() -> View:
         name = PipeName(database, schema, pipe)
         limits = HistoryLimits.configured()
         where = Where(connection=connection_id, pipe=name)
@@ -133,7 +133,7 @@ def pipe(
         )
         return View(html)
 
-    return answer(look)
+    return answer(make_view)
 
 
 @router.get("/plans", response_class=HTMLResponse)
@@ -145,7 +145,7 @@ def plans(session: SessionDep, user: GetUserDep, page: Page = 1) -> HTMLResponse
     :param page: which ten of them, from 1
     """
 
-    def look() -> View:
+    def make_view() -> View:
         limits = HistoryLimits.configured()
         rights = Rights.of(user, session)
         found, more = read_plans(session, rights, limits, Where(), PLANS_PER_PAGE, page)
@@ -160,7 +160,7 @@ def plans(session: SessionDep, user: GetUserDep, page: Page = 1) -> HTMLResponse
         )
         return View(html)
 
-    return answer(look)
+    return answer(make_view)
 
 
 @tabs.get("/runs/{run_id}", response_class=HTMLResponse)
@@ -206,7 +206,7 @@ def task_instance_tab(
 
 
 def _tab(title: str, where: Where, session: SessionDep, user: GetUserDep) -> HTMLResponse:
-    def look() -> View:
+    def make_view() -> View:
         limits = HistoryLimits.configured()
         rights = Rights.of(user, session)
         history = read_history(session, rights, limits, where)
@@ -221,7 +221,7 @@ def _tab(title: str, where: Where, session: SessionDep, user: GetUserDep) -> HTM
         )
         return View(html)
 
-    return answer(look)
+    return answer(make_view)
 
 
 # -- What the templates show -----------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def _pipes(history: History) -> list[_PipeLine]:
 channel_router = APIRouter(
     prefix="/connections/{connection_id:path}",
     # Who may read the connection may see what it reaches. The path has the connection's id because that is
-    # where Airflow's check looks for it.
+    # where Airflow's check expects it.
     dependencies=[Depends(requires_access_connection(method="GET"))],
 )
 
@@ -322,7 +322,7 @@ def channel(
     :param offset_format: the target's format
     """
 
-    def look() -> View:
+    def make_view() -> View:
         hook = SnowpipeHook(connection_id, pipe=pipe, database=database, schema=schema)
         name = PipeName(database, schema, pipe)
         where = Where(connection=connection_id, pipe=name)
@@ -330,7 +330,7 @@ def channel(
         past = PipeState.of(connection_id, name, history.tasks, channel)
         return view_of_channel(hook, channel, target, offset_format, past)
 
-    return answer(look)
+    return answer(make_view)
 
 
 @channel_router.get("/channels", response_class=HTMLResponse)
@@ -352,11 +352,11 @@ def channels(
     :param page: which hundred of them, from 1
     """
 
-    def look() -> View:
+    def make_view() -> View:
         hook = SnowpipeHook(connection_id, pipe=pipe, database=database, schema=schema)
         return view_of_pipe(hook, prefix, page)
 
-    return answer(look)
+    return answer(make_view)
 
 
 # -- What the pages of channels show, as HTML ------------------------------------------------------------
@@ -371,14 +371,14 @@ _BUDGET = RetryPolicy(budget_seconds=10.0)
 def view_of_channel(
     hook: SnowpipeHook, channel: str, target: str | None, offset_format: str | None, past: PipeState
 ) -> View:
-    """Ask after a channel and show what the service says of it.
+    """Ask after a channel and show what the service reports of it.
 
     :param hook: names connection and pipe
     :param channel: the channel's name
     :param target: the offset token that it should have committed, None where nobody expects one
     :param offset_format: the target's format
     :param past: what tasks did on the channel
-    :raises SnowpipeError: if the service does not say it, or the target is not one
+    :raises SnowpipeError: if the service does not report it, or the target is not one
     """
     expected = None if target is None else _expected(channel, target, offset_format)
     pipe = hook.pipe_name()
@@ -399,12 +399,12 @@ def view_of_channel(
 
 
 def view_of_pipe(hook: SnowpipeHook, prefix: str, page: int) -> View:
-    """List the channels of a pipe and show what the service says of a hundred of them.
+    """List the channels of a pipe and show what the service reports of a hundred of them.
 
     :param hook: names connection and pipe
     :param prefix: only channels whose name begins so
     :param page: which hundred, from 1
-    :raises SnowpipeError: if the service does not say it
+    :raises SnowpipeError: if the service does not report it
     """
     pipe = hook.pipe_name()
     names = sorted(one.name for one in hook.list_channels() if one.name.startswith(prefix))
@@ -430,7 +430,7 @@ def view_of_pipe(hook: SnowpipeHook, prefix: str, page: int) -> View:
 
 
 def _expected(channel: str, target: str, offset_format: str | None) -> CommitTargets:
-    """Read the target of an address; the class of its format is not looked for by import."""
+    """Read the target of an address; the class of its format is not imported."""
     if offset_format not in known_formats():
         raise ConfigurationError(
             f"offset_format is {offset_format!r}: with target=… it must be one of "

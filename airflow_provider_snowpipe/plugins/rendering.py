@@ -1,4 +1,4 @@
-"""How every page is made: its frame, headers and charts, and what it says when something is wrong."""
+"""How every page is made: its frame, headers and charts, and what it shows when something is wrong."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class View:
     """A page.
 
     :param html: all of it
-    :param is_found: False when it says that there is no such thing
+    :param is_found: False when it reports that there is no such thing
     """
 
     html: str
     is_found: bool = True
 
 
-def answer(look: Callable[[], View]) -> HTMLResponse:
-    """Look, and show what is seen or why nothing is.
+def answer(make_view: Callable[[], View]) -> HTMLResponse:
+    """Answer with a page, or with the reason why there is none.
 
-    :param look: makes the page; may take as long as a service does
+    :param make_view: makes the page; may take as long as a service does
     """
     if not _slots.acquire(blocking=False):
         text = (
@@ -67,7 +67,7 @@ def answer(look: Callable[[], View]) -> HTMLResponse:
             {"Retry-After": str(_BUSY_SECONDS)},
         )
     try:
-        return _response(look(), HTTPStatus.OK)
+        return _response(make_view(), HTTPStatus.OK)
     except AirflowNotFoundException as error:
         return _response(
             problem("No such connection", f"{error}: define it, or correct the address"),
@@ -122,7 +122,7 @@ def render(name: str, **values: Any) -> str:
         _templates()
         .get_template(name)
         .render(
-            looked_at=utc(dt.datetime.now(dt.UTC)),
+            made_at=utc(dt.datetime.now(dt.UTC)),
             base=base,
             airflow=base.removesuffix(PAGES_PREFIX),
             style=Markup(_file("pages.css")),  # noqa: S704  a file of this package
@@ -255,7 +255,7 @@ class Series:
 def step_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
     """Draw lines that keep a value until the next one is known.
 
-    :param title: what is shown, which a screen reader says
+    :param title: what is shown, which a screen reader reads
     :param series: the lines
     :param unit: of the values
     :returns: the SVG, empty where no value is known
@@ -266,7 +266,7 @@ def step_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
 def dot_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
     """Draw a stroke and a dot for each value, which stands for itself.
 
-    :param title: what is shown, which a screen reader says
+    :param title: what is shown, which a screen reader reads
     :param series: the values
     :param unit: of the values
     :returns: the SVG, empty where no value is known

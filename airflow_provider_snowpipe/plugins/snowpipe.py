@@ -1,4 +1,4 @@
-"""The plugin that puts the pages of pipes into Airflow's API server and their place into its navigation."""
+"""The plugin that puts the pages of pipes into Airflow's API server and their entry into its navigation."""
 
 from __future__ import annotations
 

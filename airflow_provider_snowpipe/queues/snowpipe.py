@@ -1,6 +1,6 @@
 """Commits of a channel as a message queue of ``common-messaging``.
 
-Airflow imports this module when it looks for queues; ``common-messaging`` itself does so only where it is
+Airflow imports this module when it searches for queues; ``common-messaging`` itself does so only where it is
 installed (``pip install airflow-provider-snowpipe[messaging]``, Airflow 3).
 """
 
@@ -47,7 +47,7 @@ class SnowpipeMessageQueueProvider(BaseMessageQueueProvider):
         return SnowpipeOffsetTrigger
 
     def trigger_kwargs(self, queue: str, **kwargs: Any) -> dict[str, Any]:
-        """What the URI says of the trigger's arguments.
+        """The trigger's arguments in the URI.
 
         :param queue: the queue's URI
         :param kwargs: the arguments given beside it

@@ -1,6 +1,6 @@
 """What loading costs and how long it takes: every figure with its unit and its source, each one overridable.
 
-Beside the figures stands what an author says about a load: a forced path, a warehouse, thresholds.
+Beside the figures stands what an author decides about a load: a forced path, a warehouse, thresholds.
 
 Figures without a published source are marked as guesses. GB is 10^9 bytes throughout.
 """
@@ -37,7 +37,7 @@ WAREHOUSE_CREDITS = {
     "5X-LARGE": 256,
     "6X-LARGE": 512,
 }
-"""Credits per hour of a standard warehouse, which also say its power (page "Overview of warehouses")."""
+"""Credits per hour of a standard warehouse, which also measure its power (page "Overview of warehouses")."""
 
 _TERABYTES = (
     'blog post "Loading Terabytes Into Snowflake: Speeds, Feeds and Techniques", read in November 2026, '
@@ -78,7 +78,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The figures that estimates are made of; ``figures()`` tells the unit and the source of each."""
+    """The figures that estimates are made of; ``figures()`` gives the unit and the source of each."""
 
     stream_credits_per_gb: float = _figure(0.0037, "credits per uncompressed GB", _NEXT_GENERATION)
     pipe_credits_per_gb: float = _figure(
@@ -211,7 +211,7 @@ class CostModel:
         return per_credit * GB / 3600
 
 
-# -- What an author says about a load: a forced path, a warehouse, thresholds, figures -------------------
+# -- What an author decides about a load: a forced path, a warehouse, thresholds, figures ----------------
 
 AUTO = "auto"
 

@@ -157,7 +157,7 @@ def one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
 
 
 def compact_advice(shape: DataShape, policy: LoadPolicy) -> CompactAdvice | None:
-    """Say how to combine thousands of tiny files, None where they are not so many or not so small.
+    """Advise how to combine thousands of tiny files, None where they are not so many or not so small.
 
     :param shape: the data
     :param policy: from how many files on, and whose figures count
@@ -266,7 +266,7 @@ def warnings_of(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> Iterato
 
     :param shape: the data
     :param policy: the author's side
-    :param plan: the plan, whose own warnings are not looked at
+    :param plan: the plan, whose own warnings are not counted
     """
     for concern, find in _CONCERNS.items():
         text = find(shape, policy, plan)

@@ -1,4 +1,4 @@
-"""What a load plan says, how it reads in a log, and what earlier loads of the table have shown."""
+"""What a load plan holds, how it reads in a log, and what earlier loads of the table have shown."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The choice of a load path: what the shape allows, what is fresh enough, what is no flood, what is cheapest.
 
-Each step leaves paths out for a reason that the plan repeats. No step looks at the clock or at anything but
+Each step leaves paths out for a reason that the plan repeats. No step reads the clock or at anything but
 its arguments, so the same shape, policy and previous path give the same plan. A path keeps a freshness when
 the last row can be queried in time. So more volume moves towards streaming only where nothing else keeps the
 freshness any more; tighter freshness never moves away from streaming as long as streaming keeps it; and the
@@ -41,7 +41,7 @@ _EQUAL = 1e-9
 def plan_load(
     shape: DataShape, policy: LoadPolicy | None = None, previous: LoadPath | LoadPlan | None = None
 ) -> LoadPlan:
-    """Choose streaming, COPY or a pipe for data of a shape, and say why.
+    """Choose streaming, COPY or a pipe for data of a shape, with the reasons.
 
     :param shape: the data
     :param policy: the author's side, None for its defaults

@@ -1,6 +1,6 @@
 """The shape of data over time, and probes that find it in a listing, a folder, a queue or past loads.
 
-A shape says how much there is, how fast it comes, in what files, and how fresh it must be.
+A shape describes how much there is, how fast it comes, in what files, and how fresh it must be.
 
 All but :func:`folder_shape` are pure: who can list or ask does so, and passes plain values on.
 """
@@ -215,7 +215,7 @@ _FORMATS = {
 }  # fmt: skip
 _COMPRESSIONS = ("gz", "zst", "bz2", "br", "deflate", "snappy", "lz4", "lzo")
 _UNKNOWN_SIZE = 2**62
-"""Spark's statistics say 2^63 - 1 or a product of it where they do not know a size."""
+"""Spark's statistics have 2^63 - 1 or a product of it where they do not know a size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ def listing_shape(
 
 
 def file_kind(name: str) -> tuple[str | None, bool]:
-    """Tell a file's format, and whether it is compressed text, by the endings of its name.
+    """Find a file's format, and whether it is compressed text, by the endings of its name.
 
     :param name: path or URL
     """

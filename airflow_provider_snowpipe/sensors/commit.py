@@ -225,7 +225,7 @@ class WaitSensor(BaseSensorOperator):
             client.close()
 
     def _allow_start(self) -> None:
-        """Tell the scheduler how to start the trigger, which renders the templates itself."""
+        """Give the scheduler what starts the trigger, which renders the templates itself."""
         if not self.start_from_trigger:
             return
         arguments = self._trigger_arguments()
@@ -349,7 +349,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     Deferred sensors that name the same pipe share one poll of its channels, 100 channels a request.
 
     :param targets: what each channel has to commit: the XCom ``targets`` of a task that loads,
-        ``load.output["targets"]``, which also tells the tokens' format and the rows that were rejected
+        ``load.output["targets"]``, which also has the tokens' format and the rows that were rejected
         before; or a mapping of plain target tokens, its JSON text, or a function of ``context`` and
         ``jinja_env`` that returns one of them. Without a channel the sensor succeeds at once (templated)
     :param offset_format: the format of plain tokens: ``file:line``, ``integer``, ``topic:partition:offset``,
@@ -362,7 +362,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     :param fail_on_rejected_rows: True fails as soon as the service has skipped a row of a channel; None, the
         default, where the target carries a baseline, as that of a load with ``on_error="abort"`` does; False
         accepts skipped rows
-    :param rejected_baseline: rows skipped before that do not count, by channel, in place of the targets' own;
+    :param rejected_baseline: rows skipped before that do not count, by channel, instead of the targets' own;
         with ``fail_on_rejected_rows=True`` and neither, every row skipped in the channel's life counts
         (templated)
     :param poke_interval: seconds between two polls, deferred or not; 5 unless given

@@ -3,7 +3,7 @@
 For the job, the submitting process writes it with mode 0600 just before ``spark-submit``; the driver reads it
 once and removes it at once, so that the key is on the disk only while Spark starts. A DataFrame's writer
 leaves it where it is, since a stream needs it again for each micro-batch. It never appears on a command line,
-in a Spark setting, or on an executor. Places that run drivers by themselves put secrets into the driver's
+in a Spark setting, or on an executor. Services that run drivers by themselves put secrets into the driver's
 environment instead.
 """
 
@@ -45,7 +45,7 @@ def write_credentials(
 
 
 def credentials_text(credentials: Credentials, secrets: SourceSecrets | None = None) -> str:
-    """What :func:`read_credentials_variable` takes from a variable, in letters that no shell changes.
+    """What :func:`read_credentials_variable` takes from a variable, in characters that no shell changes.
 
     :param credentials: a key pair, a programmatic access token or an OAuth token
     :param secrets: passwords and keys of the source

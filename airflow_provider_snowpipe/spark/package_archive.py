@@ -1,7 +1,7 @@
 """Our code as a zip file, for executors and drivers that have not installed it.
 
 ``python -m airflow_provider_snowpipe.spark.package_archive DIRECTORY`` writes the zip file and the job's file
-beside each other, for a place that runs Spark applications by itself.
+beside each other, for a service that runs Spark applications by itself.
 """
 
 from __future__ import annotations

@@ -45,18 +45,18 @@ class ChannelReport:
     :param append_seconds: time until the service had received the rows
     :param commit_seconds: time from then until they were committed, 0 where nobody waited
     :param requests: appends that the service answered, or that Snowflake's SDK took
-    :param request_seconds: time that their answers took together, 0 with the SDK, which tells none
+    :param request_seconds: time that their answers took together, 0 with the SDK, which reports none
     :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``; of tries that
-        could not report any more the dead letters' files alone tell
+        could not report any more only the dead letters' files show
     :param latency_ms: the service's own average time from append to commit, milliseconds, when the run was
-        settled; None where it told none
+        settled; None where it reported none
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rows that it had skipped before the first try that could not report any more
     :param undecoded: records that the run skipped because they cannot be decoded, not among ``rows``;
-        of tries that could not report any more nothing tells
+        of tries that could not report any more nothing is known
     :param unknown_columns: rows with a key that matches no column of the table, by key; at most 20 keys
     """
 
@@ -362,7 +362,7 @@ class HadoopFolder:
         stream = files.create(partial, True)
         stream.write(bytearray(text.encode()))
         stream.close()
-        # No file system renames onto a file that exists; of two attempts of a driver the last word counts.
+        # No file system renames onto a file that exists; of two attempts of a driver the last report counts.
         files.delete(target, False)
         if not files.rename(partial, target):
             files.delete(partial, False)

@@ -258,7 +258,7 @@ class OffsetReset:
 
 
 def direction(old: str | None, new: str, offset_class: type[Offset] | None, channel: str) -> str:
-    """Say what moving a channel's token means for its rows.
+    """Describe what moving a channel's token means for its rows.
 
     :param old: the committed token, None for NULL
     :param new: the token to be set
@@ -298,7 +298,7 @@ def reset_offset_token(
     :param client: the pipe's client
     :param channel: the channel's name
     :param token: the new offset token
-    :param observe: looks at the channel once
+    :param observe: polls the channel once
     :param set_token: sets the token of a channel by the system function
     :param planned: the channel as whoever wants the new token has seen it, None for as it is now
     :param observe_seconds: how long the channel is watched
@@ -332,7 +332,7 @@ def compare_and_set(
     """Set one channel's token if it still is what the change was planned on.
 
     Fence, read, compare, set, fence, read: opening the channel makes every older writer stale and fails
-    while rows are uncommitted, so that the token read after it is the last word of those. A writer that
+    while rows are uncommitted, so that the token read after it is the last token of those. A writer that
     opens the channel after that, with the old token, is fenced too, and found by its rows if it had any.
 
     :param client: the pipe's client
@@ -342,7 +342,7 @@ def compare_and_set(
     :return: the channel's status before the token was set
     :raises WriterActiveError: if rows are received and not committed; nothing was changed
     :raises OffsetTokenMovedError: if the channel has moved on; nothing was changed, except where the error
-        says that rows came in while the token was set
+        reports that rows came in while the token was set
     :raises CommitTimeoutError: if the service does not show the new token
     """
     found = fence(client, change, overwrite=overwrite)

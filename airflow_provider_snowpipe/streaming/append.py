@@ -50,7 +50,7 @@ class RowLimits:
         :param rows: rows so far
         :param raw_bytes: bytes so far
         :param origin: where they come from, for the error
-        :raises ConfigurationError: if there are more than the limits say
+        :raises ConfigurationError: if there are more than the limits allow
         """
         if rows > self.rows or raw_bytes > self.raw_bytes:
             raise ConfigurationError(
@@ -204,7 +204,7 @@ def numbered_by_column(
 
 
 def check_batch(rows: NumberedRows, committed: Offset | None, batch: int, *, channel: str) -> bool:
-    """Say whether a batch is still to be sent, or lies before what the channel has committed.
+    """Decide whether a batch is still to be sent, or lies before what the channel has committed.
 
     :param rows: the rows of the batch
     :param committed: the committed position
@@ -300,7 +300,7 @@ class AppendRules:
 def rows_to_send(
     rows: NumberedRows, committed: Offset | None, rules: AppendRules, *, channel: str
 ) -> NumberedRows:
-    """Leave out what the channel has committed, or refuse what cannot be told.
+    """Leave out what the channel has committed, or refuse what cannot be distinguished.
 
     :param rows: all rows
     :param committed: the committed position
@@ -325,7 +325,7 @@ def rejected_by_earlier_tries(
 ) -> int:
     """Rows that the service has rejected of these rows, when an earlier try had sent them; at least so many.
 
-    A channel counts rejected rows over its whole life and does not say of which rows they were. It says where
+    A channel counts rejected rows over its life and does not show of which rows they were. It shows where
     the last one lies, which is among these rows only if one of them was rejected. So a try whose worker was
     killed, or that did not wait, leaves what the next one has to know, on every Airflow.
 
@@ -372,7 +372,7 @@ def append_to_channel(
     :param offset_class: the format of their positions
     :param rules: how rows are appended
     :param admission: makes the check of rows before they are sent, from the committed position
-    :raises UnfitRowsError: if a row does not fit and there is no place for it; it was not sent
+    :raises UnfitRowsError: if a row does not fit and there is no dead-letter path; it was not sent
     :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent
     :raises RowsRejectedError: if the service skipped rows and that is an error
     :raises CommitTimeoutError: if the commit takes too long

@@ -68,7 +68,7 @@ def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
 # pragma: no mutate end
 
 
-# -- What a run tells of keys of its rows for which the table has no column: how many rows have each -----
+# -- What a run reports of keys of its rows for which the table has no column: how many rows have each ---
 #
 # How they are found is :mod:`~airflow_provider_snowpipe.streaming.key_check`'s; this is all that operators
 # need.

@@ -48,10 +48,10 @@ class Part:
     :param start: position of the first row
     :param end: position of the last row
     :param rows: number of rows
-    :param positions: tells the position of a row by its number from 0; None where rows, or lines, follow each
+    :param positions: gives the position of a row by its number from 0; None where rows, or lines, follow each
         other without a gap
     :param undecoded: the records from ``start`` to ``end`` that are no rows, because they cannot be decoded
-    :param types: types of columns, by name, where the source has a schema that says more than the rows
+    :param types: types of columns, by name, where the source has a schema that has more than the rows
     """
 
     body: bytes | memoryview = field(repr=False)

@@ -63,7 +63,7 @@ class ChannelCounters:
 class ChannelSession(ABC):
     """The only writer of one channel, until it is closed or another one opens the channel.
 
-    ``progress`` says what is committed and sent, ``counters`` what that took.
+    ``progress`` shows what is committed and sent, ``counters`` what that took.
 
     :param client: the pipe's client, which is asked what is committed
     :param name: the channel's name

@@ -45,7 +45,7 @@ from airflow_provider_snowpipe.streaming.progress import (
 )
 
 _OPAQUE_LIFE_SECONDS = 600.0
-"""Life given to a scoped token that does not tell its own; our choice, well under the hour seen so far."""
+"""Life given to a scoped token that does not show its own; our choice, well under the hour seen so far."""
 _FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 _UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
 _NOT_FOUND_PREFIXES = ("ERR_PIPE_DOES_NOT_EXIST", "ERR_TABLE_DOES_NOT_EXIST")
@@ -187,7 +187,7 @@ class SnowpipeClient:
     def channel_statuses(self, names: Sequence[str]) -> dict[str, ChannelStatus]:
         """Ask after many channels, 100 a request.
 
-        A channel that does not exist gets a status that says so; that is no error here.
+        A channel that does not exist gets a status with that code; that is no error here.
 
         :param names: the channels' names, any number; letters count as they are
         :return: a status for every name, in the order asked
@@ -206,7 +206,7 @@ class SnowpipeClient:
                 raise self._malformed(f"ask after channels of {self._shown}", answer)
             for name in some:
                 state = found.get(name)
-                # Without a code it says that the channel does not exist.
+                # Without a code it means that the channel does not exist.
                 state = state if isinstance(state, Mapping) else {}
                 statuses[name] = ChannelStatus.from_json(state, channel=name)
         return statuses
@@ -330,7 +330,7 @@ class SnowpipeClient:
 
 
 def _channel_error(error: ApiError, name: str, verb: str) -> ApiError:
-    """Tell the kinds of refusal apart that ask for different deeds."""
+    """Distinguish the kinds of refusal that need different handling."""
     details: dict[str, Any] = {"channel": name, "http_status": error.http_status, "code": error.code}
     if error.code == _FENCED:
         return ChannelFencedError(

@@ -1,7 +1,7 @@
 """Deciding whether rows are committed: of one channel, of all channels of a wait, and poll by poll.
 
-:func:`decide` is the one place where a channel is found committed, behind, stalled, rejected or invalid. The
-writer of a channel, the settlement of a run, the sensor and its trigger read what it says.
+:func:`decide` alone finds a channel committed, behind, stalled, rejected or invalid. The
+writer of a channel, the settlement of a run, the sensor and its trigger read its decision.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAMED_IN_TEXT = 5
 
 
 class CommitState(StrEnum):
-    """What a channel's status says of the commit that it owes."""
+    """What a channel's status shows of the commit that it owes."""
 
     COMMITTED = "committed"
     BEHIND = "behind"
@@ -74,7 +74,7 @@ class FailureReason(StrEnum):
 
     @property
     def error_class(self) -> type[SnowpipeError]:
-        """The error of a load that waits itself; it says whether another try of the load can help."""
+        """The error of a load that waits itself; it records whether another try of the load can help."""
         return _ERRORS[self]
 
     @property
@@ -137,7 +137,7 @@ def decide(
     rejected_baseline: int | None = None,
     is_last: bool = False,
 ) -> ChannelCommit:
-    """Decide what a channel's status says of the commit that it owes.
+    """Decide what a channel's status means for the commit that it owes.
 
     Committed means that the committed token is at or past the target, by the order of the tokens' format;
     NULL never is. A channel that has its target needs no valid session any more, so its status code does not
@@ -163,7 +163,7 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class CommitVerdict:
-    """What one poll of the channels says of a wait.
+    """What one poll of the channels means for a wait.
 
     :param state: complete, waiting or failed
     :param tokens: committed offset token of every channel, None for NULL
@@ -283,7 +283,7 @@ class StatusSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolledStatuses:
-    """What one round of status requests said; each channel asked after is in one of the two.
+    """What one round of status requests returned; each channel asked after is in one of the two.
 
     :param statuses: a status for every channel that the service answered for
     :param errors: what went wrong instead, by channel
@@ -419,7 +419,7 @@ class CommitWatch:
 
         :param answer: it may hold other channels as well, or only some of this wait's
         :param now: when it was made
-        :returns: what it says of this wait, None when it says nothing
+        :returns: what it means for this wait, None when it has nothing of it
         """
         fresh = {name: answer.statuses[name] for name in self.question if name in answer.statuses}
         self._known.update(fresh)

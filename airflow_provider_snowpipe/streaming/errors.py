@@ -1,6 +1,6 @@
 """Everything that can go wrong with a channel, as one hierarchy.
 
-Each message names the channel or pipe, says what happened and what to do about it. No message and no
+Each message names the channel or pipe, states what happened and what to do about it. No message and no
 attribute ever holds a credential or a row.
 """
 
@@ -33,8 +33,8 @@ IF_NO_ANSWER = (
 class SnowpipeError(Exception):
     """Base of every error this package raises on purpose.
 
-    Each class says whether another try of the task can help; operators, sensors, triggers, Spark tasks and
-    the retry policy all read it here. What an error's own data tell better, its instance says.
+    Each class states whether another try of the task can help; operators, sensors, triggers, Spark tasks and
+    the retry policy all read it here. What an error's own data decide better, its instance states.
     """
 
     error_id: str = "SP00"
@@ -376,7 +376,7 @@ class FilesNotLoadedError(SnowpipeError):
 
 
 class WaitRefusedError(SnowpipeError):
-    """The service refuses to say how far a commit or a load is; asking again meets the same refusal."""
+    """The service refuses to report how far a commit or a load is; asking again meets the same refusal."""
 
     error_id = "SP29"
     remedy = "read the service's text in the message: the pipe, a right or the credentials are missing"
@@ -496,7 +496,7 @@ def error_line(kind: str, text: object) -> str:
     """An error as a task's log has it, with the code by which the documentation lists its class.
 
     :param kind: the name of the error's class; one that this package has not gets no code
-    :param text: what it says
+    :param text: its text
     """
     found = error_class(kind)
     code = f" [{found.error_id}]" if found.__name__ == kind else ""
@@ -537,7 +537,7 @@ class RetryAdvice:
 
 
 def advise(error: BaseException) -> RetryAdvice:
-    """Say what another try is worth, by the error itself or the first one in its chain that is known.
+    """Decide what another try is worth, by the error itself or the first one in its chain that is known.
 
     :param error: what ended the task; an error of the Spark job is known by its text
     """

@@ -82,7 +82,7 @@ class Answer:
         return ""
 
     def describe(self) -> str:
-        """Say what the service answered, for an error's text."""
+        """Describe what the service answered, for an error's text."""
         message = self.json.get("message") if isinstance(self.json, Mapping) else None
         parts = [f"HTTP {self.status}"]
         if self.code:
@@ -124,7 +124,7 @@ def certificate_authorities(ca_bundle: str | None) -> str:
     The choice is passed to every call, because ``requests`` otherwise prefers ``REQUESTS_CA_BUNDLE`` to a
     session's own setting.
 
-    :param ca_bundle: a PEM file, None to look at ``REQUESTS_CA_BUNDLE`` and ``SSL_CERT_FILE``
+    :param ca_bundle: a PEM file, None for those of ``REQUESTS_CA_BUNDLE`` and ``SSL_CERT_FILE``
     :raises ConfigurationError: if the chosen file does not exist
     """
     origin, path = "ca_bundle", ca_bundle
@@ -237,7 +237,7 @@ class Transports:
 def raise_if_untrusted(url: str, verify: str, error: Exception) -> None:
     """Turn a certificate that is not trusted into an error at once: no repetition can help.
 
-    :raises ConfigurationError: if that is what ``error`` says
+    :raises ConfigurationError: if that is what ``error`` means
     """
     if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate verify failed" in str(error):
         host = urllib3.util.parse_url(url).netloc
@@ -305,7 +305,7 @@ class HttpSession:
     :param numbered: True gives each request an id and each of its attempts a number, as Snowpipe Streaming
         has it
     :param refused: the error that an answer stands for in this service, before the table is asked; None for
-        an answer that it says nothing about
+        an answer that it does not cover
     """
 
     transports: Transports

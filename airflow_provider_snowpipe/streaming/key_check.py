@@ -1,9 +1,9 @@
 """Keys of rows that match no column of the table: the service passes their values over and counts nothing.
 
-Blocks of NDJSON are read by Arrow, which tells the keys of all their rows and how often each has a value. A
+Blocks of NDJSON are read by Arrow, which finds the keys of all their rows and how often each has a value. A
 source writes its rows alike, as a rule. So after one block was read, the next ones are compared with it by
 what costs next to nothing: the number of keys in all, and the keys of three rows. What differs is read, and
-so is every eighth block. A row that has another key in the place of one of its own, amid rows that do not,
+so is every eighth block. A row that has another key instead of one of its own, amid rows that do not,
 may be missed in between; ``fail`` reads every block.
 """
 
@@ -78,7 +78,7 @@ class KeyCheck:
         if found is None:
             self._keys_of_row = 0.0
             return self._sampled(lines, body)
-        # Only where all rows have all keys does their number say that the next block has the same.
+        # Only where all rows have all keys does their number show that the next block has the same.
         uniform = self._all_have_all and self._seen and pairs and pairs % rows == 0
         self._keys_of_row = pairs / rows if uniform else 0.0
         return found
@@ -128,7 +128,7 @@ class KeyCheck:
                 yield row
 
     def _sampled(self, lines: BlockLines, body: bytes | memoryview) -> KeysFound:
-        """Look at some rows of a block that Arrow cannot read, and count the keys that they name."""
+        """Check some rows of a block that Arrow cannot read, and count the keys that they name."""
         if not lines.rows:
             return _NOTHING
         sample = np.unique(np.linspace(0, lines.rows - 1, _SAMPLE, dtype=np.int64)).tolist()

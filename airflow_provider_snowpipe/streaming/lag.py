@@ -1,4 +1,4 @@
-"""How far channels are, and how far they should be: what a person wants to read of them."""
+"""How far channels are, and how far they should be: what people need to read of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTa
 class ChannelLag:
     """How far one channel is.
 
-    :param status: what the service says of it
+    :param status: what the service reports of it
     :param target: the offset token that it should have committed, None where nobody expects one
     :param is_late: True when there is a target and the committed token is before it, or NULL
     """
@@ -63,7 +63,7 @@ class LagReport:
 
     :param pipe: the pipe's full name
     :param channels: the late ones first, each group by name
-    :param error: why the service did not say it, None where it did
+    :param error: why the service did not report it, None where it did
     """
 
     pipe: str
@@ -93,7 +93,7 @@ class LagReport:
         return sum(channel.is_late for channel in self.channels)
 
     def text(self, most: int) -> str:
-        """Say it in words, a line for each channel.
+        """Describe it, a line for each channel.
 
         :param most: how many channels are named, the late ones first
         """

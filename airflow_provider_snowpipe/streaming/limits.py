@@ -22,7 +22,7 @@ class DocumentedLimit:
 
     :param value: its value
     :param unit: its unit
-    :param source: the page that says so, and of when
+    :param source: the page that documents it, and of when
     """
 
     value: float

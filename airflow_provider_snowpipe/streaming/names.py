@@ -17,7 +17,7 @@ MAX_NAME_LENGTH = 255
 TOPIC_ID_SUFFIX = "__topic_id"
 """Ends the name of a channel that holds no rows: its offset token is the id of a Kafka topic."""
 COMPARED_SUFFIX = "__compared"
-"""Ends the name of a channel that holds no rows: its offset token says what a Spark task has compared."""
+"""Ends the name of a channel that holds no rows: its offset token records what a Spark task has compared."""
 _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 
@@ -45,7 +45,7 @@ def quote_url_segment(name: str) -> str:
 
 
 def with_suffix(name: str, suffix: str) -> str:
-    """Name a channel beside another one; a name that would be too long is cut, and told apart by a hash.
+    """Name a channel beside another one; a name that would be too long is cut, and distinguished by a hash.
 
     :param name: what the new name begins with
     :param suffix: what it ends with

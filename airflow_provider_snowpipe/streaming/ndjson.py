@@ -1,6 +1,6 @@
 """Arrow tables as newline-delimited JSON, the form in which a channel takes rows.
 
-The rows are written by arrow-json (``arro3``), never one by one in Python. What its types say differently
+The rows are written by arrow-json (``arro3``), never one by one in Python. What its types write differently
 from Snowflake's columns is changed column by column before: binary becomes the pipe's text form, times get
 their zone, map keys become text, and numbers that JSON cannot hold are refused or become null.
 """
@@ -83,7 +83,7 @@ def _refuse_duplicate_names(schema: pa.Schema) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Changes the values of one column; ``path`` names the place, for errors."""
+    """Changes the values of one column; ``path`` names the position, for errors."""
 
     path: str
     options: NdjsonOptions

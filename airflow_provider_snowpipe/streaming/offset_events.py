@@ -1,4 +1,4 @@
-"""Commits of a pipe's channels as events: which channels to watch, when an event is due, what was told."""
+"""Commits of a pipe's channels as events: which channels to watch, when an event is due, what was sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
 
-# -- One listing of a pipe's channels for everyone in an event loop who wants to know of new ones --------
+# -- One listing of a pipe's channels for everyone in an event loop who needs to know of new ones --------
 
 LIST_SECONDS = 60.0
 """Longest time for one listing, with signing in for it."""
@@ -38,7 +38,7 @@ ListNames = Callable[[], Awaitable[Sequence[str]]]
 
 
 class ChannelListing:
-    """The names of a pipe's channels, asked for no more often than somebody wants them anew.
+    """The names of a pipe's channels, asked for no more often than somebody needs them anew.
 
     :param list_names: lists them
     """
@@ -72,7 +72,7 @@ _listings: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Hash
 def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
     """Find the running event loop's listing of a pipe, or make it; it lives as long as somebody holds it.
 
-    :param key: what connection and pipe are told apart by
+    :param key: what connection and pipe are identified by
     :param list_names: lists the channels' names
     """
     listings = _listings.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
@@ -82,7 +82,7 @@ def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
     return listing
 
 
-# -- Turning polls of channels into steps: who is told about which commits, each of them once ------------
+# -- Turning polls of channels into steps: who gets which commits, each of them once ---------------------
 #
 # A *step* leads from one watermark to the next. Consecutive steps share the watermark between them, so that
 # together they cover every commit since the watch began, and no commit twice.
@@ -117,7 +117,7 @@ class ChannelMark:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Up to where somebody has been told of commits.
+    """Up to where commits have been reported to somebody.
 
     :param begun: False before the watch has seen every channel that it started with
     :param rows: rows counted since the watch began
@@ -144,8 +144,8 @@ class Watermark:
 class OffsetRule:
     """Which commits are worth a message: all of them, every so many rows, or the one past a position.
 
-    :param passes: tell once of each channel that has committed this position or a later one
-    :param every_rows: tell when the rows of all channels together reach the next multiple of this
+    :param passes: report once each channel that has committed this position or a later one
+    :param every_rows: report when the rows of all channels together reach the next multiple of this
     """
 
     passes: Offset | None = None
@@ -173,7 +173,7 @@ class OffsetRule:
 class Step:
     """What one poll adds.
 
-    :param watermark: up to where one has been told, once the message is out
+    :param watermark: up to where it has been reported, once the message is out
     :param message: the message, None where the watermark moves silently
     """
 
@@ -184,7 +184,7 @@ class Step:
 class OffsetWatch:
     """The memory of one watcher between polls.
 
-    :meth:`see` says which step is due, :meth:`accept` makes it; a step that is not accepted is due again.
+    :meth:`see` returns the step due, :meth:`accept` makes it; a step that is not accepted is due again.
 
     :param pipe: the pipe's name, for the messages
     :param rule: which commits are worth a message
@@ -203,7 +203,7 @@ class OffsetWatch:
             self._seen = dict(watermark.channels)
 
     def start_with(self, names: Collection[str]) -> None:
-        """Say which channels there are when the watch begins: what they have committed by then is no news.
+        """Take the channels that there are when the watch begins: what they had committed then is no news.
 
         :param names: the channels; one that turns up later is news from its first row
         """
@@ -347,7 +347,7 @@ class WatermarkJournal:
     """Writes each step down before its message goes, and forgets it when the message has arrived.
 
     A process that dies in between leaves the step in the store, and the next one sends the same message
-    again: no message is lost, and one that is sent twice is the same to the letter but for ``redelivered``.
+    again: no message is lost, and one that is sent twice is the same but for ``redelivered``.
 
     Not thread-safe: everything happens on one event loop.
 
@@ -413,7 +413,7 @@ class WatermarkJournal:
         """Forget the steps whose messages have arrived.
 
         :param answer: all messages that went with this poll or an earlier one have. A poll that this journal
-            never had says nothing
+            never had changes nothing
         """
         async with self._lock:
             if answer > self._last_poll:
@@ -440,7 +440,7 @@ _open: WeakKeyDictionary[object, set[WatermarkJournal]] = WeakKeyDictionary()
 
 @contextmanager
 def fed_by(stream: object, journal: WatermarkJournal) -> Iterator[None]:
-    """Have a journal told, as long as the block runs, what arrived of the polls of one stream.
+    """Report to a journal, as long as the block runs, what arrived of the polls of one stream.
 
     :param stream: what makes the polls
     :param journal: of one that reads them
@@ -468,12 +468,12 @@ START_NOW, START_BEGINNING = "now", "beginning"
 
 @dataclass(frozen=True, slots=True)
 class FollowRules:
-    """Which channels are followed, and which of their commits are told.
+    """Which channels are followed, and which of their commits are reported.
 
     :param channel: the one channel; None for all whose names begin with ``prefix``
     :param prefix: beginning of the channels' names; empty for all channels of the pipe
     :param rule: which commits are worth a message
-    :param start: ``now`` tells what is committed after the first poll, ``beginning`` what was committed
+    :param start: ``now`` reports what is committed after the first poll, ``beginning`` what was committed
         before it as well
     :param interval: seconds between two polls
     :param list_interval: seconds between two searches for new channels
@@ -509,7 +509,7 @@ class FollowRules:
 class OffsetFollower:
     """One watcher of a pipe's channels.
 
-    :param rules: what to follow and what to tell
+    :param rules: what to follow and what to report
     :param poll: asks after the channels; its polls go to :meth:`take`
     :param listing: finds the channels whose names begin with a prefix
     :param journal: keeps the watermark
@@ -555,7 +555,7 @@ class OffsetFollower:
     async def take(self, number: int, answer: PolledStatuses) -> list[dict[str, Any]]:
         """Take in one poll.
 
-        Whatever goes wrong is logged and tried again with the next poll; nothing is told before it is
+        Whatever goes wrong is logged and tried again with the next poll; nothing is reported before it is
         written down.
 
         :param number: the poll's number, growing
@@ -583,7 +583,7 @@ class OffsetFollower:
         return messages
 
     async def settled(self, number: int) -> None:
-        """Take the messages that went with a poll for arrived, where nobody says so.
+        """Take the messages that went with a poll for arrived, where nobody confirms it.
 
         :param number: the poll's number
         """

@@ -59,7 +59,7 @@ class Offset(ABC):
         return self == previous.next()
 
     def steps_to(self, target: Self) -> int | None:
-        """How many positions ``target`` lies ahead of this one, None where the format cannot tell.
+        """How many positions ``target`` lies ahead of this one, None where the format cannot count.
 
         :param target: a later position of the same partition
         """
@@ -326,7 +326,7 @@ class LexicographicOffset(Offset):
         return type(self)(self.text + "\0")
 
     def follows(self, previous: Self) -> bool:
-        """True for any later text: nothing tells which texts the source holds."""
+        """True for any later text: nobody knows which texts the source holds."""
         return self > previous
 
     def sort_key(self) -> tuple[str]:
@@ -334,13 +334,13 @@ class LexicographicOffset(Offset):
         return (self.text,)
 
 
-# -- What a channel's offset token says while COPY or a file pipe loads files of its partition -----------
+# -- What a channel's offset token holds while COPY or a file pipe loads files of its partition ----------
 #
 # The token is where streaming and the loading of files meet. Before files are loaded, the
 # channel's token is replaced by an intent: where the stream stood, up to which file the load goes, and
 # which pipe does it. A writer that finds it cannot read it as a position and stops, so that no row is sent
 # that is being loaded otherwise. Whoever finds it later finishes the load the same way, since COPY loads no
-# file twice and neither does one pipe, and puts the position of the last loaded row in its place.
+# file twice and neither does one pipe, and replaces it by the position of the last loaded row.
 
 _MARK = '{"copy_after":'
 
@@ -403,7 +403,7 @@ def is_copy_intent(token: str | None) -> bool:
 
 # -- The offset token of a micro-batch's rows, which proves that a replay brings the same rows again -----
 #
-# A micro-batch has no row identity of its own. So the token says which rows it stands for: how many of the
+# A micro-batch has no row identity of its own. So the token shows which rows it stands for: how many of the
 # channel's share, a running checksum over exactly these, over how many partitions the batch was spread, and
 # who wrote it. A replay with other rows, in another order or over another layout does not fit the token.
 
@@ -490,7 +490,7 @@ class BatchDigestOffset(Offset):
         return (self.batch, self.row)
 
 
-# -- Offset tokens of a channel that is named after a partition's number: they say how many there are ----
+# -- Offset tokens of a channel that is named after a partition's number: they have how many there are ---
 #
 # Partition 2 of 4 holds other rows than partition 2 of 8. A token without the number of partitions would
 # let a writer with another layout skip rows that were never sent, or send rows that were.
@@ -534,7 +534,7 @@ class _LayoutOffset(Offset):
         return following
 
     def steps_to(self, target: Self) -> int | None:
-        """What the positions say."""
+        """The positions as text."""
         steps: int | None = self.position.steps_to(target.position)
         return steps
 
@@ -573,7 +573,7 @@ class TextLayoutOffset(_LayoutOffset):
     _position_class: ClassVar[type[Offset]] = LexicographicOffset
 
 
-# -- Offset tokens that also say what the file held, so that a changed file is noticed -------------------
+# -- Offset tokens that also show what the file held, so that a changed file is noticed ------------------
 
 
 @dataclass(frozen=True, slots=True)

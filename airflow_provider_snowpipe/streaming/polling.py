@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 GATHER_SECONDS = 0.2
 """Pause before a first round, in which waiters that start together come together."""
 CONNECT_SECONDS = 60.0
-"""Longest time for looking a connection up and making a client."""
+"""Longest time to look a connection up and making a client."""
 _JITTER = 0.1
 _SLACK = 0.5
 """A channel counts as due this share of the fastest interval early, so that requests stay full."""
@@ -50,7 +50,7 @@ class SharedPoll(ABC, Generic[Answer]):
     :meth:`follow`, which drives the poll by itself, or from whoever else drives :meth:`answers` and hands its
     values on. What goes wrong is part of an answer; :meth:`answers` itself never ends and never raises.
 
-    :param name: of its task, for who looks at a hanging event loop
+    :param name: of its task, for whoever debugs a hanging event loop
     """
 
     def __init__(self, name: str) -> None:
@@ -105,7 +105,7 @@ def poll_of_loop(kind: type[Poll], key: Hashable, make: Callable[[], Poll]) -> P
     """Find the running event loop's poll of something, or make it; it lives as long as somebody holds it.
 
     :param kind: the poll's class
-    :param key: what its polls are told apart by, such as connection and pipe
+    :param key: what identifies its polls, such as connection and pipe
     :param make: makes the poll
     """
     polls = _polls.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
@@ -321,7 +321,7 @@ class StatusPoll(SharedPoll[PolledStatuses]):
 def shared_poll(key: Hashable, connect: Callable[[], Awaitable[StatusSource]]) -> StatusPoll:
     """Find the running event loop's poll of a pipe, or make it; it lives as long as somebody holds it.
 
-    :param key: what connection and pipe are told apart by
+    :param key: what identifies connection and pipe
     :param connect: makes a client of that pipe
     """
     return poll_of_loop(StatusPoll, key, partial(StatusPoll, connect))

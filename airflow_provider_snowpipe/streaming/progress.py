@@ -1,4 +1,4 @@
-"""What is known of a channel: what the service says of it, what a run owes on it, and how far it is.
+"""What is known of a channel: what the service reports of it, what a run owes on it, and how far it is.
 
 Pure and single-threaded: whoever appends calls :meth:`ChannelProgress.accept`, whoever reads a status calls
 :meth:`ChannelProgress.observe`, and a channel's owner does both from one thread.
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 SUCCESS = "SUCCESS"
 REJECTED_ROWS = "REJECTED ROWS"
-"""Shown in place of ``SUCCESS``, which says that the channel can be used and nothing of its rows."""
+"""Shown instead of ``SUCCESS``, which means that the channel can be used and nothing of its rows."""
 CHANNEL_MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 STATUS_NAMES_PER_REQUEST = 100
 """Most channels that one status request may ask after."""
@@ -87,9 +87,9 @@ class ChannelStatus:
     def rejected_since(self, since_ms: int) -> int:
         """Rows that it has surely, or may have, rejected since a time.
 
-        A channel counts rejected rows over its whole life, and says of the last one alone when that was. So
+        A channel counts rejected rows over its life, and reports of the last one alone when that was. So
         it is all of them where the channel was made since then, else the last one, or none. One whose time
-        it does not say counts, since nobody may have reported it.
+        it does not report counts, since nobody may have reported it.
 
         :param since_ms: the time, milliseconds since 1970
         """
@@ -209,9 +209,9 @@ def show_channels(pipe: PipeName) -> str:
     return f"SHOW CHANNELS IN PIPE {full_name(pipe.database, pipe.schema, pipe.pipe)}"
 
 
-# -- Telling whether somebody writes to a channel, from two observations of it -----------------------------
+# -- Whether somebody writes to a channel, from two observations of it -------------------------------------
 #
-# The service does not say when a channel was last written to. What it does say moves with every write: the
+# The service does not report when a channel was last written to. What it reports moves with every write: the
 # committed token and the row counter (status), the number of openings and of appends (``SHOW CHANNELS``).
 # Two observations with the same numbers mean that nobody wrote in between. A writer that was idle all that
 # time is not seen, so whoever changes a token opens the channel first, which shuts such a writer out.
@@ -230,7 +230,7 @@ class ChannelState:
 
 
 def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
-    """Say what moved between two observations of a channel; empty when nothing did.
+    """Describe what moved between two observations of a channel; empty when nothing did.
 
     :param before: the earlier one
     :param after: the later one
@@ -274,9 +274,9 @@ class ChannelProgress:
     """All offset state of one channel during one session.
 
     *Committed* is what the service has proved. *Sent* is what it has received and may still lose. A *gap* is
-    a place where the next rows do not follow the last ones directly; it is legal only in a source that skips
-    positions (Kafka compaction, transaction markers). The counter says how often that happened, it does not
-    say that rows were lost.
+    a position where the next rows do not follow directly; it is legal only in a source that skips
+    positions (Kafka compaction, transaction markers). The counter shows how often that happened, it does not
+    show that rows were lost.
 
     :param channel: the channel's name, for errors
     :param committed: the committed position at open, None for NULL
@@ -416,10 +416,10 @@ class CommitTargets:
 
         :param targets: a :class:`ChannelTarget` as JSON or a plain target token for each channel; a mapping
             or its JSON text. Without a channel there is nothing to wait for
-        :param offset_format: the format of plain tokens; None where they tell it by themselves
+        :param offset_format: the format of plain tokens; None where they show it by themselves
         :param fail_on_rejected_rows: True judges every channel by its skipped rows, None those whose target
             has a baseline, False none
-        :param rejected_baseline: rows skipped before that do not count, by channel, in place of the targets'
+        :param rejected_baseline: rows skipped before that do not count, by channel, instead of the targets'
             own; the same
         :raises OffsetTokenError: if a token does not have its format, or could have several
         :raises ConfigurationError: if a token or a count is of another type, or two formats contradict
@@ -484,7 +484,7 @@ class CommitTargets:
 
 
 def _format_of(channel: str, target: ChannelTarget, given: str | None) -> str:
-    """The format of a target's token: what it carries, what the author says, or the only one that fits."""
+    """The format of a target's token: what it carries, what the author names, or the only one that fits."""
     carried = target.offset_format
     if carried is not None and given is not None and carried != given:
         raise ConfigurationError(

@@ -1,9 +1,9 @@
 """Rows held against a table's columns before they are sent, block by block.
 
 A block of NDJSON is parsed once by Arrow with a schema that holds only what can go wrong, and the columns
-are judged as a whole; rows of which that is not sure are looked at one by one
+are judged as a whole; rows of which that is not sure are checked one by one
 (:mod:`~airflow_provider_snowpipe.streaming.row_values`). A row that stops the parser is left out where Arrow
-says which one it is; where it does not, the block is halved until its bad rows are alone. What Arrow passes
+reports which one; where it does not, the block is halved until its bad rows are alone. What Arrow passes
 is certain; what it does not pass costs time, never a good row.
 """
 
@@ -28,13 +28,13 @@ from airflow_provider_snowpipe.streaming.table_schema import ColumnType, TableCo
 
 Rows = npt.NDArray[np.int64]
 _ALONE = 32
-"""Rows that are looked at one by one rather than parsed again."""
+"""Rows that are checked one by one rather than parsed again."""
 _STOPS = 64
-"""Once one row in so many has stopped the parser, the others are looked at one by one, too."""
+"""Once one row in so many has stopped the parser, the others are checked one by one, too."""
 _DOUBTFUL = 4
-"""Once one row in so many is not sure, the source is looked at anew: it may write its columns otherwise."""
+"""Once one row in so many is not sure, the source is learned anew: it may write its columns otherwise."""
 _IN_ROW = re.compile(r" in row ([0-9]{1,18})\s*\Z")
-"""Arrow says in which row of what it parses it met an error (observed with pyarrow 26), not always."""
+"""Arrow reports in which row of what it parses it met an error (observed with pyarrow 26), not always."""
 _SAMPLE = 16
 _NO_ROWS: Rows = np.empty(0, np.int64)
 _ESCAPED_KEY = r"\\u00(?:24|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA])"
@@ -132,7 +132,7 @@ class RowCheck:
         return np.flatnonzero(matches.to_numpy(zero_copy_only=False))
 
     def _suspects(self, lines: BlockLines, low: int, high: int, *, may_learn: bool = False) -> Rows:
-        """Rows from ``low`` to ``high`` that must be looked at one by one."""
+        """Rows from ``low`` to ``high`` that must be checked one by one."""
         suspects, stops, most_stops = [_NO_ROWS], 0, 1 + (high - low) // _STOPS
         while low < high:
             found = self._parsed(lines, low, high)
@@ -159,7 +159,7 @@ class RowCheck:
         return np.concatenate(suspects)
 
     def _learn(self, lines: BlockLines, low: int, high: int) -> bool:
-        """Look how some rows write the columns; True if that changed what Arrow is told to read."""
+        """Learn how some rows write the columns; True if that changed what Arrow has to read."""
         samples = np.unique(np.linspace(low, high - 1, _SAMPLE, dtype=np.int64)) if high > low else _NO_ROWS
         met: dict[int, list[tuple[str, object]]] = {}
         for row in samples.tolist():
@@ -447,7 +447,7 @@ class ColumnForm:
         return (self.key, self._form) != before
 
     def certain(self, values: pa.Array, longest: int) -> Mask:
-        """Mark the values that the service takes for sure; nothing is said of NULL.
+        """Mark the values that the service takes for sure; NULL is left as it is.
 
         :param values: as :meth:`arrow_type` reads them
         :param longest: bytes of the longest row
@@ -523,7 +523,7 @@ def spelled_otherwise(
 ) -> dict[str, ColumnForm]:
     """Find keys that may mean a column in a spelling other than the one that is read.
 
-    Keys of nested objects are among them: what is a row's own key only a parser can tell.
+    Keys of nested objects are among them: what is a row's own key only a parser can decide.
 
     :param forms: the columns
     :param body: the block as one Arrow value

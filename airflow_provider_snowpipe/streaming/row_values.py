@@ -304,7 +304,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _decimal(text: str) -> Decimal | None:
-    """The number, None for one too small to be told from zero."""
+    """The number, None for one too small to be distinguished from zero."""
     mantissa, _, exponent = text.strip().lower().partition("e")
     if len(exponent) > 6 and exponent.lstrip("+-").lstrip("0"):
         small = exponent.startswith("-") or not mantissa.strip("+-0.")
@@ -405,7 +405,7 @@ def columns_of_rows(
     nullable.
 
     :param lines: NDJSON rows; those that are no JSON objects are passed over
-    :param types: types of columns, by name, that a schema of the rows says; they count before the values
+    :param types: types of columns, by name, that a schema of the rows has; they count before the values
     :raises ConfigurationError: if no row has a key
     """
     kinds: dict[str, set[str]] = {}
@@ -423,8 +423,8 @@ def columns_of_rows(
         raise ConfigurationError(
             "the source's first rows have no key, so that no column can be inferred: make the table first"
         )
-    said = {name.upper(): kind for name, kind in (types or {}).items()}
-    return tuple(TableColumn(name, said.get(name) or _common(found)) for name, found in kinds.items())
+    declared = {name.upper(): kind for name, kind in (types or {}).items()}
+    return tuple(TableColumn(name, declared.get(name) or _common(found)) for name, found in kinds.items())
 
 
 def _kind_of(value: Any) -> str:

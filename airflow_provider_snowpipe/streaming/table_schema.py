@@ -232,7 +232,7 @@ def column_type(kind: pa.DataType) -> str | None:
     """The type of the column that takes an Arrow column's values, in the form that NDJSON gives them.
 
     :param kind: Arrow's type
-    :return: None where the values say as much
+    :return: None where the values show as much
     """
     import pyarrow as pa
 

@@ -24,7 +24,7 @@ UNREACHABLE_SECONDS = 600.0
 
 
 class Application(Protocol):
-    """What a cluster says of one application."""
+    """What a cluster reports of one application."""
 
     @property
     def id(self) -> str:
@@ -48,7 +48,7 @@ class Application(Protocol):
 
     @property
     def has_succeeded(self) -> bool:
-        """True when the cluster calls it a success, which says nothing of what is committed."""
+        """True when the cluster calls it a success, which is no evidence of what is committed."""
 
 
 class Cluster(Protocol):
@@ -90,8 +90,8 @@ def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") 
     """The cluster of a Spark connection.
 
     :param conn_id: the connection
-    :param auth: for YARN's ResourceManager, None for what the connection says
-    :param namespace: for Kubernetes, where pods are looked for by their labels
+    :param auth: for YARN's ResourceManager, None for what the connection has
+    :param namespace: for Kubernetes, where pods are searched for by their labels
     :raises ConfigurationError: if there is no such connection, it names neither YARN nor Kubernetes, or
         something to ask the cluster is missing
     """
@@ -150,7 +150,7 @@ def _cluster(
 class SnowpipeApplicationTrigger(BaseTrigger):
     """Wait until a Spark application on YARN or Kubernetes has ended, well or not.
 
-    The event says only ``ended``, or ``lost`` with a message where the cluster could not be asked for
+    The event has only ``ended``, or ``lost`` with a message where the cluster could not be asked for
     ``unreachable_seconds``; the task itself asks for the end and reads the driver's report.
 
     Marking the deferred task, or clearing it, kills the application (Airflow 3.3 and later, which tells a
@@ -158,7 +158,7 @@ class SnowpipeApplicationTrigger(BaseTrigger):
 
     :param application_id: YARN's id, or ``namespace:pod`` of Kubernetes
     :param spark_conn_id: the Spark connection, which names the cluster
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     :param unreachable_seconds: give up after this long without an answer
     """
 

@@ -147,7 +147,7 @@ class WaitTrigger(BaseEventTrigger):
         raise RuntimeError("a shared poll ended, which it never does by itself")
 
     def _report(self, verdict: CommitVerdict | FilesVerdict) -> None:
-        """Log what changed; a thousand waits that each say every five seconds that they wait are a load."""
+        """Log what changed; a thousand waits that each log every five seconds that they wait are a load."""
         now = time.monotonic()
         if verdict.message:
             self.log.warning("%s", verdict)

@@ -43,13 +43,13 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
     """Start DAGs when channels commit: an ``AssetWatcher``'s trigger, one event for each step.
 
     Without ``passes`` and ``every_rows`` there is an event whenever a poll finds that a channel has committed
-    something. Channels are watched together: their rows are added up, and one event tells of all channels
+    something. Channels are watched together: their rows are added up, and one event reports all channels
     that moved since the last one.
 
     **What is guaranteed.** On Airflow 3.3 and later, *at least once*: each commit has an event, also
     when the triggerer is killed, as each event is written to the asset's state store before it is sent, and
     taken off there when Airflow has it in its database. An event of which that is not known when the
-    triggerer dies is sent again, the same to the letter (``id``) but for ``"redelivered": true``; only such
+    triggerer dies is sent again, the same (``id``) but for ``"redelivered": true``; only such
     an event can be a double. Consecutive events share the watermark between them (``previous_token`` and
     ``previous_rows``), so that there is no gap between them and no overlap. Exactly once is more than Airflow
     3.3.2 allows: a trigger cannot ask which events are stored, and cannot store one together with its
@@ -64,11 +64,11 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
     :param channel: the channel; None for all whose names begin with ``channel_prefix``
     :param channel_prefix: beginning of the channels' names; None for all channels of the pipe. Channels are
         found by ``SHOW CHANNELS``, new ones too
-    :param passes: tell once of each channel that has committed this offset token or a later one, one that did
+    :param passes: report once each channel that has committed this offset token or a later one, one that did
         so before the watch began included
-    :param every_rows: tell when the rows committed since the watch began reach the next multiple of this
+    :param every_rows: report when the rows committed since the watch began reach the next multiple of this
     :param offset_format: with ``passes``, the tokens' format
-    :param start: ``now`` tells what is committed after the watch began, ``beginning`` what was before as well
+    :param start: ``now`` reports what is committed after the watch began, ``beginning`` what was before, too
     :param table: the channels belong to this table's default pipe
     :param pipe: the channels belong to this pipe; not together with ``table``
     :param database: the pipe's database, None for the connection's
@@ -284,7 +284,7 @@ class NumberedAnswer:
 
 
 class CommitStream:
-    """Polls for all watchers of a pipe, and tells them which of their events Airflow has stored.
+    """Polls for all watchers of a pipe, and reports to them which of their events Airflow has stored.
 
     The triggerer calls :meth:`advance` with a poll when every event that any watcher derived from it is in
     Airflow's database ("persistence-gated advance", Airflow 3.3.2).

@@ -22,7 +22,7 @@ ENDED, LOST = "ended", "lost"
 class SnowpipeStatementTrigger(BaseTrigger):
     """Wait until a statement that was submitted to the SQL API has ended, well or not.
 
-    The event says only ``ended``, or ``lost`` with a message where the service could not be asked; the task
+    The event has only ``ended``, or ``lost`` with a message where the service could not be asked; the task
     itself reads the result.
 
     :param handle: the statement's handle
@@ -72,7 +72,7 @@ class SnowpipeStatementTrigger(BaseTrigger):
         while True:
             try:
                 state = await asyncio.to_thread(client.state, self.handle, self.statement)
-            except (SqlError, ApiError):  # what the service says of the statement, the task reads itself
+            except (SqlError, ApiError):  # what the service reports of the statement, the task reads itself
                 return _event(ENDED)
             except SnowpipeError as error:
                 errors += 1

@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SqliteSource(SourceSpec):
-    """What the author and the plan say: fields are JSON values, none of them a secret."""
+    """The specification in a plan: fields are JSON values, none of them a secret."""
 
     database: str
     table: str

@@ -15,7 +15,7 @@ _CREATE_SECONDS = 400
 
 
 class UnavailableError(Exception):
-    """The environment cannot be made here; the text says why."""
+    """The environment cannot be made here; the text gives the reason."""
 
 
 def connector_5_python() -> Path:

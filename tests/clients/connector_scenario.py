@@ -127,10 +127,10 @@ def refused(login: Callable[[], Any], code: str) -> None:
     try:
         login()
     except snowflake.connector.errors.Error as error:
-        told = f"{error.errno} {error}"
+        message = f"{error.errno} {error}"
     else:
         raise AssertionError("logged in with wrong credentials")
-    assert code in told, told
+    assert code in message, message
     assert time.monotonic() - began < 120, "the client retried"
 
 
@@ -156,10 +156,10 @@ def every_type_and_its_null(cursor: Any) -> None:
     for form in ("JSON", "ARROW"):
         cursor.execute(f"ALTER SESSION SET PYTHON_CONNECTOR_QUERY_RESULT_FORMAT = '{form}'")
         first, second = cursor.execute("SELECT * FROM types ORDER BY id NULLS LAST").fetchall()
-        for got, wanted in zip(first, EXPECTED, strict=True):
-            assert got == wanted, (form, got, wanted)
+        for got, expected in zip(first, EXPECTED, strict=True):
+            assert got == expected, (form, got, expected)
             # Connectors return BINARY as bytes or bytearray, depending on version and result format.
-            assert type(got) is type(wanted) or isinstance(got, bytearray), (form, got, wanted)
+            assert type(got) is type(expected) or isinstance(got, bytearray), (form, got, expected)
         assert second == (None,) * len(EXPECTED), (form, second)
     assert cursor.execute("SELECT * FROM types WHERE id = 99").fetchall() == []
 
@@ -181,18 +181,29 @@ def rows_as_pandas(cursor: Any) -> None:
 
 def bound_values(connection: Any) -> None:
     cursor = connection.cursor()
-    moment = dt.datetime(2026, 1, 2, 3, 4, 5, 600000)
-    sent = (1, "x'y", moment, Decimal("1.25"), None, True, dt.date(2026, 1, 2), dt.time(3, 4, 5), b"hi", 1.5)
+    timestamp = dt.datetime(2026, 1, 2, 3, 4, 5, 600000)
+    sent = (
+        1,
+        "x'y",
+        timestamp,
+        Decimal("1.25"),
+        None,
+        True,
+        dt.date(2026, 1, 2),
+        dt.time(3, 4, 5),
+        b"hi",
+        1.5,
+    )
     got = cursor.execute(f"SELECT {', '.join('?' * len(sent))}", sent).fetchone()
     assert got == sent, got
     cursor.execute("CREATE OR REPLACE TABLE binds (id INT, s VARCHAR, n TIMESTAMP_NTZ)")
-    rows = [(number, f"row {number}", moment) for number in range(500)]
-    cursor.executemany("INSERT INTO binds VALUES (?, ?, ?)", [*rows, (500, None, moment)])
+    rows = [(number, f"row {number}", timestamp) for number in range(500)]
+    cursor.executemany("INSERT INTO binds VALUES (?, ?, ?)", [*rows, (500, None, timestamp)])
     assert cursor.rowcount == 501, cursor.rowcount
     counted = cursor.execute("SELECT count(*), count(s), max(n) FROM binds WHERE id >= ?", (0,)).fetchone()
-    assert counted == (501, 500, moment), counted
+    assert counted == (501, 500, timestamp), counted
     cursor.execute("CREATE OR REPLACE TABLE timestamps (id INT, n TIMESTAMP_NTZ, l TIMESTAMP_LTZ, d DATE)")
-    there = (moment, moment.replace(tzinfo=dt.UTC), moment.date())
+    there = (timestamp, timestamp.replace(tzinfo=dt.UTC), timestamp.date())
     cursor.executemany("INSERT INTO timestamps VALUES (?, ?, ?, ?)", [(1, *there), (2, None, None, None)])
     kept = cursor.execute("SELECT n, l, d FROM timestamps ORDER BY id").fetchall()
     assert kept == [there, (None, None, None)], kept
@@ -207,10 +218,10 @@ def a_timeout_cancels_the_statement(connection: Any) -> None:
     try:
         cursor.execute(endless, timeout=2)
     except snowflake.connector.errors.Error as error:
-        told = str(error)
+        message = str(error)
     else:
         raise AssertionError("the statement was not cancelled")
-    assert "cancel" in told.lower(), told
+    assert "cancel" in message.lower(), message
     assert time.monotonic() - began < 60
     assert cursor.execute("SELECT 1").fetchone() == (1,)
 
@@ -243,10 +254,10 @@ def asynchronous_statements(connection: Any) -> None:
         cursor.get_results_from_sfqid(cursor.sfqid)
         cursor.fetchall()
     except snowflake.connector.errors.Error as error:
-        told = str(error)
+        message = str(error)
     else:
         raise AssertionError("a failed asynchronous statement returned rows")
-    assert "NO_SUCH_TABLE" in told, told
+    assert "NO_SUCH_TABLE" in message, message
 
 
 def files_go_to_stages_and_come_back(cursor: Any) -> None:

@@ -118,7 +118,7 @@ def rows(engine: sa.Engine) -> None:
 
 
 def reflection(engine: sa.Engine) -> None:
-    """What the inspector and reflected tables say."""
+    """What the inspector and reflected tables report."""
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE OR REPLACE VIEW alchemy_view AS SELECT id FROM alchemy_orders"))
     found = sa.inspect(engine)

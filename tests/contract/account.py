@@ -146,7 +146,7 @@ class Account:
 
     @cached_property
     def ingest_name(self) -> str:
-        """The host name that takes rows, as the service says it."""
+        """The host name that takes rows, as the service reports it."""
         answer = self.call(
             "GET", "/v2/streaming/hostname", params={"requestId": str(uuid.uuid4()), "retryCount": "0"}
         )
@@ -229,9 +229,9 @@ class Pipe:
     name: str
 
     @property
-    def _place(self) -> str:
-        place = self.account
-        names = {"databases": place.database, "schemas": place.schema, "pipes": self.name}
+    def _resource(self) -> str:
+        target = self.account
+        names = {"databases": target.database, "schemas": target.schema, "pipes": self.name}
         return "/".join(f"{kind}/{quote(name, safe='')}" for kind, name in names.items())
 
     def call(self, method: str, path: str, **more: Any) -> requests.Response:
@@ -239,7 +239,7 @@ class Pipe:
         route = more.pop("route", "/v2/streaming")
         token = more.pop("token", self.account.scoped_token)
         query = {"requestId": str(uuid.uuid4()), "retryCount": "0", **more.pop("params", {})}
-        url = f"{route}/{more.pop('place', self._place)}{path}?{urlencode(query)}"
+        url = f"{route}/{more.pop('resource', self._resource)}{path}?{urlencode(query)}"
         return self.account.call(method, url, host=self.account.ingest_url, token=token, **more)
 
     def info(self) -> requests.Response:

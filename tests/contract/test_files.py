@@ -109,7 +109,7 @@ def test_the_status_of_a_pipe_is_json(account: Account) -> None:
     assert json.loads(row["s"])["executionState"] == "PAUSED"
 
 
-def test_copy_says_what_each_file_gave_and_loads_it_once(account: Account, put: Put) -> None:
+def test_copy_reports_each_file_and_loads_it_once(account: Account, put: Put) -> None:
     table, stage, _ = new_pipe(account)
     put(stage, {"a.csv": "1,x\n2,y\n", "b.csv": "3,z\nno number,x\n"})
     done = {
@@ -144,7 +144,7 @@ def test_copy_stops_at_an_error_with_nothing_loaded(account: Account, put: Put) 
     assert account.count(table) == 0
 
 
-def test_the_load_history_tells_files_of_a_table(account: Account, put: Put) -> None:
+def test_the_load_history_lists_files_of_a_table(account: Account, put: Put) -> None:
     table, stage, _ = new_pipe(account)
     put(stage, {"a.csv": "1,x\n2,y\n"})
     account.rows(f"COPY INTO {table} FROM @{stage}")

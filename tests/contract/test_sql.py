@@ -73,7 +73,7 @@ def test_ddl_commits_what_was_open(account: Account) -> None:
     assert account.count(table) == 1
 
 
-def test_statements_say_how_many_rows_they_changed(account: Account) -> None:
+def test_statements_report_how_many_rows_they_changed(account: Account) -> None:
     table = account.new_table("id INT, s VARCHAR")
     with account.connect() as session, session.cursor() as cursor:
         assert cursor.execute(f"INSERT INTO {table} VALUES (1,'a'),(2,'b'),(3,'c')").fetchall() == [(3,)]
@@ -125,9 +125,7 @@ def test_what_a_column_does_not_take_is_refused_with_its_code(
         ("5 % 3", "2"),
     ],
 )
-def test_expressions_give_what_the_documentation_says(
-    account: Account, expression: str, shown: str | None
-) -> None:
+def test_expressions_give_the_documented_values(account: Account, expression: str, shown: str | None) -> None:
     select, _, source = expression.partition(" from ")
     (row,) = account.rows(f"SELECT ({select})::varchar AS v" + (f" FROM {source}" if source else ""))
     assert row["v"] == shown

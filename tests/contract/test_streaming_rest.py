@@ -1,6 +1,6 @@
 """Snowpipe Streaming's REST API by plain HTTP, as Snowflake's SDK 1.9.1 uses it and as it is documented.
 
-``guess`` marks what neither says: a real account may answer otherwise; then the local service has to change.
+``guess`` marks what neither has: a real account may answer otherwise; then the local service has to change.
 """
 
 from __future__ import annotations
@@ -243,12 +243,17 @@ def test_a_wrong_token_is_a_401(pipe: Pipe, token: str) -> None:
 def test_the_tables_route_makes_the_pipe_and_takes_no_tokens(account: Account) -> None:
     table = account.new_table()
     pipe = account.pipe(table)
-    place = f"databases/{account.database}/schemas/{account.schema}/tables/{table}"
-    answer = pipe.call("POST", "/rows", route="/v2/streaming/data", place=place, data=line(1) + line(2))
+    resource = f"databases/{account.database}/schemas/{account.schema}/tables/{table}"
+    answer = pipe.call("POST", "/rows", route="/v2/streaming/data", resource=resource, data=line(1) + line(2))
     assert answer.status_code == 200, answer.text
     until(lambda: account.count(table) == 2)
     refused = pipe.call(
-        "POST", "/rows", route="/v2/streaming/data", place=place, data=line(3), params={"endOffsetToken": "1"}
+        "POST",
+        "/rows",
+        route="/v2/streaming/data",
+        resource=resource,
+        data=line(3),
+        params={"endOffsetToken": "1"},
     )
     assert refused.status_code == 400
 
@@ -263,7 +268,7 @@ def test_a_token_is_set_by_sql_and_read_by_status_and_open(account: Account, tab
     assert pipe.open("moved").json()["channel_status"]["last_committed_offset_token"] == "41"
 
 
-def test_show_channels_tells_the_token_and_the_sequencers(account: Account, table: str, pipe: Pipe) -> None:
+def test_show_channels_reports_the_token_and_the_sequencers(account: Account, table: str, pipe: Pipe) -> None:
     pipe.appended("shown", pipe.opened("shown"), line(1), "7")
     pipe.committed("shown", "7")
     rows = [row for row in account.rows(f"SHOW CHANNELS IN TABLE {table}") if row["name"] == "shown"]

@@ -187,7 +187,7 @@ class Run:
         raise AssertionError(f"table {self.table} cannot be read")
 
     def claim(self, rows: Sequence[int] | None = None) -> None:
-        """A try, or a sensor, says that rows are committed: those that are not there now are early."""
+        """A try, or a sensor, reports that rows are committed: those that are not there now are early."""
         self.green = True
         self.wrong["early"] += len(set(self.expected if rows is None else rows) - set(self.present()))
 
@@ -201,7 +201,7 @@ class Run:
             # Nobody can keep a pipe of somebody else out: the error that names the files is asked for there.
             self.notes.append(f"{twice} rows doubled by a foreign pipe, and an error says so")
         elif twice and "own token is overwritten" in self.log.read_text():
-            # Nothing can compare and set in one step: who stops between the two finds out and says so.
+            # Nothing can compare and set in one step: who stops between the two finds out and reports it.
             self.notes.append(
                 f"{twice} rows doubled, and an error says that a stream's token was overwritten"
             )
@@ -238,12 +238,12 @@ class Run:
 
     def context(self, number: int, run: str = "r1") -> Any:
         began = SimpleNamespace(
-            start_date=_moment(self.began), run_type="manual", run_after=_moment(self.began)
+            start_date=_timestamp(self.began), run_type="manual", run_after=_timestamp(self.began)
         )
         return {"ti": TaskInstance(run, number, None), "dag_run": began}
 
 
-def _moment(seconds: float) -> Any:
+def _timestamp(seconds: float) -> Any:
     import datetime as dt
 
     return dt.datetime.fromtimestamp(seconds, dt.UTC)
@@ -570,7 +570,7 @@ def _meet(run: Run, one: Callable[[], None], two: Callable[[], None], hit: Hit |
 
 
 def _judge_beside_foreign(run: Run, pipe: str, copy: Callable[[int], None]) -> None:
-    """When the pipe has loaded all, the next try of COPY has to say whether the rows are twice."""
+    """When the pipe has loaded all, the next try of COPY has to show whether the rows are twice."""
     deadline = time.monotonic() + HUNG_SECONDS
     while time.monotonic() < deadline:
         with suppress(AssertionError):  # a refusal that was meant for the task
@@ -628,7 +628,7 @@ def _bulk(run: Run) -> None:
 
 
 def _load(run: Run, way: str) -> None:
-    """COPY or a pipe in the place of a stream, and the stream itself beside it."""
+    """COPY or a pipe instead of a stream, and the stream itself beside it."""
     source, pipe = run.folder / "source", f"{run.table}_PIPE"
     for number in range(3):
         _write(source / "a" / f"{number}.ndjson", range(20 * number, 20 * number + 20))

@@ -91,12 +91,12 @@ class Load:
     def retry(self, try_number: int = 2, **changes: Any) -> dict[str, Any]:
         return execute({**self.options, **changes}, FileState(self.state_file), try_number)
 
-    def place(self) -> DriverLocation:
+    def location(self) -> DriverLocation:
         return DriverLocation(**FileState(self.state_file).values()["snowpipe_driver"])
 
     def stop_driver(self) -> list[psutil.Process]:
         """Let the driver stand still, so that it outlives its worker; its processes."""
-        processes = _with_children(self.place().processes())
+        processes = _with_children(self.location().processes())
         for process in processes:
             process.suspend()
         return processes
@@ -157,7 +157,7 @@ class TestWhileSparkWrites:
             load.wait(load.writes, worker, "the first file")
             driver = load.stop_driver()
         assert driver
-        assert not load.place().report_path.exists(), "the driver had ended before the worker was killed"
+        assert not load.location().report_path.exists(), "the driver had ended before the worker was killed"
         for process in driver:
             process.resume()
 
@@ -170,10 +170,10 @@ class TestWhileSparkWrites:
     def test_the_next_try_writes_anew_when_the_driver_died_with_its_worker(self, load: Load) -> None:
         with load.worker() as worker:
             load.wait(load.writes, worker, "the first file")
-            processes = _with_children(load.place().processes())
+            processes = _with_children(load.location().processes())
         assert kill_each(processes)
         psutil.wait_procs(processes, 30)
-        assert not load.place().report_path.exists(), "the driver had ended before it was killed"
+        assert not load.location().report_path.exists(), "the driver had ended before it was killed"
 
         done = load.retry(source={"query": QUICK.format(rows=ROWS)})
 
@@ -184,7 +184,7 @@ class TestWhileSparkWrites:
     def test_a_driver_that_dies_alone_fails_the_task_and_the_next_try_writes_anew(self, load: Load) -> None:
         with load.worker() as worker:
             load.wait(load.writes, worker, "the first file")
-            assert kill_each(_with_children(load.place().processes()))
+            assert kill_each(_with_children(load.location().processes()))
             assert worker.wait(120) == 1
         assert "AirflowException: " in load.log.read_text()
         assert "AirflowFailException" not in load.log.read_text()

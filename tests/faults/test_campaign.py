@@ -1,6 +1,6 @@
 """Every way of loading under seeded faults: nothing is lost, doubled, early or silent.
 
-``SNOWPIPE_CAMPAIGN_RUNS`` says how many runs, ``SNOWPIPE_CAMPAIGN_SEED`` from which seed on, and
+``SNOWPIPE_CAMPAIGN_RUNS`` sets how many runs, ``SNOWPIPE_CAMPAIGN_SEED`` from which seed on, and
 ``SNOWPIPE_CAMPAIGN_PATHS`` of which paths: a failure names its seed. ``SNOWPIPE_CAMPAIGN_REPORT`` is a file
 that has the page while they go on.
 """

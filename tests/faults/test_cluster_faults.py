@@ -311,8 +311,8 @@ class TestPlainWrite:
         ended = threading.Event()
 
         def one_waits() -> bool:
-            said = [token for name, token in _compared(door).items() if token != seen[name]]
-            return ended.is_set() or any(str(token).endswith((":agrees", ":refuses")) for token in said)
+            changed = [token for name, token in _compared(door).items() if token != seen[name]]
+            return ended.is_set() or any(str(token).endswith((":agrees", ":refuses")) for token in changed)
 
         def kill() -> None:
             try:
@@ -376,7 +376,7 @@ def _withheld(rows: Any, partition: int, folder: Path) -> Any:
 
 
 def _compared(door: Door) -> dict[str, str | None]:
-    """What tasks have said to each other, by their partitions' channels."""
+    """What tasks have reported to each other, by their partitions' channels."""
     names = [with_suffix(f"{door.prefix}_{part}", COMPARED_SUFFIX) for part in range(_PARTITIONS)]
     with door.service.client(door.table) as client:
         return {name: status.committed for name, status in client.channel_statuses(names).items()}

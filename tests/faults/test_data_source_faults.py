@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.spark_session import ROOT, Door
-from tests.spark_stream_program import MOMENTS, StreamProgram
+from tests.spark_stream_program import KILL_POINTS, StreamProgram
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -30,16 +30,16 @@ def _program(service, folder):
     return program
 
 
-@pytest.mark.parametrize("moment", MOMENTS, ids=["middle", "written"])
+@pytest.mark.parametrize("kill_point", KILL_POINTS, ids=["middle", "written"])
 def test_killed_stream_goes_on_from_its_checkpoint_and_every_row_is_there_once(
-    admin_service, tmp_path, moment
+    admin_service, tmp_path, kill_point
 ):
     program = _program(admin_service, tmp_path)
-    program.run_until_killed("first", moment)
+    program.run_until_killed("first", kill_point)
     found = program.tokens()
     assert all(token.startswith("0:") for token in found)
     assert not (program.checkpoint / "commits" / "0").exists()
-    if moment == "in the middle of a batch":
+    if kill_point == "in the middle of a batch":
         assert not all(token.endswith("-end") for token in found)
 
     printed = program.run("second")

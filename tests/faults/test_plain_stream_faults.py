@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark_session import ROOT, Door
-from tests.spark_stream_program import MOMENTS, StreamProgram
+from tests.spark_stream_program import KILL_POINTS, StreamProgram
 
 pytestmark = pytest.mark.spark
 
@@ -39,16 +39,18 @@ def _program(service, folder):
 
 def _put_aside(folder):
     files = sorted((folder / "dead letters").rglob("*.parquet"))
-    letters = [row for file in files for row in pq.read_table(file).to_pylist()]
-    return Counter(json.loads(letter["payload"])["ID"] for letter in letters)
+    dead_letters = [row for file in files for row in pq.read_table(file).to_pylist()]
+    return Counter(json.loads(dead_letter["payload"])["ID"] for dead_letter in dead_letters)
 
 
 @pytest.mark.parametrize(
-    "moment", [MOMENTS[0], pytest.param(MOMENTS[1], marks=pytest.mark.nightly)], ids=["middle", "written"]
+    "kill_point",
+    [KILL_POINTS[0], pytest.param(KILL_POINTS[1], marks=pytest.mark.nightly)],
+    ids=["middle", "written"],
 )
-def test_killed_driver_goes_on_from_its_checkpoint(admin_service, tmp_path, moment):
+def test_killed_driver_goes_on_from_its_checkpoint(admin_service, tmp_path, kill_point):
     program = _program(admin_service, tmp_path)
-    program.run_until_killed("first", moment)
+    program.run_until_killed("first", kill_point)
     assert not (program.checkpoint / "commits" / "0").exists()
 
     printed = program.run("second")

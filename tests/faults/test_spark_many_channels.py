@@ -82,7 +82,7 @@ def test_a_thousand_channels_are_exact_and_cost_a_request_for_each_hundred(
     }
     assert {(one.rows, one.from_token) for one in second.channels} == {(0, f"1.ndjson:{ROWS}")}
     # Before the load, after it, and once a second for the progress lines.
-    looks = first_requests["bulk-channel-status"] / STATUS_REQUESTS
-    assert 2 <= looks <= 2 + seconds
+    polls = first_requests["bulk-channel-status"] / STATUS_REQUESTS
+    assert 2 <= polls <= 2 + seconds
     assert second_requests["bulk-channel-status"] == 2 * STATUS_REQUESTS
     assert first_requests.total() - first_requests["bulk-channel-status"] < 10

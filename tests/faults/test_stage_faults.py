@@ -79,6 +79,6 @@ def test_every_acknowledged_file_survives_whole(
     assert stored <= set(listed)
     for name, row in listed.items():
         content = _content(name)
-        wanted = (len(content), hashlib.md5(content, usedforsecurity=False).hexdigest())
-        assert (row["size"], row["md5"]) == wanted, name
+        expected = (len(content), hashlib.md5(content, usedforsecurity=False).hexdigest())
+        assert (row["size"], row["md5"]) == expected, name
     assert list((service.data_dir / "staged_files" / "incoming").iterdir()) == []

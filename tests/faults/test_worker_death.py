@@ -98,8 +98,8 @@ def load(admin_service: LocalService, set_connection: SetConnection, tmp_path: P
 
 
 def test_the_retry_finishes_with_the_application_that_the_killed_worker_started(load: Load) -> None:
-    place = load.kill_worker_under_way()
-    running = place.processes()
+    location = load.kill_worker_under_way()
+    running = location.processes()
     load.service.admin("faults", clear=True)
 
     value = execute(load.options, load.state)
@@ -114,10 +114,10 @@ def test_the_retry_finishes_with_the_application_that_the_killed_worker_started(
 
 @pytest.mark.nightly  # test_job_faults.py proves it daily without Spark
 def test_the_retry_resumes_when_the_driver_died_with_its_worker(load: Load) -> None:
-    place = load.kill_worker_under_way()
-    for process in place.processes():
+    location = load.kill_worker_under_way()
+    for process in location.processes():
         kill_each([process, *children_of(process, recursive=True)])
-    wait_until(lambda: not place.processes(), seconds=300, what="the driver's end")
+    wait_until(lambda: not location.processes(), seconds=300, what="the driver's end")
     load.service.admin("faults", clear=True)
 
     value = execute(load.options, load.state)

@@ -85,14 +85,14 @@ def _replace_fakesnow() -> None:
 def _connecting(database: bool = True, schema: bool = True) -> Callable[..., Any]:
     def connect(*_: Any, **given: Any) -> Any:
         # The suite's own user, account and host are inventions.
-        wanted = {name: value for name, value in given.items() if name not in _ACCOUNT}
-        names = {part: wanted[part] for part in ("database", "schema") if wanted.get(part)}
+        required = {name: value for name, value in given.items() if name not in _ACCOUNT}
+        names = {part: required[part] for part in ("database", "schema") if required.get(part)}
         with _connect(**_ACCOUNT) as session, session.cursor() as cursor:
             if database and "database" in names:
                 cursor.execute(f"CREATE DATABASE IF NOT EXISTS {names['database']}")
             if schema and len(names) == 2 and names["schema"].upper() != "INFORMATION_SCHEMA":
                 cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {names['database']}.{names['schema']}")
-        return _connect(**_ACCOUNT, **wanted)
+        return _connect(**_ACCOUNT, **required)
 
     return connect
 

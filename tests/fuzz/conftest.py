@@ -41,7 +41,7 @@ class HonestWriter:
     """Appends rows to a channel of its own, ten at a time, and waits for the commit of each ten.
 
     :param service: what is fuzzed meanwhile
-    :param number: of the writer; it names the channel and tells its rows
+    :param number: of the writer; it names the channel and marks its rows
     :param ended: when it is set the writer stops after a commit
     """
 

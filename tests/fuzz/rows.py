@@ -97,8 +97,10 @@ def encoded(draw: st.DrawFn) -> tuple[bytes, str]:
         case "cut":
             body = body[: draw(st.integers(0, len(body)))]
         case "flip" if body:
-            place = draw(st.integers(0, len(body) - 1))
-            body = body[:place] + bytes([body[place] ^ draw(st.integers(1, 255))]) + body[place + 1 :]
+            position = draw(st.integers(0, len(body) - 1))
+            body = (
+                body[:position] + bytes([body[position] ^ draw(st.integers(1, 255))]) + body[position + 1 :]
+            )
         case "more":
             body += draw(st.binary(min_size=1, max_size=20))
         case "lie":

@@ -92,13 +92,13 @@ def headers(wire: Wire) -> dict[str | None, dict[str, str]]:
     )
     token = f'Snowflake Token="{answer.json()["data"]["token"]}"'
     put = json.dumps({"sqlText": "PUT file:///tmp/described @~"}).encode()
-    told = wire.send("POST", "/queries/v1/query-request", {"Authorization": token}, put).json["data"][
+    stage_info = wire.send("POST", "/queries/v1/query-request", {"Authorization": token}, put).json["data"][
         "stageInfo"
     ]
-    _KNOWN_STAGE.append(told["location"].split("/")[1])
+    _KNOWN_STAGE.append(stage_info["location"].split("/")[1])
     return {
         None: {},
-        "file": {"Authorization": f"Bearer {told['creds']['GCS_ACCESS_TOKEN']}"},
+        "file": {"Authorization": f"Bearer {stage_info['creds']['GCS_ACCESS_TOKEN']}"},
         "part": {"x-snowpipe-result-key": "no key"},
         "original": {"Authorization": f"Bearer {wire.jwt}"},
         "scoped": {"Authorization": f"Bearer {wire.scoped}"},

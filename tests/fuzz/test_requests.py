@@ -126,14 +126,14 @@ _FORGED = st.builds(
 
 @st.composite
 def _mutated(draw: st.DrawFn, token: str) -> str:
-    place = draw(st.integers(0, len(token) - 1))
+    position = draw(st.integers(0, len(token) - 1))
     match draw(st.sampled_from(["change", "cut", "insert", "twice"])):
         case "change":
-            return token[:place] + draw(st.sampled_from("AZaz09-_.=")) + token[place + 1 :]
+            return token[:position] + draw(st.sampled_from("AZaz09-_.=")) + token[position + 1 :]
         case "cut":
-            return token[:place]
+            return token[:position]
         case "insert":
-            return token[:place] + draw(_HEADER) + token[place:]
+            return token[:position] + draw(_HEADER) + token[position:]
     return f"{token}.{token}"
 
 

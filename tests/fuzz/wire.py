@@ -206,10 +206,10 @@ def channel_path(table: str, channel: str, database: str = "LOCAL", *, data: boo
 
 def check(answer: Answer, method: str, target: str) -> None:
     """Fail for a server error, a failure inside the service, or a refusal without code and message."""
-    told = f"{method} {target[:300]} -> {answer.status} {answer.content_type} {answer.body[:600]!r}"
-    assert answer.status < 500, told
+    exchange = f"{method} {target[:300]} -> {answer.status} {answer.content_type} {answer.body[:600]!r}"
+    assert answer.status < 500, exchange
     for words in _FORBIDDEN:
-        assert words.encode() not in answer.body, told
+        assert words.encode() not in answer.body, exchange
     if (answer.status, answer.body) == (400, b"Invalid HTTP request received."):
         # Not a request to the parser of HTTP, so nothing of ours has seen it.
         return
@@ -217,13 +217,13 @@ def check(answer: Answer, method: str, target: str) -> None:
         return
     if answer.status >= 400:
         found = answer.json
-        assert isinstance(found, dict), told
-        assert isinstance(found["code"], str), told
-        assert isinstance(found["message"], str), told
+        assert isinstance(found, dict), exchange
+        assert isinstance(found["code"], str), exchange
+        assert isinstance(found["message"], str), exchange
     elif answer.content_type.startswith("text/plain"):
-        assert target.partition("?")[0] in _PLAIN_PATHS, told
+        assert target.partition("?")[0] in _PLAIN_PATHS, exchange
     elif not answer.content_type.startswith(("application/xml", "application/octet-stream")):
-        assert isinstance(answer.json, dict), told
+        assert isinstance(answer.json, dict), exchange
 
 
 def _json(value: Any) -> bytes:

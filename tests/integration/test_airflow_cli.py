@@ -43,15 +43,15 @@ def airflow(local_service: LocalService, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.nightly
 def test_connections_of_the_database_are_found(local_service: LocalService, airflow: Airflow) -> None:
     commit(local_service, make_table(local_service, "T"), "a", ["f:1"])
-    place = ("--conn-id", "kept_in_database", "--table", "T")
+    arguments = ("--conn-id", "kept_in_database", "--table", "T")
 
-    listed = airflow("snowpipe", "channels", *place, "--output", "json")
+    listed = airflow("snowpipe", "channels", *arguments, "--output", "json")
 
     assert [(one["channel"], one["committed"]) for one in json.loads(listed.stdout)] == [("a", "f:1")]
 
 
 @pytest.mark.skipif(RELEASE < (3, 2), reason="Airflow asks providers for commands since 3.2")
-def test_doctor_looks_at_connections_of_the_environment(local_service: LocalService, tmp_path: Path) -> None:
+def test_doctor_checks_connections_of_the_environment(local_service: LocalService, tmp_path: Path) -> None:
     table = make_table(local_service, "DOCTOR")
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
@@ -69,7 +69,7 @@ def test_doctor_looks_at_connections_of_the_environment(local_service: LocalServ
     local_service.sql(f"DROP TABLE {table}")
     ill = doctor()
 
-    said = json.loads(well.stdout)
-    assert {one["check"]: one["state"] for one in said["checks"] if one["state"] != "ok"} == {}, well.stderr
-    assert (well.returncode, said["ok"], len(said["checks"])) == (0, True, 15)
+    report = json.loads(well.stdout)
+    assert {one["check"]: one["state"] for one in report["checks"] if one["state"] != "ok"} == {}, well.stderr
+    assert (well.returncode, report["ok"], len(report["checks"])) == (0, True, 15)
     assert (ill.returncode, "failed" in ill.stdout, "ok: " in ill.stdout) == (1, True, True)

@@ -50,13 +50,13 @@ def job(local_service, tmp_path, shared_spark):
     )
 
 
-def _letters(tmp_path: Path) -> list[dict[str, Any]]:
+def _dead_letters(tmp_path: Path) -> list[dict[str, Any]]:
     files = sorted((tmp_path / "dead letters").rglob("*.parquet"))
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
-def _places(tmp_path: Path) -> Counter[tuple[str, str]]:
-    return Counter((row["channel"], row["position"]) for row in _letters(tmp_path))
+def _positions(tmp_path: Path) -> Counter[tuple[str, str]]:
+    return Counter((row["channel"], row["position"]) for row in _dead_letters(tmp_path))
 
 
 def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, tmp_path):
@@ -71,9 +71,9 @@ def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, tmp_path):
     loaded = [line for line in range(1, 299) if line not in (7, 8, 9, 150)]
     assert ids_in(job.service, job.table) == loaded
     a, b = job.channel("a"), job.channel("b")
-    wanted = [(a, line) for line in (7, 9, 150, 299, 300)] + [(b, 1), (b, 2)]
-    assert _places(tmp_path) == Counter((channel, f"1.ndjson:{line}") for channel, line in wanted)
-    found = {(row["channel"], row["position"]): row for row in _letters(tmp_path)}
+    expected = [(a, line) for line in (7, 9, 150, 299, 300)] + [(b, 1), (b, 2)]
+    assert _positions(tmp_path) == Counter((channel, f"1.ndjson:{line}") for channel, line in expected)
+    found = {(row["channel"], row["position"]): row for row in _dead_letters(tmp_path)}
     assert found[a, "1.ndjson:7"]["column"] == "ID"
     assert found[a, "1.ndjson:7"]["reason"] == "the value cannot be converted to NUMBER(38,0)"
     assert found[a, "1.ndjson:7"]["payload"] == json.dumps(BAD).encode()
@@ -93,7 +93,7 @@ def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, tmp_path):
     assert second.code == 0, second.err[-3000:]
     assert job.committed("a", "b") == {"a": "1.ndjson:300", "b": "1.ndjson:3"}
     assert ids_in(job.service, job.table) == [*loaded, 1003]
-    assert _places(tmp_path) == Counter((channel, f"1.ndjson:{line}") for channel, line in wanted)
+    assert _positions(tmp_path) == Counter((channel, f"1.ndjson:{line}") for channel, line in expected)
 
 
 def test_first_bad_row_ends_the_run_before_anything_of_its_batch_is_sent(job, tmp_path):

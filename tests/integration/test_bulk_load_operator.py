@@ -34,7 +34,7 @@ ROWS = "SELECT id AS ID, concat('row ', id) AS NAME FROM range({})"
 
 
 class DiedError(BaseException):
-    """Stands for a worker that dies at this very place."""
+    """Stands for a worker that dies at this very step."""
 
 
 def die(*_: Any, **__: Any) -> None:
@@ -237,7 +237,7 @@ class TestOnce:
         assert bulk.ids() == list(range(100))
 
 
-class TestPlaces:
+class TestLocations:
     def test_an_external_stage_is_written_into_by_spark(self, bulk: Bulk) -> None:
         assert bulk.service.allowed_folder is not None
         lake = bulk.service.allowed_folder / bulk.table

@@ -69,7 +69,7 @@ def test_files_that_a_dead_worker_had_written_are_staged_by_the_next_try(
     state = KeptState()
 
     class DiedError(BaseException):
-        """Stands for a worker that dies at this very place."""
+        """Stands for a worker that dies at this very step."""
 
     def die(*_: Any) -> None:
         raise DiedError

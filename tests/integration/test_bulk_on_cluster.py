@@ -89,9 +89,9 @@ def test_doctor_asks_the_executors_for_the_source(
 ) -> None:
     set_connection("cluster", conn_type="spark", host=cluster.url)
 
-    def looked(path: Path) -> Finding:
+    def checked(path: Path) -> Finding:
         found = {one.check: one for one in Doctor("nowhere", "cluster", source=str(path)).findings()}
         assert found["spark master"].state == "ok"
         return found["source path"]
 
-    assert (looked(tmp_path).state, looked(tmp_path / "no").state) == ("ok", "failed")
+    assert (checked(tmp_path).state, checked(tmp_path / "no").state) == ("ok", "failed")

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 class DiedError(BaseException):
-    """Stands for a worker that dies at this very place."""
+    """Stands for a worker that dies at this very step."""
 
 
 @pytest.fixture(scope="module")

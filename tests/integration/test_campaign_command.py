@@ -92,8 +92,8 @@ class TestPlan:
         assert done.returncode == 1, done.stdout + done.stderr
         (last,) = [line for line in done.stdout.splitlines() if line.startswith("wrong: seeds")]
         seed = last.split()[2].strip(",;")
-        (told,) = [line for line in done.stdout.splitlines() if line.startswith(f"seed {seed}:")]
-        assert " doubled" in told
+        (line_of_seed,) = [line for line in done.stdout.splitlines() if line.startswith(f"seed {seed}:")]
+        assert " doubled" in line_of_seed
 
     def test_what_leaves_no_rows_cannot_be_judged(self, tmp_path):
         done = campaign(tmp_path, "--plan", plan(tmp_path, "SELECT 3"), "--rounds", "1")

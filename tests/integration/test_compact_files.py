@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
-from tests.file_pipes import PipePlace, task_context
+from tests.file_pipes import PipeTarget, task_context
 from tests.local_connection import connect
 from tests.local_service import LocalService
 from tests.spark_in_task import Submissions, submit_in_process
@@ -29,7 +29,7 @@ JSON = {"file_format": {"type": "JSON"}, "match_by_column_name": "CASE_INSENSITI
 
 
 class DiedError(BaseException):
-    """Stands for a worker that dies at this very place."""
+    """Stands for a worker that dies at this very step."""
 
 
 @pytest.fixture
@@ -38,34 +38,34 @@ def submitted(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Submissions:
 
 
 @pytest.fixture
-def place(
+def target(
     local_service: LocalService,
     set_connection: SetConnection,
     submitted: Submissions,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> PipePlace:
+) -> PipeTarget:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
     set_connection("spark_default", conn_type="spark", host="local[2]")
-    return PipePlace(local_service, tmp_path, connect(local_service, set_connection))
+    return PipeTarget(local_service, tmp_path, connect(local_service, set_connection))
 
 
-def stage(place: PipePlace, source: Any, *, run: str = "r1", **arguments: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"compact": True, "stage": f"@{place.stage}/day", **arguments}
+def stage(target: PipeTarget, source: Any, *, run: str = "r1", **arguments: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"compact": True, "stage": f"@{target.stage}/day", **arguments}
     operator = SnowpipeStageFilesOperator(
-        task_id="stage", source=str(source), snowflake_conn_id=place.conn_id, **given
+        task_id="stage", source=str(source), snowflake_conn_id=target.conn_id, **given
     )
     return operator.execute(task_context(run))
 
 
-def copy(place: PipePlace, files: list[str], options: Any, run: str = "r1") -> dict[str, Any]:
+def copy(target: PipeTarget, files: list[str], options: Any, run: str = "r1") -> dict[str, Any]:
     return SnowpipeCopyOperator(
         task_id="copy",
-        table=place.table,
-        stage=f"@{place.stage}/day",
+        table=target.table,
+        stage=f"@{target.stage}/day",
         files=files,
         options=options,
-        snowflake_conn_id=place.conn_id,
+        snowflake_conn_id=target.conn_id,
     ).execute(task_context(run))
 
 
@@ -83,24 +83,24 @@ def ndjson(folder: Path, files: int, rows: int = 3) -> int:
 
 
 def test_a_hundred_tiny_files_become_one_and_load_once(
-    place: PipePlace, submitted: Submissions, tmp_path: Path
+    target: PipeTarget, submitted: Submissions, tmp_path: Path
 ) -> None:
     rows = ndjson(tmp_path / "in", 100)
-    done = stage(place, tmp_path / "in")
+    done = stage(target, tmp_path / "in")
 
     assert (done["combined"], len(done["files"]), len(done["uploaded"])) == (100, 1, 1)
     assert done["files"][0].endswith(".ndjson.gz")
-    assert copy(place, done["files"], JSON)["rows_loaded"] == rows
-    assert place.ids() == list(range(rows))
+    assert copy(target, done["files"], JSON)["rows_loaded"] == rows
+    assert target.ids() == list(range(rows))
 
-    again = stage(place, tmp_path / "in", run="r2")
+    again = stage(target, tmp_path / "in", run="r2")
     assert again["files"] == again["skipped"] == done["files"]
-    assert copy(place, again["files"], JSON, "r2")["rows_loaded"] == 0
+    assert copy(target, again["files"], JSON, "r2")["rows_loaded"] == 0
     assert len(submitted) == 1
-    assert place.ids() == list(range(rows))
+    assert target.ids() == list(range(rows))
 
 
-def test_csv_keeps_one_header_a_file_and_its_quoted_line_ends(place: PipePlace, tmp_path: Path) -> None:
+def test_csv_keeps_one_header_a_file_and_its_quoted_line_ends(target: PipeTarget, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(20):
         text = f'ID,NAME\n{number},"two\nlines"\n'
@@ -108,19 +108,19 @@ def test_csv_keeps_one_header_a_file_and_its_quoted_line_ends(place: PipePlace, 
             (tmp_path / "in" / f"{number}.csv.gz").write_bytes(gzip.compress(text.encode()))
         else:
             (tmp_path / "in" / f"{number}.csv").write_text(text)
-    done = stage(place, tmp_path / "in", compact={"header": True})
+    done = stage(target, tmp_path / "in", compact={"header": True})
 
     assert len(done["files"]) == 1
     form = {"type": "CSV", "skip_header": 1, "field_optionally_enclosed_by": '"'}
-    assert copy(place, done["files"], {"file_format": form})["rows_loaded"] == 20
-    assert place.ids() == list(range(20))
-    names = place.service.sql(f"SELECT DISTINCT NAME FROM {place.table}")
+    assert copy(target, done["files"], {"file_format": form})["rows_loaded"] == 20
+    assert target.ids() == list(range(20))
+    names = target.service.sql(f"SELECT DISTINCT NAME FROM {target.table}")
     assert names == [{"NAME": "two\nlines"}]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_rows_keep_their_format_and_get_the_columns_of_all_files(
-    place: PipePlace, tmp_path: Path, kind: str
+    target: PipeTarget, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "in").mkdir()
     write = pq.write_table if kind == "parquet" else orc.write_table
@@ -129,19 +129,19 @@ def test_rows_keep_their_format_and_get_the_columns_of_all_files(
         if number % 2:
             columns["NAME"] = ["odd"]
         write(pa.table(columns), tmp_path / "in" / f"{number}.{kind}")
-    done = stage(place, tmp_path / "in")
+    done = stage(target, tmp_path / "in")
 
     assert len(done["files"]) == 1
     assert done["files"][0].endswith(f".{kind}")
     form = {"file_format": {"type": kind.upper()}, "match_by_column_name": "CASE_INSENSITIVE"}
-    copy(place, done["files"], form)
-    assert place.ids() == list(range(40))
-    (odd,) = place.service.sql(f"SELECT COUNT(NAME) AS N FROM {place.table}")
+    copy(target, done["files"], form)
+    assert target.ids() == list(range(40))
+    (odd,) = target.service.sql(f"SELECT COUNT(NAME) AS N FROM {target.table}")
     assert int(odd["N"]) == 20
 
 
 def test_what_a_dead_try_has_staged_is_in_no_list(
-    place: PipePlace, submitted: Submissions, tmp_path: Path
+    target: PipeTarget, submitted: Submissions, tmp_path: Path
 ) -> None:
     rows = ndjson(tmp_path / "in", 30)
 
@@ -151,9 +151,9 @@ def test_what_a_dead_try_has_staged_is_in_no_list(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunStage, "keep_manifest", die)
         with pytest.raises(DiedError):
-            stage(place, tmp_path / "in")
-    done = stage(place, tmp_path / "in")
+            stage(target, tmp_path / "in")
+    done = stage(target, tmp_path / "in")
 
     assert len(submitted) == 2
-    copy(place, done["files"], JSON)
-    assert place.ids() == list(range(rows))
+    copy(target, done["files"], JSON)
+    assert target.ids() == list(range(rows))

@@ -38,14 +38,14 @@ _numbers = itertools.count(1)
 CSV = {"file_format": {"type": "CSV"}}
 
 
-class Place:
+class CopyTarget:
     """A table and a stage of their own for a test."""
 
     def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
         self.service, self.folder, self.conn_id = service, folder, conn_id
         self.table = f"COPIED{next(_numbers)}"
         self.stage = f"{self.table}_STAGE"
-        self.began = dt.datetime.now(dt.UTC)  # of every run of this place
+        self.began = dt.datetime.now(dt.UTC)  # of every run of this target
         service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
         service.sql(f"CREATE STAGE {self.stage}")
 
@@ -77,72 +77,74 @@ class Place:
 
 
 @pytest.fixture
-def place(
+def target(
     local_service: LocalService,
     set_connection: SetConnection,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Place:
+) -> CopyTarget:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
-    return Place(local_service, tmp_path, connect(local_service, set_connection))
+    return CopyTarget(local_service, tmp_path, connect(local_service, set_connection))
 
 
 class TestFiles:
-    def test_all_files_below_a_path_are_loaded_and_reported(self, place: Place) -> None:
-        place.put({"a.csv": "1,x\n2,y\n", "b.csv": "3,z\n"})
-        place.put({"other.csv": "9,x\n"}, path="other")
-        done = place.copy(stage=f"@{place.stage}/in")
+    def test_all_files_below_a_path_are_loaded_and_reported(self, target: CopyTarget) -> None:
+        target.put({"a.csv": "1,x\n2,y\n", "b.csv": "3,z\n"})
+        target.put({"other.csv": "9,x\n"}, path="other")
+        done = target.copy(stage=f"@{target.stage}/in")
 
-        assert place.ids() == [1, 2, 3]
+        assert target.ids() == [1, 2, 3]
         assert (done["rows_loaded"], done["rejected"], done["loaded_before"]) == (3, 0, {})
         assert {path: (one["status"], one["rows_loaded"]) for path, one in done["files"].items()} == {
             "in/a.csv": ("LOADED", 2),
             "in/b.csv": ("LOADED", 1),
         }
 
-    def test_files_are_chosen_by_name_by_prefix_or_by_pattern(self, place: Place) -> None:
-        place.put({f"{name}.csv": f"{number},x\n" for number, name in enumerate("abc")})
-        place.put({"it's a file (1).csv": "3,x\n"}, path="a b")
-        place.copy(stage=f"@{place.stage}/in", files='["b.csv"]')
-        place.copy(prefix="in/c")
-        place.copy(pattern=".*it's a.*[.]csv")
+    def test_files_are_chosen_by_name_by_prefix_or_by_pattern(self, target: CopyTarget) -> None:
+        target.put({f"{name}.csv": f"{number},x\n" for number, name in enumerate("abc")})
+        target.put({"it's a file (1).csv": "3,x\n"}, path="a b")
+        target.copy(stage=f"@{target.stage}/in", files='["b.csv"]')
+        target.copy(prefix="in/c")
+        target.copy(pattern=".*it's a.*[.]csv")
 
-        assert place.ids() == [1, 2, 3]
+        assert target.ids() == [1, 2, 3]
 
-    def test_another_run_over_the_same_files_loads_nothing(self, place: Place) -> None:
-        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        place.copy(files=["in/a.csv"])
-        place.began = dt.datetime.now(dt.UTC)
-        done = place.copy(run="r2")
+    def test_another_run_over_the_same_files_loads_nothing(self, target: CopyTarget) -> None:
+        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        target.copy(files=["in/a.csv"])
+        target.began = dt.datetime.now(dt.UTC)
+        done = target.copy(run="r2")
 
-        assert place.ids() == [1, 2]
+        assert target.ids() == [1, 2]
         assert list(done["files"]) == ["in/b.csv"]
         assert {path: one["status"] for path, one in done["loaded_before"].items()} == {"in/a.csv": "LOADED"}
-        assert place.copy(run="r3")["rows_loaded"] == 0
+        assert target.copy(run="r3")["rows_loaded"] == 0
 
     def test_files_of_an_external_stage_are_named_below_it_and_expressions_fill_columns(
-        self, local_service: LocalService, place: Place
+        self, local_service: LocalService, target: CopyTarget
     ) -> None:
         lake = local_service.new_folder()
         (lake / "day").mkdir()
         (lake / "day" / "a.csv").write_text("x,7\n")
         local_service.sql(f"CREATE STAGE LAKE URL = 'file://{lake}/'")
-        done = place.copy(stage="@LAKE/day", columns=["ID", "NAME"], expressions=["$2", "UPPER($1)"])
+        done = target.copy(stage="@LAKE/day", columns=["ID", "NAME"], expressions=["$2", "UPPER($1)"])
 
-        assert place.service.sql(f"SELECT ID, NAME FROM {place.table}") == [{"ID": 7, "NAME": "X"}]
+        assert target.service.sql(f"SELECT ID, NAME FROM {target.table}") == [{"ID": 7, "NAME": "X"}]
         assert done["rows_loaded"] == 1
 
 
 class TestRejectedRows:
     FILES: Mapping[str, str] = {"good.csv": "1,x\n", "bad.csv": "2,x\nthree,y\n"}
 
-    def test_a_validation_loads_nothing_and_a_file_that_is_skipped_is_reported(self, place: Place) -> None:
-        place.put(self.FILES)
-        found = place.copy(validation_mode="RETURN_ERRORS")
+    def test_a_validation_loads_nothing_and_a_file_that_is_skipped_is_reported(
+        self, target: CopyTarget
+    ) -> None:
+        target.put(self.FILES)
+        found = target.copy(validation_mode="RETURN_ERRORS")
         assert [row["line"] for row in found["rows"]] == [2]
-        place.operator().dry_run()
-        assert place.ids() == []
-        done = place.copy(run="r2", options={**CSV, "on_error": "SKIP_FILE"}, on_rejected="report")
+        target.operator().dry_run()
+        assert target.ids() == []
+        done = target.copy(run="r2", options={**CSV, "on_error": "SKIP_FILE"}, on_rejected="report")
 
         assert {path: one["status"] for path, one in done["files"].items()} == {
             "in/good.csv": "LOADED",
@@ -150,57 +152,57 @@ class TestRejectedRows:
         }
         assert (done["rows_loaded"], done["rejected"]) == (1, 1)
 
-    def test_a_file_loaded_in_part_fails_the_task_with_its_first_error(self, place: Place) -> None:
-        place.put(self.FILES)
+    def test_a_file_loaded_in_part_fails_the_task_with_its_first_error(self, target: CopyTarget) -> None:
+        target.put(self.FILES)
         with pytest.raises(AirflowFailException, match=r"SqlError.*'three'"):
-            place.copy()
-        assert place.ids() == []
+            target.copy()
+        assert target.ids() == []
         with pytest.raises(AirflowFailException, match=r"PARTIALLY_LOADED.*'three'"):
-            place.copy(try_number=2, options={**CSV, "on_error": "CONTINUE"})
-        assert place.ids() == [1, 2]
+            target.copy(try_number=2, options={**CSV, "on_error": "CONTINUE"})
+        assert target.ids() == [1, 2]
 
 
 class TestOncePerRun:
     FORCED: Mapping[str, Any] = {**CSV, "force": True}
 
-    def test_files_that_an_earlier_try_loaded_and_removed_are_known(self, place: Place) -> None:
-        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+    def test_files_that_an_earlier_try_loaded_and_removed_are_known(self, target: CopyTarget) -> None:
+        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
         arguments: Mapping[str, Any] = {
             "options": {**CSV, "purge": True},
             "files": ["in/a.csv", "in/b.csv"],
         }
-        assert place.copy(**arguments)["rows_loaded"] == 2
-        assert place.copy(try_number=2, **arguments)["rows_loaded"] == 2
+        assert target.copy(**arguments)["rows_loaded"] == 2
+        assert target.copy(try_number=2, **arguments)["rows_loaded"] == 2
 
-        assert place.ids() == [1, 2]
+        assert target.ids() == [1, 2]
         with pytest.raises(NothingStagedError, match=r"'in/a.csv'"):
-            place.copy(run="r2", **arguments)
+            target.copy(run="r2", **arguments)
         with pytest.raises(NothingStagedError, match="no file"):
-            place.copy(run="r2")
-        assert place.copy(run="r2", on_nothing="report")["files"] == {}
+            target.copy(run="r2")
+        assert target.copy(run="r2", on_nothing="report")["files"] == {}
 
     def test_a_deferred_task_comes_back_for_its_result(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch
+        self, target: CopyTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        place.put({"a.csv": "1,x\n"})
-        operator = place.operator(options=self.FORCED, deferrable=True)
+        target.put({"a.csv": "1,x\n"})
+        operator = target.operator(options=self.FORCED, deferrable=True)
         with monkeypatch.context() as patch:
             patch.setattr(copying, "_FIRST_POLLS", ())
             with pytest.raises(TaskDeferred) as deferred:
-                operator.execute(place.context())
+                operator.execute(target.context())
         trigger: Any = deferred.value.trigger
         event = asyncio.run(_first(trigger.run()))
 
         assert event.payload == {"status": "ended", "message": ""}
         assert trigger.statement.count("'") == 2, "only the stage is a literal"
-        done = operator.execute_complete(place.context(), event.payload)
+        done = operator.execute_complete(target.context(), event.payload)
         assert done["rows_loaded"] == 1
-        assert place.ids() == [1]
+        assert target.ids() == [1]
 
     def test_a_worker_that_is_killed_between_submission_and_answer_leaves_exact_rows(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch
+        self, target: CopyTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        place.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
         submit_statement = StatementClient.submit
 
         def submit_and_die(client: StatementClient, *arguments: Any, **options: Any) -> Any:
@@ -209,13 +211,13 @@ class TestOncePerRun:
 
         with monkeypatch.context() as patch:
             patch.setattr(StatementClient, "submit", submit_and_die)
-            worker = get_context("fork").Process(target=place.copy, kwargs={"options": self.FORCED})
+            worker = get_context("fork").Process(target=target.copy, kwargs={"options": self.FORCED})
             worker.start()
             worker.join(300)
 
         assert worker.exitcode == -signal.SIGKILL
-        assert place.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
-        assert place.ids() == [1, 2]
+        assert target.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
+        assert target.ids() == [1, 2]
 
 
 def ended(client: StatementClient, handle: str, statement: str) -> StatementState:
@@ -234,14 +236,14 @@ async def _first(events: Any) -> Any:
 
 class TestStatementClient:
     @pytest.fixture
-    def hook(self, place: Place) -> SnowpipeBulkHook:
-        return SnowpipeBulkHook(place.conn_id)
+    def hook(self, target: CopyTarget) -> SnowpipeBulkHook:
+        return SnowpipeBulkHook(target.conn_id)
 
     def test_a_running_statement_is_cancelled_once_and_the_trigger_ends_with_it(
-        self, place: Place, hook: SnowpipeBulkHook
+        self, target: CopyTarget, hook: SnowpipeBulkHook
     ) -> None:
-        place.service.sql("CREATE OR REPLACE TABLE LOCAL.PUBLIC.MANY (N INTEGER)")
-        place.service.sql(
+        target.service.sql("CREATE OR REPLACE TABLE LOCAL.PUBLIC.MANY (N INTEGER)")
+        target.service.sql(
             "INSERT INTO LOCAL.PUBLIC.MANY SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 5000))"
         )
         slow = (
@@ -260,7 +262,7 @@ class TestStatementClient:
             state = client.submit(slow, "3e2f7a52-0000-4000-8000-000000000001")
             assert state.is_running
             trigger = SnowpipeStatementTrigger(
-                handle=state.handle, statement=slow, snowflake_conn_id=place.conn_id, poll_interval=0.1
+                handle=state.handle, statement=slow, snowflake_conn_id=target.conn_id, poll_interval=0.1
             )
             assert asyncio.run(watch(trigger)).payload["status"] == "ended"
             with pytest.raises(SqlError, match="cancel"):
@@ -269,7 +271,7 @@ class TestStatementClient:
         finally:
             client.close()
 
-    def test_a_trigger_without_a_connection_says_so(self) -> None:
+    def test_a_trigger_without_a_connection_reports_an_error(self) -> None:
         trigger = SnowpipeStatementTrigger(handle="h", statement="COPY", snowflake_conn_id="missing")
         event = asyncio.run(_first(trigger.run()))
 

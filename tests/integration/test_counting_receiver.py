@@ -26,9 +26,9 @@ def _send(receiver: Receiver, channel: str, ids: list[int]) -> None:
         receiver.client(TABLE) as client,
         Channel.open(client, channel, IntegerOffset, gaps_legal=True) as opened,
     ):
-        for place, number in enumerate(ids):
+        for position, number in enumerate(ids):
             body = json.dumps({"ID": number, "NOTE": "x"}).encode() + b"\n"
-            opened.append(body, IntegerOffset(place), IntegerOffset(place), rows=1)
+            opened.append(body, IntegerOffset(position), IntegerOffset(position), rows=1)
         opened.wait_for_commit(timeout=30)
 
 
@@ -65,7 +65,7 @@ def test_rows_that_are_not_there_once_and_in_order_are_no_result(receiver: Recei
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_rows_of_a_shape_have_the_size_that_it_says(name: str) -> None:
+def test_rows_of_a_shape_have_the_size_that_it_declares(name: str) -> None:
     from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 
     shape = SHAPES[name]

@@ -139,17 +139,17 @@ def test_plain_write_with_both_columns_sends_nothing_unless_the_author_promises(
 def test_stream_that_a_sink_alone_cannot_load_goes_on_by_foreach_batch(spark, path, door, tmp_path):
     """Files in which the rows of a channel lie apart: refused from the first batch on, with nothing sent."""
     files = spark.readStream.schema("ID BIGINT, P STRING").parquet(path)
-    place = {"checkpointLocation": str(tmp_path / "checkpoint")}
+    checkpoint = {"checkpointLocation": str(tmp_path / "checkpoint")}
 
     def write(rows, batch):
         write_checked(rows, door.options(**BY_BOTH))
 
-    plain = files.writeStream.format("snowpipe").options(**door.options(**BY_BOTH), **place)
+    plain = files.writeStream.format("snowpipe").options(**door.options(**BY_BOTH), **checkpoint)
     with pytest.raises(Exception, match="write_checked"):
         plain.trigger(availableNow=True).start().awaitTermination()
     assert door.ids() == []
 
-    corrected = files.writeStream.foreachBatch(write).options(**place)
+    corrected = files.writeStream.foreachBatch(write).options(**checkpoint)
     corrected.trigger(availableNow=True).start().awaitTermination()
 
     assert door.ids("P = 'a'") == list(range(0, 100, 2))

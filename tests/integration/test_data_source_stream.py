@@ -66,8 +66,8 @@ class Stream:
         return files.json(str(self.source))
 
     def _finish(self, writer):
-        place = writer.option("checkpointLocation", str(self.checkpoint))
-        place.trigger(availableNow=True).start().awaitTermination()
+        with_checkpoint = writer.option("checkpointLocation", str(self.checkpoint))
+        with_checkpoint.trigger(availableNow=True).start().awaitTermination()
 
     def refused(self, run=None, **changes):
         """The text of our error that ended a run."""

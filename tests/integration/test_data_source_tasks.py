@@ -59,13 +59,13 @@ class Writes:
                 {"ID": pa.array(some, pa.int64()), "N": ["1000" if n in bad else "1" for n in some]}
             )
 
-    def letters(self):
+    def dead_letters(self):
         files = sorted(self.path.rglob("*.parquet"))
         return [row for file in files for row in pq.read_table(file).to_pylist()]
 
     def put_aside(self):
         """The bad rows' numbers, with how often each was put aside."""
-        return Counter(json.loads(letter["payload"])["ID"] for letter in self.letters())
+        return Counter(json.loads(dead_letter["payload"])["ID"] for dead_letter in self.dead_letters())
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_bad_rows_are_put_aside_once_and_the_repeat_adds_none(writes):
     assert again.to_token == report.to_token
     assert writes.door.ids() == _good(range(200))
     assert writes.put_aside() == dict.fromkeys(BAD, 1)
-    found = {json.loads(letter["payload"])["ID"]: letter for letter in writes.letters()}
+    found = {json.loads(dead_letter["payload"])["ID"]: dead_letter for dead_letter in writes.dead_letters()}
     assert (found[7]["column"], found[7]["channel"]) == ("N", "ds_0")
     assert found[7]["reason"] == "the value cannot be converted to NUMBER(3,0)"
     assert found[7]["position"].startswith("1:8/1-")
@@ -104,13 +104,13 @@ def test_attempt_that_dies_leaves_each_bad_row_in_one_file(writes, die_at):
     assert writes.put_aside() == dict.fromkeys(BAD, 1)
 
 
-def test_offset_column_tells_where_a_bad_row_was(writes):
+def test_offset_column_reports_where_a_bad_row_was(writes):
     numbers = range(0, 260, 3)
     writes.write([n for n in numbers if n < 200], offsetColumn="ID")
     writes.write(numbers, offsetColumn="ID")
 
     assert writes.door.ids() == _good(numbers)
-    assert {letter["position"] for letter in writes.letters()} == {"0/1", "51/1", "198/1"}
+    assert {dead_letter["position"] for dead_letter in writes.dead_letters()} == {"0/1", "51/1", "198/1"}
     assert writes.put_aside() == dict.fromkeys([0, 51, 198], 1)
 
 

@@ -29,8 +29,8 @@ def test_files_are_written_replaced_and_read(monkeypatch: pytest.MonkeyPatch) ->
     with s3_service() as s3:
         s3.put("lake", {})
         settings = f"scheme=http&endpoint_override={s3.endpoint}&region=us-east-1"
-        place = f"s3://lake/dead?{settings}"
-        rules = RowRules(COLUMNS, place, "app")
+        address = f"s3://lake/dead?{settings}"
+        rules = RowRules(COLUMNS, address, "app")
         killed = Admission(rules, (), "ignore", "a/b", IntegerOffset, None)
         for position in (1, 3, 5):
             killed.admit(_part(position))
@@ -41,10 +41,10 @@ def test_files_are_written_replaced_and_read(monkeypatch: pytest.MonkeyPatch) ->
 
         keys = [key for key in s3.keys("lake") if key.endswith(".parquet")]
         assert keys == ["dead/a%2Fb/1.parquet", "dead/a%2Fb/3.parquet"]
-        files, root = fs.FileSystem.from_uri(place)
-        letters = [pq.read_table(f"lake/{key}", filesystem=files).to_pylist() for key in keys]
+        files, root = fs.FileSystem.from_uri(address)
+        dead_letters = [pq.read_table(f"lake/{key}", filesystem=files).to_pylist() for key in keys]
         assert root == "lake/dead"
-        assert [[one["position"] for one in rows] for rows in letters] == [["1"], ["5", "6"]]
+        assert [[one["position"] for one in rows] for rows in dead_letters] == [["1"], ["5", "6"]]
 
         nowhere = RowRules(COLUMNS, f"s3://nowhere/dead?{settings}", "app")
         with pytest.raises(DeadLetterError) as refused:

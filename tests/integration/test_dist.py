@@ -52,7 +52,7 @@ def test_each_example_dag_is_a_module_of_the_wheel(wheel: zipfile.ZipFile) -> No
     assert len(shipped) > 10
 
 
-def test_the_wheel_is_typed_and_says_its_licences(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_is_typed_and_names_its_licences(wheel: zipfile.ZipFile) -> None:
     names = {name.rpartition("/")[2] for name in wheel.namelist()}
 
     assert {"py.typed", "LICENSE", "NOTICE"} <= names

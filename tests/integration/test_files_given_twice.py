@@ -14,11 +14,11 @@ from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
 from tests.file_loads import Load
-from tests.file_pipes import MakePlace, PipePlace, make_place, task_context
+from tests.file_pipes import MakeTarget, PipeTarget, make_target, task_context
 from tests.local_connection import connect
 from tests.local_service import LocalService
 
-__all__ = ["make_place", "set_connection"]
+__all__ = ["make_target", "set_connection"]
 
 DAY = 86_400
 VIEW = "SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY"
@@ -26,67 +26,67 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def place(admin_service: LocalService, make_place: MakePlace) -> PipePlace:
-    """A place whose service has a clock that the test moves on."""
-    place = make_place(admin_service)
-    place.make_pipe()
-    place.put({"a.csv": "1,x\n"})
-    return place
+def target(admin_service: LocalService, make_target: MakeTarget) -> PipeTarget:
+    """A target whose service has a clock that the test moves on."""
+    target = make_target(admin_service)
+    target.make_pipe()
+    target.put({"a.csv": "1,x\n"})
+    return target
 
 
 @pytest.fixture
-def copied(place: PipePlace) -> PipePlace:
-    """A place where COPY has loaded the file."""
-    place.service.sql(f"COPY INTO {place.table} FROM @{place.stage} FILES = ('a.csv')")
-    return place
+def copied(target: PipeTarget) -> PipeTarget:
+    """A target where COPY has loaded the file."""
+    target.service.sql(f"COPY INTO {target.table} FROM @{target.stage} FILES = ('a.csv')")
+    return target
 
 
-def ingest(place: PipePlace, run: str = "r1", **arguments: Any) -> dict[str, Any]:
+def ingest(target: PipeTarget, run: str = "r1", **arguments: Any) -> dict[str, Any]:
     given = {
         "files": ["a.csv"],
-        "table": place.table,
+        "table": target.table,
         "poll_interval": 0.1,
         "load_timeout": 60.0,
         **arguments,
     }
     task = SnowpipeIngestFilesOperator(
-        task_id="ingest", snowflake_conn_id=place.conn_id, pipe=place.pipe, **given
+        task_id="ingest", snowflake_conn_id=target.conn_id, pipe=target.pipe, **given
     )
     return task.execute(task_context(run))
 
 
-def copy(place: PipePlace) -> dict[str, Any]:
-    stage, options = f"@{place.stage}", {"file_format": {"type": "CSV"}}
+def copy(target: PipeTarget) -> dict[str, Any]:
+    stage, options = f"@{target.stage}", {"file_format": {"type": "CSV"}}
     task = SnowpipeCopyOperator(
-        task_id="copy", snowflake_conn_id=place.conn_id, table=place.table, stage=stage, options=options
+        task_id="copy", snowflake_conn_id=target.conn_id, table=target.table, stage=stage, options=options
     )
     return task.execute(task_context())
 
 
-def days_pass(place: PipePlace, days: int) -> None:
-    place.service.admin("clock", move=days * DAY)
+def days_pass(target: PipeTarget, days: int) -> None:
+    target.service.admin("clock", move=days * DAY)
 
 
-def use_role(place: PipePlace, set_connection: SetConnection, *rights: str) -> None:
-    """Let the connection of a place have a role that may give files to the pipe, and further rights."""
+def use_role(target: PipeTarget, set_connection: SetConnection, *rights: str) -> None:
+    """Let the connection of a target have a role that may give files to the pipe, and further rights."""
     role = f"LOADER{next(_numbers)}"
     for statement in (
         f"CREATE ROLE {role}",
-        f"GRANT ROLE {role} TO USER {place.service.user}",
+        f"GRANT ROLE {role} TO USER {target.service.user}",
         f"GRANT USAGE ON DATABASE LOCAL TO ROLE {role}",
         f"GRANT USAGE ON SCHEMA LOCAL.PUBLIC TO ROLE {role}",
-        f"GRANT SELECT ON TABLE {place.table} TO ROLE {role}",
-        f"GRANT READ ON STAGE {place.stage} TO ROLE {role}",
-        f"GRANT OPERATE ON PIPE {place.pipe} TO ROLE {role}",
+        f"GRANT SELECT ON TABLE {target.table} TO ROLE {role}",
+        f"GRANT READ ON STAGE {target.stage} TO ROLE {role}",
+        f"GRANT OPERATE ON PIPE {target.pipe} TO ROLE {role}",
         *(f"GRANT {right} TO ROLE {role}" for right in rights),
     ):
-        place.service.sql(statement)
-    place.conn_id = connect(place.service, set_connection, extra={"role": role})
+        target.service.sql(statement)
+    target.conn_id = connect(target.service, set_connection, extra={"role": role})
 
 
 class TestPipeAfterCopy:
     def test_a_file_that_copy_loaded_thirty_days_ago_is_refused_with_the_load(
-        self, copied: PipePlace, set_connection: SetConnection
+        self, copied: PipeTarget, set_connection: SetConnection
     ) -> None:
         days_pass(copied, 30)
         use_role(copied, set_connection, "DATABASE ROLE SNOWFLAKE.USAGE_VIEWER")
@@ -100,27 +100,27 @@ class TestPipeAfterCopy:
 
 class TestRights:
     def test_a_role_without_the_right_is_warned_and_loads(
-        self, copied: PipePlace, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
+        self, copied: PipeTarget, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
     ) -> None:
         days_pass(copied, 30)
         use_role(copied, set_connection)
         with caplog.at_level(logging.WARNING):
             assert ingest(copied)["rows_loaded"] == 1
 
-        (told,) = [message for message in caplog.messages if VIEW in message]
-        assert f'these 1 files into "LOCAL"."PUBLIC"."{copied.table}" between 20' in told
-        assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE" in told
+        (warning,) = [message for message in caplog.messages if VIEW in message]
+        assert f'these 1 files into "LOCAL"."PUBLIC"."{copied.table}" between 20' in warning
+        assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE" in warning
         assert copied.ids() == [1, 1]
 
 
 class TestCopyAfterPipe:
     @pytest.fixture
-    def piped(self, place: PipePlace) -> PipePlace:
-        """A place where the pipe has loaded the file."""
-        ingest(place)
-        return place
+    def piped(self, target: PipeTarget) -> PipeTarget:
+        """A target where the pipe has loaded the file."""
+        ingest(target)
+        return target
 
-    def test_a_file_that_a_pipe_loaded_ten_days_ago_is_refused_with_the_load(self, piped: PipePlace) -> None:
+    def test_a_file_that_a_pipe_loaded_ten_days_ago_is_refused_with_the_load(self, piped: PipeTarget) -> None:
         days_pass(piped, 10)
         with pytest.raises(AirflowFailException, match=rf"FilesGivenTwiceError.*{piped.pipe}"):
             copy(piped)

@@ -43,7 +43,7 @@ def conn_id(local_service: LocalService, set_connection: SetConnection) -> str:
     return connect(local_service, set_connection)
 
 
-class Place:
+class LoadTarget:
     """A table, a stage and a file pipe of their own for a test."""
 
     def __init__(self, service: LocalService, folder: Path, copy_options: str = "") -> None:
@@ -69,8 +69,8 @@ class Place:
 
 
 @pytest.fixture
-def place(local_service: LocalService, tmp_path: Path) -> Place:
-    return Place(local_service, tmp_path)
+def target(local_service: LocalService, tmp_path: Path) -> LoadTarget:
+    return LoadTarget(local_service, tmp_path)
 
 
 def sensor(conn_id: str, **options: Any) -> SnowpipeFilesLoadedSensor:
@@ -123,13 +123,13 @@ LOADED = {"status": "LOADED", "rows_loaded": 2, "rows_parsed": 2, "errors_seen":
 class TestCopy:
     @pytest.mark.parametrize("define", [connect, connect_by_form], ids=["snowflake", "snowpipe"])
     def test_files_that_copy_has_loaded(
-        self, local_service: LocalService, set_connection: SetConnection, place: Place, define: Any
+        self, local_service: LocalService, set_connection: SetConnection, target: LoadTarget, define: Any
     ) -> None:
-        place.put(a="1,x\n2,y\n", in__b="3,x\n4,y\n")
-        place.copy()
+        target.put(a="1,x\n2,y\n", in__b="3,x\n4,y\n")
+        target.copy()
 
         found = sensor(
-            define(local_service, set_connection), files=["a.csv", "in/b.csv"], table=place.table
+            define(local_service, set_connection), files=["a.csv", "in/b.csv"], table=target.table
         ).execute(context())
 
         assert found == {"a.csv": LOADED, "in/b.csv": LOADED}
@@ -138,34 +138,36 @@ class TestCopy:
         ("file", "below"), [("in/a.csv", ""), ("a.csv", "/in")], ids=["below-the-stage", "below-a-path"]
     )
     def test_a_path_that_copy_names_belongs_to_the_file(
-        self, conn_id: str, place: Place, file: str, below: str
+        self, conn_id: str, target: LoadTarget, file: str, below: str
     ) -> None:
-        place.put(in__a="1,x\n2,y\n")
-        place.copy("/in", "FILES = ('a.csv')")
-        waiting = sensor(conn_id, table=place.table, files=[file], stage=f"@{place.stage}{below}")
+        target.put(in__a="1,x\n2,y\n")
+        target.copy("/in", "FILES = ('a.csv')")
+        waiting = sensor(conn_id, table=target.table, files=[file], stage=f"@{target.stage}{below}")
 
         assert waiting.execute(context()) == {"in/a.csv": LOADED}
 
-    def test_all_files_with_a_prefix_or_a_number_of_them(self, conn_id: str, place: Place) -> None:
-        place.put(day1__a="1,x\n2,y\n", day1__b="3,x\n4,y\n", day2__a="5,x\n")
-        place.copy()
+    def test_all_files_with_a_prefix_or_a_number_of_them(self, conn_id: str, target: LoadTarget) -> None:
+        target.put(day1__a="1,x\n2,y\n", day1__b="3,x\n4,y\n", day2__a="5,x\n")
+        target.copy()
 
-        found = sensor(conn_id, prefix="day1/", stage=f"@{place.stage}", table=place.table).execute(context())
+        found = sensor(conn_id, prefix="day1/", stage=f"@{target.stage}", table=target.table).execute(
+            context()
+        )
 
         assert found == {"day1/a.csv": LOADED, "day1/b.csv": LOADED}
-        waiting = sensor(conn_id, prefix="day1/", count="2", table=place.table)
+        waiting = sensor(conn_id, prefix="day1/", count="2", table=target.table)
 
         assert list(waiting.execute(context())) == ["day1/a.csv", "day1/b.csv"]
 
         with pytest.raises(AirflowSensorTimeout, match="2 of 3"):
-            sensor(conn_id, prefix="day1/", count=3, table=place.table, timeout=0.5).execute(context())
+            sensor(conn_id, prefix="day1/", count=3, table=target.table, timeout=0.5).execute(context())
 
     def test_a_partly_loaded_file_fails_at_once_with_its_first_error(
-        self, conn_id: str, place: Place
+        self, conn_id: str, target: LoadTarget
     ) -> None:
-        place.put(good="1,x\n", bad="2,x\nthree,y\n4,z\n")
-        place.copy(options="ON_ERROR = CONTINUE")
-        options = {"files": ["good.csv", "bad.csv", "never.csv"], "table": place.table}
+        target.put(good="1,x\n", bad="2,x\nthree,y\n4,z\n")
+        target.copy(options="ON_ERROR = CONTINUE")
+        options = {"files": ["good.csv", "bad.csv", "never.csv"], "table": target.table}
 
         with pytest.raises(AirflowFailException) as raised:
             sensor(conn_id, **options).execute(context())
@@ -175,7 +177,7 @@ class TestCopy:
         assert "'bad.csv' is PARTIALLY_LOADED with 2 of 3 rows" in text
         assert "'three'" in text
         assert "(line 2, character 1, column" in text
-        # A first look that decides defers nothing.
+        # A first poll that decides defers nothing.
         with pytest.raises(AirflowSkipException, match="partially_loaded"):
             sensor(conn_id, deferrable=True, soft_fail=True, **options).execute(context())
         options["files"] = ["bad.csv"]
@@ -186,37 +188,37 @@ class TestCopy:
 
 
 class TestPipe:
-    def test_files_that_a_pipe_has_loaded_by_its_report(self, conn_id: str, place: Place) -> None:
-        place.put(a="1,x\n2,y\n", in__b="3,x\n4,y\n")
-        place.submit("a.csv", "in/b.csv")
+    def test_files_that_a_pipe_has_loaded_by_its_report(self, conn_id: str, target: LoadTarget) -> None:
+        target.put(a="1,x\n2,y\n", in__b="3,x\n4,y\n")
+        target.submit("a.csv", "in/b.csv")
 
-        found = sensor(conn_id, files=["a.csv", "in/b.csv"], pipe=place.pipe).execute(context())
+        found = sensor(conn_id, files=["a.csv", "in/b.csv"], pipe=target.pipe).execute(context())
 
         assert found == {"a.csv": LOADED, "in/b.csv": LOADED}
 
 
 class TestReschedule:
-    def test_what_was_listed_at_the_first_poll_stays(self, conn_id: str, place: Place) -> None:
-        place.put(day1__a="1,x\n2,y\n")
+    def test_what_was_listed_at_the_first_poll_stays(self, conn_id: str, target: LoadTarget) -> None:
+        target.put(day1__a="1,x\n2,y\n")
         store: dict[str, Any] = {}
-        options = {"prefix": "day1/", "stage": place.stage, "table": place.table, "mode": "reschedule"}
+        options = {"prefix": "day1/", "stage": target.stage, "table": target.table, "mode": "reschedule"}
 
         with pytest.raises(AirflowRescheduleException):
             sensor(conn_id, **options).execute(context(store))
-        place.put(day1__b="3,x\n")
-        place.copy("/day1", "FILES = ('a.csv')")
+        target.put(day1__b="3,x\n")
+        target.copy("/day1", "FILES = ('a.csv')")
 
         assert sensor(conn_id, **options).execute(context(store)) == {"day1/a.csv": LOADED}
         assert store == {}
 
 
 class TestDeferred:
-    def test_ends_when_the_last_file_is_loaded(self, conn_id: str, place: Place) -> None:
-        place.put(a="1,x\n2,y\n", b="3,x\n4,y\n")
-        place.copy(options="FILES = ('a.csv')")
-        waiting = sensor(conn_id, files=["a.csv", "b.csv"], table=place.table, deferrable=True)
+    def test_ends_when_the_last_file_is_loaded(self, conn_id: str, target: LoadTarget) -> None:
+        target.put(a="1,x\n2,y\n", b="3,x\n4,y\n")
+        target.copy(options="FILES = ('a.csv')")
+        waiting = sensor(conn_id, files=["a.csv", "b.csv"], table=target.table, deferrable=True)
         trigger = deferred(waiting)
-        timer = threading.Timer(0.3, place.copy)
+        timer = threading.Timer(0.3, target.copy)
         timer.start()
 
         event = run(trigger)
@@ -226,11 +228,11 @@ class TestDeferred:
 
 
 class TestStartFromTrigger:
-    def test_the_trigger_takes_what_it_renders(self, conn_id: str, place: Place) -> None:
-        place.put(a="1,x\n2,y\n")
-        place.copy()
+    def test_the_trigger_takes_what_it_renders(self, conn_id: str, target: LoadTarget) -> None:
+        target.put(a="1,x\n2,y\n")
+        target.copy()
         waiting = sensor(
-            conn_id, files='["a.csv"]', table=place.table, deferrable=True, start_from_trigger=True
+            conn_id, files='["a.csv"]', table=target.table, deferrable=True, start_from_trigger=True
         )
         started = waiting.start_trigger_args
 
@@ -241,13 +243,13 @@ class TestStartFromTrigger:
         assert started.trigger_kwargs["timeout"] == 60
 
 
-def test_the_hook_lists_stages(conn_id: str, place: Place, tmp_path: Path) -> None:
-    place.put(in__a="1,x\n", in__b="1,x\n")
-    put(place.service, tmp_path, f"%{place.table}", {"t.csv": "1,x\n"})
-    hook = SnowpipeHook(conn_id, table=place.table)
+def test_the_hook_lists_stages(conn_id: str, target: LoadTarget, tmp_path: Path) -> None:
+    target.put(in__a="1,x\n", in__b="1,x\n")
+    put(target.service, tmp_path, f"%{target.table}", {"t.csv": "1,x\n"})
+    hook = SnowpipeHook(conn_id, table=target.table)
 
-    assert hook.list_stage(place.stage) == ["in/a.csv", "in/b.csv"]
-    assert hook.list_stage(f"@PUBLIC.{place.stage}/in", "b") == ["in/b.csv"]
-    assert hook.list_stage(f"@LOCAL.PUBLIC.{place.stage}", "in/b") == ["in/b.csv"]
-    assert hook.list_stage(f"@%{place.table}") == ["t.csv"]
+    assert hook.list_stage(target.stage) == ["in/a.csv", "in/b.csv"]
+    assert hook.list_stage(f"@PUBLIC.{target.stage}/in", "b") == ["in/b.csv"]
+    assert hook.list_stage(f"@LOCAL.PUBLIC.{target.stage}", "in/b") == ["in/b.csv"]
+    assert hook.list_stage(f"@%{target.table}") == ["t.csv"]
     assert hook.list_stage("@~", "nothing/") == []

@@ -129,7 +129,7 @@ def test_quickstart_leads_to_committed_rows_as_it_is_printed(
 
 
 def _index_with(wheel: Path) -> dict[str, str]:
-    """Pip's own settings and proxies of this machine, and a place where it finds the wheel by its name."""
+    """Pip's own settings and proxies of this machine, and a folder where it finds the wheel by its name."""
     kept = {
         name: value
         for name, value in os.environ.items()

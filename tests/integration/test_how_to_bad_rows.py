@@ -28,11 +28,11 @@ def test_operators_take_the_arguments_of_the_page() -> None:
     assert (made.create_table, made.evolve_columns) == ("if_missing", True)
 
 
-def test_dead_letters_are_read_as_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    letter = {field.name: None if field.nullable else "" for field in SCHEMA}
-    letter |= {"position": "f:7", "column": "ID", "reason": "no", "payload": b"", "row": 0, "at": 0}  # type: ignore[dict-item]
+def test_dead_letters_are_read_as_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dead_letter = {field.name: None if field.nullable else "" for field in SCHEMA}
+    dead_letter |= {"position": "f:7", "column": "ID", "reason": "no", "payload": b"", "row": 0, "at": 0}  # type: ignore[dict-item]
     (tmp_path / "channel").mkdir()
-    pq.write_table(pa.Table.from_pylist([letter], SCHEMA), tmp_path / "channel" / "f%3A1.parquet")
+    pq.write_table(pa.Table.from_pylist([dead_letter], SCHEMA), tmp_path / "channel" / "f%3A1.parquet")
 
     exec(_READ.replace("/data/rejected/orders", str(tmp_path)), {})  # noqa: S102
 

@@ -77,7 +77,7 @@ def _command(snippet: Snippet, python: str) -> list[str]:
     [one for one in _snippets("point-clients.md") if one.language in ("sh", "python")],
     ids=lambda snippet: f"{snippet.language}-{snippet.number}",
 )
-def test_a_client_reaches_the_service_as_the_page_says(
+def test_a_client_reaches_the_service_as_documented(
     local_service: LocalService, folder: Path, snippet: Snippet
 ) -> None:
     printed = _run(_command(snippet, sys.executable), folder, _environment(local_service))
@@ -129,7 +129,7 @@ def user_folder(tmp_path: Path) -> Iterator[Path]:
 # An Airflow with a database of its own for one page; the page's parts run daily in the system tests.
 @pytest.mark.nightly
 @pytest.mark.airflow
-def test_a_dag_is_developed_offline_as_the_page_says(user_folder: Path) -> None:
+def test_a_dag_is_developed_offline_as_documented(user_folder: Path) -> None:
     snippets = _snippets("develop-offline.md")
     (dag,) = [one for one in snippets if one.language == "python"]
     (user_folder / "dags").mkdir()

@@ -17,11 +17,11 @@ def test_table_in_s3_is_loaded_with_keys_that_no_plan_or_output_shows(local_serv
     keys = {"s3.access-key-id": KEY_ID, "s3.secret-access-key": SECRET}
     with s3_service() as s3:
         s3.client.create_bucket(Bucket="lake")
-        place = {"s3.endpoint": f"http://{s3.endpoint}", "s3.region": "us-east-1"}
-        lake = IcebergTable(tmp_path / "lake", warehouse="s3://lake", store={**place, **keys})
+        endpoint = {"s3.endpoint": f"http://{s3.endpoint}", "s3.region": "us-east-1"}
+        lake = IcebergTable(tmp_path / "lake", warehouse="s3://lake", store={**endpoint, **keys})
         lake.append(range(60))
         lake.append(range(60, 80))
-        source = source_spec(lake.source(options={**lake.options, **place}))
+        source = source_spec(lake.source(options={**lake.options, **endpoint}))
         table = new_table(local_service, numbered_name("ICEBERG"))
         job = SparkJob(
             local_service, tmp_path / "runs", table, source, secrets=SourceSecrets(keys), spark=shared_spark

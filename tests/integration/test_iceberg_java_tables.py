@@ -28,8 +28,8 @@ def _partitions(table: Path, **source: Any) -> dict[str, IcebergPartition]:
 
 
 def _rows(partition: IcebergPartition, committed: BatchRowOffset | None = None) -> list[dict[str, Any]]:
-    place = partition.resume(committed)
-    parts = [] if place is None else partition.read(place, BatchLimits())
+    position = partition.resume(committed)
+    parts = [] if position is None else partition.read(position, BatchLimits())
     return [json.loads(line) for part in parts for line in bytes(part.body).splitlines()]
 
 

@@ -74,8 +74,8 @@ class TestCommand:
         self, backlog: Backlog, capsys: pytest.CaptureFixture[str]
     ) -> None:
         address = f"kafka://{backlog.broker.address}/{backlog.topic}"
-        place = ("--conn-id", backlog.conn_id, "--table", backlog.table, "--channel-prefix", "p")
-        made = plan(capsys, "--from", address, *place, "--freshness", "30")
+        options = ("--conn-id", backlog.conn_id, "--table", backlog.table, "--channel-prefix", "p")
+        made = plan(capsys, "--from", address, *options, "--freshness", "30")
 
         assert (made["shape"]["rows"], made["shape"]["partitions"], made["shape"]["freshness"]) == (26, 3, 30)
         size = made["shape"]["bytes"] / made["shape"]["rows"]
@@ -105,7 +105,7 @@ class TestCommand:
         assert plan(capsys, "--from", address)["shape"]["rows"] == 0
 
     @pytest.mark.parametrize(
-        ("words", "told"),
+        ("words", "message"),
         [
             (("--from", "kafka://localhost:9092"), "give kafka://<host>:<port>/<topic>"),
             (("--from", "kafka://localhost:1/t", "--table", "T"), "the channels of a Kafka source are found"),
@@ -113,11 +113,11 @@ class TestCommand:
         ids=["no-topic", "table-alone"],
     )
     def test_what_names_no_backlog_is_refused(
-        self, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+        self, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with pytest.raises(SystemExit) as ended:
             plan(capsys, *words)
-        assert told in str(ended.value)
+        assert message in str(ended.value)
 
 
 class TestOperators:

@@ -70,8 +70,8 @@ def _source(broker, topic, on_data_loss="fail", **changes):
 
 
 def _parts(partition, committed=None):
-    place = partition.resume(committed)
-    return [] if place is None else list(partition.read(place, BatchLimits()))
+    position = partition.resume(committed)
+    return [] if position is None else list(partition.read(position, BatchLimits()))
 
 
 def _ids(parts):
@@ -173,8 +173,8 @@ def test_timestamp_start_takes_records_that_are_not_older(broker, topic):
         produce(broker.address, topic, numbered(ids), timestamp=second * 1000)
     starts = {"2023-11-14T22:13:21+00:00": [5, 6, 7, 8], "2023-11-14T23:13:20+01:00": list(range(9))}
 
-    for moment, ids in starts.items():
-        zero, one = _source(broker, topic, start="timestamp", start_timestamp=moment).partitions()
+    for since, ids in starts.items():
+        zero, one = _source(broker, topic, start="timestamp", start_timestamp=since).partitions()
         assert (_ids(_parts(zero)), _parts(one)) == (ids, [])
     late = _source(broker, topic, start="timestamp", start_timestamp="2030-01-01T00:00:00Z")
     assert [_parts(one) for one in late.partitions()] == [[], []]
@@ -198,7 +198,7 @@ def test_password_is_taken_from_the_secrets_and_a_wrong_one_is_refused_by_name(b
     assert "guessed!" not in str(caught.value)
 
 
-def test_group_with_members_keeps_its_offsets_and_the_error_says_so(broker, topic):
+def test_group_with_members_keeps_its_offsets_and_the_error_states_it(broker, topic):
     create_topic(broker.address, topic)
     produce(broker.address, topic, numbered(range(3)))
     group = f"g-{topic}"
@@ -273,8 +273,8 @@ def test_job_with_a_password_loads_committed_transactions_and_shows_no_secret(
 
     load(job, spark.sparkContext)
 
-    said = capfd.readouterr()
-    assert PASSWORD not in said.out + said.err
+    printed = capfd.readouterr()
+    assert PASSWORD not in printed.out + printed.err
     assert ids_in(service, topic) == list(range(1000))
     assert job.committed("1") == {"1": "499"}
     assert group_offsets(broker.address, f"g-{topic}", topic, 2)[1] == 500

@@ -99,13 +99,13 @@ def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, clus
     )
 
 
-def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
+def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_dead_letter(
     spark, cluster, local_service, tmp_path
 ):
     service, topic = local_service, numbered_name("KILLED")
-    letters = f"{topic}-rejected"
+    dead_letters = f"{topic}-rejected"
     cluster.make_topic(topic)
-    cluster.make_topic(letters)
+    cluster.make_topic(dead_letters)
     service.sql(f"CREATE TABLE LOCAL.PUBLIC.{topic} (ID NUMBER, NOTE VARCHAR)")
     bad = [row for row in range(800) if row % 100 == 1]
     values = [json.dumps({"ID": f"no {row}" if row in bad else row}).encode() for row in range(800)]
@@ -118,7 +118,7 @@ def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
     }
     options = {
         "on_error": "dead_letter",
-        "dead_letter_path": f"kafka:{letters}",
+        "dead_letter_path": f"kafka:{dead_letters}",
         "columns": (TableColumn("ID", "NUMBER(38,0)"), TableColumn("NOTE", "VARCHAR")),
         "limits": LIMITS,
     }
@@ -131,11 +131,11 @@ def test_killed_worker_of_a_job_loses_and_doubles_no_row_and_no_letter(
     assert len(deeds.notes("kill-worker")) == 1
     rows = [int(row["ID"]) for row in service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{topic}")]
     for number in range(PARTITIONS):
-        wanted = [row for row in range(number, 800, PARTITIONS) if row not in bad]
-        assert [row for row in rows if row % PARTITIONS == number] == wanted
+        expected = [row for row in range(number, 800, PARTITIONS) if row not in bad]
+        assert [row for row in rows if row % PARTITIONS == number] == expected
     assert len(rows) == 800 - len(bad)
     assert [one.committed for one in run.channels] == [True] * PARTITIONS
-    found = keyed_records(cluster.address, letters, len(bad))
+    found = keyed_records(cluster.address, dead_letters, len(bad))
     assert {(key, value) for key, value, _ in found} == {
         (f"test_{topic}_1:{row // PARTITIONS}", json.dumps({"ID": f"no {row}"})) for row in bad
     }
@@ -200,8 +200,8 @@ def test_job_takes_over_from_the_connector_and_hands_back(job, topic, cluster):
 @pytest.mark.skipif(shutil.which("javac") is None, reason="a Java compiler (a JDK) is not on the path")
 def test_hash_in_the_connectors_channel_names_is_the_one_that_java_gives():
     draw = random.Random(11)
-    letters = [*"abz09._- \t$\"'é\u0131\u7fff", "\U0001f600", "\U0010ffff"]
-    names = ["-" + "".join(draw.choices(letters, k=draw.randint(1, 40))) for _ in range(300)]
+    dead_letters = [*"abz09._- \t$\"'é\u0131\u7fff", "\U0001f600", "\U0010ffff"]
+    names = ["-" + "".join(draw.choices(dead_letters, k=draw.randint(1, 40))) for _ in range(300)]
     given = "\n".join(base64.b64encode(name.encode("utf-16-be")).decode() for name in names)
     program = Path(__file__).parents[1] / "clients" / "NameHash.java"
 

@@ -35,8 +35,8 @@ def _source(broker, topic, on_data_loss="fail", **changes):
 
 
 def _read(partition, committed=None):
-    place = partition.resume(committed)
-    parts = [] if place is None else partition.read(place, BatchLimits())
+    position = partition.resume(committed)
+    parts = [] if position is None else partition.read(position, BatchLimits())
     return [json.loads(line)["ID"] for part in parts for line in bytes(part.body).splitlines()]
 
 

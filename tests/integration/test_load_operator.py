@@ -64,7 +64,7 @@ def asset(load: Load, **names: Any) -> Any:
 
 
 @WAYS
-def test_files_after_the_last_streamed_one_are_loaded_and_everybody_hears_of_it(
+def test_files_after_the_last_streamed_one_are_loaded_and_an_asset_event_is_sent(
     began: Load, way: str
 ) -> None:
     outlets = [asset(began, partitioned=True), asset(began, channel=CHANNEL)]
@@ -80,9 +80,9 @@ def test_files_after_the_last_streamed_one_are_loaded_and_everybody_hears_of_it(
     }
     folder = "in/p_s_a/" if way == "copy" else "p_s_a/"
     assert [path.startswith(folder) for path in done["files"]] == [True, True]
-    told = began.ti.xcoms
-    assert (told["plan"]["path"], told["outcome"]["actual"]["rows"]) == (way, 6)
-    assert told["targets"][CHANNEL]["token"] == "3.ndjson:4"
+    values = began.ti.xcoms
+    assert (values["plan"]["path"], values["outcome"]["actual"]["rows"]) == (way, 6)
+    assert values["targets"][CHANNEL]["token"] == "3.ndjson:4"
     extra = {
         "pipe": f"LOCAL.PUBLIC.{began.table}-STREAMING",
         "committed": True,

@@ -100,7 +100,7 @@ def test_every_call_needs_the_right_token(local_service: LocalService, rest: Res
 
 
 @pytest.mark.parametrize("grant", ["urn:ietf:params:oauth:grant-type:token-exchange", "password", ""])
-def test_a_grant_that_does_not_fit_the_credential_is_a_400_that_says_so(
+def test_a_grant_that_does_not_fit_the_credential_is_a_400_with_the_reason(
     local_service: LocalService, rest: Rest, grant: str
 ) -> None:
     form = {"grant_type": grant, "scope": "127.0.0.1"}

@@ -197,7 +197,7 @@ def test_a_grant_that_is_taken_away_stops_a_running_writer(service: LocalService
     assert service.sql("SELECT id FROM taken") == [{"ID": 1}]
 
 
-def test_a_custom_pipe_needs_operate_to_write_and_monitor_to_look(
+def test_a_custom_pipe_needs_operate_to_write_and_monitor_to_read_its_status(
     service: LocalService, folder: Path
 ) -> None:
     service.sql(
@@ -309,7 +309,7 @@ def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[users.X]\ncolor = 'red'", "users.X: unknown key 'color'; known are"),
         ("[users.X]\npublic_key_file = 'none.pub'", "users.X.public_key_file: cannot read"),
@@ -332,14 +332,14 @@ def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_
         ("[users", "cannot be read as TOML"),
     ],
 )
-def test_a_wrong_file_is_refused_with_place_value_and_remedy(
-    folder: Path, catalog: Catalog, text: str, told: str
+def test_a_wrong_file_is_refused_with_position_value_and_remedy(
+    folder: Path, catalog: Catalog, text: str, message: str
 ) -> None:
     file = folder / "wrong.toml"
     file.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
         declared.apply(load(file), catalog, "DEMO")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "only reads" not in str(refused.value)
 
 

@@ -262,7 +262,9 @@ def refused(service: LocalService, statement: str) -> str:
         ("SELECT 1", "syntax error"),
     ],
 )
-def test_what_a_pipe_may_not_say_is_refused(local_service: LocalService, copy: str, reason: str) -> None:
+def test_a_copy_statement_that_no_pipe_allows_is_refused(
+    local_service: LocalService, copy: str, reason: str
+) -> None:
     local_service.sql("CREATE TABLE IF NOT EXISTS fp11 (id INT)")
     local_service.sql("CREATE STAGE IF NOT EXISTS fp11_stage")
     assert reason in refused(local_service, f"CREATE PIPE fp11_pipe AS {copy}")

@@ -23,7 +23,7 @@ _TABLE_FUNCTIONS = (
     "force_checkpoint()",
     "enable_logging()", "storage_info('t')", "duckdb_databases()", "arrow_scan(1, 1, 1)", "pandas_scan(1)",
 )  # fmt: skip
-_PLACES = (
+_POSITIONS = (
     "SELECT * FROM {call}",
     "SELECT * FROM TABLE({call})",
     "SELECT * FROM reached, LATERAL {call}",
@@ -100,17 +100,21 @@ def test_a_table_function_of_the_engine_is_unknown_wherever_it_stands(
     run: Run, local_service: LocalService, call: str
 ) -> None:
     called = call.format(data=local_service.data_dir)
-    for place in _PLACES:
-        status, code, text = run(place.format(call=called))
-        assert (status, code) in ((422, "002140"), (422, "001003"), (422, "000002")), (place, text)
+    for position in _POSITIONS:
+        status, code, text = run(position.format(call=called))
+        assert (status, code) in ((422, "002140"), (422, "001003"), (422, "000002")), (position, text)
         assert "root:" not in text
         assert "_snowpipe." not in text.lower() or call.count("_snowpipe."), text
 
 
 @pytest.mark.parametrize("call", _SCALARS)
-def test_a_function_that_tells_about_the_engine_is_unknown(run: Run, call: str) -> None:
-    for place in ("SELECT {}", "SELECT * FROM reached WHERE {} IS NOT NULL", "INSERT INTO reached SELECT {}"):
-        status, code, text = run(place.format(call))
+def test_a_function_about_the_engine_is_unknown(run: Run, call: str) -> None:
+    for position in (
+        "SELECT {}",
+        "SELECT * FROM reached WHERE {} IS NOT NULL",
+        "INSERT INTO reached SELECT {}",
+    ):
+        status, code, text = run(position.format(call))
         assert (status, code) == (422, "002140"), text
 
 

@@ -29,9 +29,9 @@ def _make(service: LocalService) -> None:
         service.sql(statement)
 
 
-@pytest.mark.parametrize(("statement", "place"), RENAMES)
+@pytest.mark.parametrize(("statement", "schema_path"), RENAMES)
 def test_queued_rows_and_the_open_session_of_a_channel_outlive_a_rename(
-    crash_service: LocalService, statement: str, place: tuple[str, str]
+    crash_service: LocalService, statement: str, schema_path: tuple[str, str]
 ) -> None:
     service = crash_service
     _make(service)
@@ -42,26 +42,26 @@ def test_queued_rows_and_the_open_session_of_a_channel_outlive_a_rename(
     service.sql(statement)
     # The rows wait for their commit still, and nobody writes by the old name any more.
     assert before.append("c", token, b'{"id":2}\n', "2").status_code == 404
-    after = Rest(service, "T", database=place[0], schema=place[1])
+    after = Rest(service, "T", database=schema_path[0], schema=schema_path[1])
     assert after.statuses("c")["c"]["last_committed_offset_token"] is None
     token = continuation(after.append("c", token, b'{"id":2}\n', "2"))
     service.admin("faults", clear=True)
     status = after.wait_for_token("c", "2")
-    assert (status["database_name"], status["schema_name"]) == place
+    assert (status["database_name"], status["schema_name"]) == schema_path
     assert (status["rows_inserted"], status["channel_status_code"]) == (3, "SUCCESS")
-    name = ".".join(place)
+    name = ".".join(schema_path)
     assert service.sql(f"SELECT count(*) c, max(id) i, count(DISTINCT n) n FROM {name}.t") == [
         {"C": 3, "I": 2, "N": 3}
     ]
 
 
-@pytest.mark.parametrize(("statement", "place"), RENAMES)
+@pytest.mark.parametrize(("statement", "schema_path"), RENAMES)
 def test_the_connector_finds_stages_pipes_and_load_history_under_the_new_name(
     crash_service: LocalService,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     statement: str,
-    place: tuple[str, str],
+    schema_path: tuple[str, str],
 ) -> None:
     service = crash_service
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
@@ -81,13 +81,13 @@ def test_the_connector_finds_stages_pipes_and_load_history_under_the_new_name(
         insert(service, "D.S.P", "a.csv")
         wait_for_files(service, "D.S.P", 1)
         cursor.execute(statement)
-        assert cursor.execute("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()").fetchone() == place
+        assert cursor.execute("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()").fetchone() == schema_path
         # What was loaded is not loaded again, by COPY or by the pipe.
         assert cursor.execute("COPY INTO t (id) FROM @%t").fetchall()[0][0].startswith("Copy executed with 0")
         other = tmp_path / "b.csv"
         other.write_text("3\n")
         cursor.execute(f"PUT file://{other} @g AUTO_COMPRESS = FALSE")
-        name = ".".join(place)
+        name = ".".join(schema_path)
         insert(service, f"{name}.P", "a.csv", "b.csv")
         files = wait_for_files(service, f"{name}.P", 2)
         assert sorted(entry["path"] for entry in files) == ["a.csv", "b.csv"]
@@ -99,19 +99,19 @@ def test_the_connector_finds_stages_pipes_and_load_history_under_the_new_name(
             "SELECT file_name, pipe_schema_name FROM TABLE(information_schema.copy_history("
             "TABLE_NAME => 'PIPED', START_TIME => DATEADD(hour, -1, CURRENT_TIMESTAMP())))"
         ).fetchall()
-        assert sorted(history) == [("a.csv", place[1]), ("b.csv", place[1])]
+        assert sorted(history) == [("a.csv", schema_path[1]), ("b.csv", schema_path[1])]
         assert cursor.execute("SELECT count(*), count(DISTINCT n) FROM t").fetchone() == (2, 2)
 
 
 @pytest.mark.parametrize(
-    ("statement", "place", "point"),
+    ("statement", "schema_path", "point"),
     [
         pytest.param(*RENAMES[0].values, "after-rename-commit", id="schema"),
         pytest.param(*RENAMES[1].values, "before-rename-commit", id="database", marks=pytest.mark.nightly),
     ],
 )
 def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start(
-    crash_service: LocalService, statement: str, place: tuple[str, str], point: str
+    crash_service: LocalService, statement: str, schema_path: tuple[str, str], point: str
 ) -> None:
     service = crash_service
     _make(service)
@@ -135,7 +135,7 @@ def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start
     assert process.wait(timeout=300) == -signal.SIGKILL
     service.kill()
     service.restart()
-    there, gone = (("D", "S"), place) if point.startswith("before") else (place, ("D", "S"))
+    there, gone = (("D", "S"), schema_path) if point.startswith("before") else (schema_path, ("D", "S"))
     name = ".".join(there)
     assert service.sql(f"SELECT count(*) c, max(n) n FROM {name}.t") == [{"C": 1, "N": 1}]
     with pytest.raises(AssertionError, match="not exist"):

@@ -51,7 +51,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     service.kill()
 
 
-def test_the_status_tells_what_is_committed_and_what_waits(waiting: LocalService) -> None:
+def test_the_status_reports_what_is_committed_and_what_waits(waiting: LocalService) -> None:
     status = _status(waiting)
     (database,) = status["databases"]
     (pipe,) = database["pipes"]

@@ -65,7 +65,7 @@ def events(local_service: LocalService, tmp_path_factory: pytest.TempPathFactory
             {"type": "file", "log_file_path": str(written), "append": True}
         ),
         "AIRFLOW__OPENLINEAGE__NAMESPACE": "tests",
-        # The listener gives up after ten seconds unless told; a busy machine may need more.
+        # The listener gives up after ten seconds by default; a busy machine may need more.
         "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2,4]"}),
         "SPARK_CONF_DIR": str(conf_file),
@@ -99,7 +99,7 @@ def _table(dataset: dict[str, Any]) -> tuple[str, str]:
     return dataset["namespace"], dataset["name"]
 
 
-def test_an_append_tells_its_file_its_table_and_how_much_it_loaded(events: Events) -> None:
+def test_an_append_reports_its_file_its_table_and_how_much_it_loaded(events: Events) -> None:
     event = events["append", "COMPLETE"]
     (source,) = event["inputs"]
     assert (source["namespace"], Path(source["name"]).name) == ("file", "rows.ndjson")
@@ -121,7 +121,7 @@ def test_a_sensor_reads_the_table_that_it_waited_for(events: Events) -> None:
     assert _channels(event)["small"]["toOffset"] == "1:2"
 
 
-def test_a_stream_tells_its_directory_and_the_offsets_of_each_channel(events: Events) -> None:
+def test_a_stream_reports_its_directory_and_the_offsets_of_each_channel(events: Events) -> None:
     event = events["load", "COMPLETE"]
     (source,) = event["inputs"]
     assert (source["namespace"], Path(source["name"]).name) == ("file", "source")
@@ -137,7 +137,7 @@ def test_a_stream_tells_its_directory_and_the_offsets_of_each_channel(events: Ev
     }
 
 
-def test_a_load_by_copy_tells_the_same_as_a_stream(events: Events) -> None:
+def test_a_load_by_copy_reports_the_same_as_a_stream(events: Events) -> None:
     event = events["copied", "COMPLETE"]
     assert [_table(found) for found in event["inputs"]] == [
         _table(found) for found in events["load", "COMPLETE"]["inputs"]
@@ -151,7 +151,7 @@ def test_a_load_by_copy_tells_the_same_as_a_stream(events: Events) -> None:
     }
 
 
-def test_a_copy_tells_its_stage_and_its_rows(events: Events) -> None:
+def test_a_copy_reports_its_stage_and_its_rows(events: Events) -> None:
     event = events["staged", "COMPLETE"]
     (stage,) = event["inputs"]
     (table,) = event["outputs"]
@@ -161,7 +161,7 @@ def test_a_copy_tells_its_stage_and_its_rows(events: Events) -> None:
     assert "snowpipe_channels" not in event["run"]["facets"]
 
 
-def test_a_stream_that_failed_tells_what_it_had_sent(events: Events) -> None:
+def test_a_stream_that_failed_reports_what_it_had_sent(events: Events) -> None:
     event = events["spoiled", "FAIL"]
     (table,) = event["outputs"]
     assert table["name"] == "LOCAL.PUBLIC.T"

@@ -70,7 +70,7 @@ def test_the_tables_route_takes_no_tokens(local_service: LocalService, rest: Res
     assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
 
 
-def test_a_dropped_channel_is_gone_and_says_what_it_had_committed(rest: Rest, token: str) -> None:
+def test_a_dropped_channel_is_gone_and_reports_what_it_had_committed(rest: Rest, token: str) -> None:
     rest.append("c", token, ROW, "4")
     rest.wait_for_token("c", "4")
     dropped = rest.drop("c")

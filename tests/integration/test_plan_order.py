@@ -1,4 +1,4 @@
-"""What a plan tells of the order of its rows, on real plans of Spark."""
+"""What a plan shows of the order of its rows, on real plans of Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(spark, path):
 
 
 def _changed(change, rows):
-    """Do to the rows what a test's name says."""
+    """Do to the rows what a test's name requires."""
     from pyspark.sql import functions
 
     return eval(change, {"df": rows, "F": functions})  # noqa: S307  a text of this file

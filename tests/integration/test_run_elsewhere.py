@@ -47,14 +47,14 @@ def job(local_service: LocalService, tmp_path: Path) -> SparkJob:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """What the platform gets: the two files that the page's first command writes."""
-    place = tmp_path / "place"
-    place.mkdir()
+    folder = tmp_path / "place"
+    folder.mkdir()
     command = _block("sh", "package_archive")
     done = subprocess.run(
         ["sh", "-euc", f'python() {{ "{sys.executable}" "$@"; }}\n{command}'],
-        cwd=place,
+        cwd=folder,
         env={"PYTHONPATH": str(_PAGE.parents[2]), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
@@ -62,8 +62,8 @@ def place(tmp_path: Path) -> Path:
         check=True,
     )
     assert sorted(done.stdout.split()) == sorted(_block("text", "snowpipe_job.py").split())
-    assert sorted(path.name for path in place.iterdir()) == sorted(done.stdout.split())
-    return place
+    assert sorted(path.name for path in folder.iterdir()) == sorted(done.stdout.split())
+    return folder
 
 
 def _plan(job: SparkJob, **changes: Any) -> str:
@@ -104,10 +104,10 @@ def _credentials(job: SparkJob, path: Path) -> str:
     return path.read_text()
 
 
-def _submit(command: str, place: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _submit(command: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["sh", "-euc", command],
-        cwd=place,
+        cwd=folder,
         env=env,
         capture_output=True,
         text=True,
@@ -117,19 +117,19 @@ def _submit(command: str, place: Path, env: dict[str, str]) -> subprocess.Comple
 
 
 def test_the_pages_command_loads_the_pages_plan_with_credentials_from_the_environment(
-    job: SparkJob, place: Path, tmp_path: Path
+    job: SparkJob, folder: Path, tmp_path: Path
 ) -> None:
-    (place / "plan.json").write_text(_plan(job))
+    (folder / "plan.json").write_text(_plan(job))
     secret = _credentials(job, tmp_path / "credentials.json")
     env = {**_environment(tmp_path), "SNOWPIPE_CREDENTIALS": secret}
 
-    done = _submit(_block("sh", "spark-submit"), place, env)
+    done = _submit(_block("sh", "spark-submit"), folder, env)
 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert_exact(job)
     assert "snowpipe done channels=3 rows=1800" in done.stdout
     assert "PRIVATE KEY" not in done.stdout + done.stderr
-    assert sorted(path.name for path in place.iterdir()) == [
+    assert sorted(path.name for path in folder.iterdir()) == [
         "airflow_provider_snowpipe.zip",
         "plan.json",
         "snowpipe_job.py",
@@ -191,7 +191,9 @@ class _TaskInstance:
         """Take a link's address."""
 
 
-def test_missing_credentials_are_said_in_one_line(job: SparkJob, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_credentials_are_reported_in_one_line(
+    job: SparkJob, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([_plan(job)]) == 1
 
     (line,) = capsys.readouterr().err.splitlines()

@@ -81,7 +81,7 @@ def test_account_is_not_asked_where_nothing_concerns_columns(hook: SnowpipeHook)
     assert (wishes["columns"], wishes["unknown_columns"]) == ((), "ignore")
 
 
-def test_table_is_made_once_and_then_widened_as_the_author_says(
+def test_table_is_made_once_and_then_widened_as_requested(
     hook: SnowpipeHook, table: str, tmp_path: Path
 ) -> None:
     first = _source(tmp_path / "first", {"id": 1, "at": "2026-01-02T03:04:05Z"}, {"id": 2, "v": {"a": 1}})
@@ -100,15 +100,15 @@ def test_table_is_made_once_and_then_widened_as_the_author_says(
     with pytest.raises(ConfigurationError) as refused:
         _room(evolve_columns=False).prepare(hook, wider, print)
     assert '"NOTE" VARCHAR(16777216), "DAY" DATE' in str(refused.value)
-    said: list[str] = []
-    _room(evolve_columns=True).prepare(hook, wider, lambda text, *values: said.append(text % values))
+    logged: list[str] = []
+    _room(evolve_columns=True).prepare(hook, wider, lambda text, *values: logged.append(text % values))
 
     assert hook.table_columns() == (
         *described,
         TableColumn("NOTE", "VARCHAR(16777216)"),
         TableColumn("DAY", "DATE"),
     )
-    assert said == [f'table "LOCAL"."PUBLIC"."{table}": added "NOTE" VARCHAR(16777216), "DAY" DATE']
+    assert logged == [f'table "LOCAL"."PUBLIC"."{table}": added "NOTE" VARCHAR(16777216), "DAY" DATE']
 
 
 def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_path: Path) -> None:
@@ -149,5 +149,5 @@ def test_operator_makes_the_table_and_puts_bad_rows_aside(
     counted = local_service.sql(f"SELECT COUNT(*) N, SUM(ID) S FROM LOCAL.PUBLIC.{table}")
     assert (int(counted[0]["N"]), int(counted[0]["S"])) == (1199, sum(range(1200)) - 1100)
     (file,) = (tmp_path / "dead").rglob("*.parquet")
-    (letter,) = pq.read_table(file).to_pylist()
-    assert (letter["position"], letter["column"]) == ("1.ndjson:1101", "ID")
+    (dead_letter,) = pq.read_table(file).to_pylist()
+    assert (dead_letter["position"], dead_letter["column"]) == ("1.ndjson:1101", "ID")

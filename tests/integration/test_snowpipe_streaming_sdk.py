@@ -191,7 +191,7 @@ def test_statuses_of_300_channels_are_answered_in_requests_of_100(
     assert seen["codes"] == ["ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED", "SUCCESS"]
 
 
-def test_elastic_handlers_hear_of_every_append_with_its_token(local_service: LocalService) -> None:
+def test_elastic_handlers_are_called_for_every_append_with_its_token(local_service: LocalService) -> None:
     local_service.sql("CREATE OR REPLACE TABLE t11 (id INT, filler VARCHAR)")
     seen = _run(
         local_service,
@@ -217,7 +217,7 @@ def test_elastic_handlers_hear_of_every_append_with_its_token(local_service: Loc
     assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t11") == [{"N": 5000, "D": 5000}]
 
 
-def test_the_elastic_error_handler_hears_of_an_append_that_failed(
+def test_the_elastic_error_handler_is_called_for_an_append_that_failed(
     local_service: LocalService, faults: SetFaults
 ) -> None:
     service = local_service

@@ -49,7 +49,9 @@ def job(local_service: LocalService, server: ConnectServer, tmp_path: Path) -> S
     return job
 
 
-def test_groups_load_once_and_what_a_task_refuses_is_said_in_one_line(job: SparkJob, tmp_path: Path) -> None:
+def test_groups_load_once_and_what_a_task_refuses_is_reported_in_one_line(
+    job: SparkJob, tmp_path: Path
+) -> None:
     first = job.run()
 
     assert first.code == 0, first.err[-3000:]

@@ -117,14 +117,14 @@ def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_
         "T TIME, BIN BINARY, NESTED VARIANT, U NUMBER(20, 0), AT VARCHAR, REGION VARCHAR, "
         "NS TIMESTAMP_NTZ(9))"
     )
-    moment = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
+    instant = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
     rows = pa.table(
         {
             "DEC": pa.array([Decimal("12345678901234567890123456.789012345678")], pa.decimal128(38, 12)),
-            "TS": pa.array([moment], pa.timestamp("us")),
-            "TZ": pa.array([moment], pa.timestamp("us", "UTC")),
-            "DAY": pa.array([moment.date()]),
-            "T": pa.array([moment.time()]),
+            "TS": pa.array([instant], pa.timestamp("us")),
+            "TZ": pa.array([instant], pa.timestamp("us", "UTC")),
+            "DAY": pa.array([instant.date()]),
+            "T": pa.array([instant.time()]),
             "BIN": pa.array([b"\x00\xff"]),
             "NESTED": pa.array([{"a": [1, None]}]),
             "U": pa.array([2**64 - 1], pa.uint64()),

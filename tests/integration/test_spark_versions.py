@@ -23,7 +23,7 @@ sys.argv = sys.argv[2:]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 ' "$@"
 """
-"""Says of itself that it is Python 3.9, which is all that PySpark looks at."""
+"""Reports that it is Python 3.9, which is all that PySpark checks."""
 
 
 @pytest.fixture

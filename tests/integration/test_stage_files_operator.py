@@ -17,11 +17,11 @@ from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOp
 from airflow_provider_snowpipe.streaming.errors import SqlError
 from tests.airflow_connections import SetConnection, set_connection
 from tests.airflow_version import AIRFLOW
-from tests.file_pipes import PipePlace, make_place, place, task_context
+from tests.file_pipes import PipeTarget, make_target, target, task_context
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
 
-__all__ = ["make_place", "place", "set_connection"]
+__all__ = ["make_target", "target", "set_connection"]
 
 
 def write(folder: Path, files: Mapping[str, str]) -> str:
@@ -32,38 +32,38 @@ def write(folder: Path, files: Mapping[str, str]) -> str:
     return str(folder)
 
 
-def operator(place: PipePlace, source: Any, **arguments: Any) -> SnowpipeStageFilesOperator:
-    given: dict[str, Any] = {"snowflake_conn_id": place.conn_id, "stage": f"@{place.stage}", **arguments}
+def operator(target: PipeTarget, source: Any, **arguments: Any) -> SnowpipeStageFilesOperator:
+    given: dict[str, Any] = {"snowflake_conn_id": target.conn_id, "stage": f"@{target.stage}", **arguments}
     return SnowpipeStageFilesOperator(task_id="stage", source=source, **given)
 
 
-def stage(place: PipePlace, source: Any, **arguments: Any) -> dict[str, Any]:
-    return operator(place, source, **arguments).execute(task_context())
+def stage(target: PipeTarget, source: Any, **arguments: Any) -> dict[str, Any]:
+    return operator(target, source, **arguments).execute(task_context())
 
 
-def listed(place: PipePlace) -> dict[str, int]:
+def listed(target: PipeTarget) -> dict[str, int]:
     """Sizes by the names below the stage."""
-    rows = place.service.sql(f"LIST @{place.stage}")
+    rows = target.service.sql(f"LIST @{target.stage}")
     return {str(row["name"]).partition("/")[2]: int(row["size"]) for row in rows}
 
 
 class TestSources:
     def test_a_folder_keeps_its_paths_below_the_stages_and_copy_takes_its_names(
         self,
-        place: PipePlace,
+        target: PipeTarget,
         local_service: LocalService,
         set_connection: SetConnection,
         tmp_path: Path,
     ) -> None:
-        place.conn_id = connect_by_form(local_service, set_connection)
+        target.conn_id = connect_by_form(local_service, set_connection)
         source = write(tmp_path / "in", {"a.csv": "1,x\n", "ny/it's a [file] (1)?*.csv": "2,xy\n"})
         names = ["a.csv", "ny/it's a [file] (1)?*.csv"]
         context = task_context()
-        done = operator(place, source, stage=f"@{place.stage}/day").execute(context)
+        done = operator(target, source, stage=f"@{target.stage}/day").execute(context)
 
-        assert listed(place) == {f"day/{names[0]}": 4, f"day/{names[1]}": 5}
+        assert listed(target) == {f"day/{names[0]}": 4, f"day/{names[1]}": 5}
         assert done == {
-            "stage": f"@{place.stage}/day",
+            "stage": f"@{target.stage}/day",
             "files": names,
             "uploaded": names,
             "skipped": [],
@@ -72,65 +72,67 @@ class TestSources:
         }
         SnowpipeCopyOperator(
             task_id="copy",
-            table=place.table,
-            stage=f"@{place.stage}/day",
+            table=target.table,
+            stage=f"@{target.stage}/day",
             files=context["ti"].xcoms["files"],
             options={"file_format": {"type": "CSV"}},
-            snowflake_conn_id=place.conn_id,
+            snowflake_conn_id=target.conn_id,
         ).execute(task_context())
-        assert place.ids() == [1, 2]
+        assert target.ids() == [1, 2]
 
     @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
     def test_objects_of_a_store_are_brought_here_and_left_nowhere(
-        self, place: PipePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, target: PipeTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         store = fsspec.filesystem("memory")
-        store.pipe({f"/landing/{place.table}/ny/a.csv": b"1,x\n", f"/landing/{place.table}/b.csv": b"2,x\n"})
-        done = stage(place, f"memory:///landing/{place.table}")
+        store.pipe(
+            {f"/landing/{target.table}/ny/a.csv": b"1,x\n", f"/landing/{target.table}/b.csv": b"2,x\n"}
+        )
+        done = stage(target, f"memory:///landing/{target.table}")
 
         assert done["files"] == ["b.csv", "ny/a.csv"]
-        assert listed(place) == {"b.csv": 4, "ny/a.csv": 4}
-        store.pipe({f"/landing/{place.table}/b.csv": b"2,y\n"})
-        assert stage(place, f"memory:///landing/{place.table}")["uploaded"] == ["b.csv"]
+        assert listed(target) == {"b.csv": 4, "ny/a.csv": 4}
+        store.pipe({f"/landing/{target.table}/b.csv": b"2,y\n"})
+        assert stage(target, f"memory:///landing/{target.table}")["uploaded"] == ["b.csv"]
         assert list(tmp_path.glob("snowpipe-stage-*")) == []
 
 
 class TestAgain:
     def test_what_is_staged_stays_and_what_was_changed_is_replaced(
-        self, place: PipePlace, tmp_path: Path
+        self, target: PipeTarget, tmp_path: Path
     ) -> None:
         source = write(tmp_path / "in", {"a.csv": "1,x\n", "b.csv": "2,x\n", "c.csv": "3,x\n"})
-        stage(place, source)
+        stage(target, source)
         write(tmp_path / "in", {"b.csv": "2,y\n", "c.csv": "3,longer\n", "d.csv": "4,x\n"})
-        assert operator(place, source).preview() == [
+        assert operator(target, source).preview() == [
             "would skip a.csv (4 bytes)",
             "would replace b.csv (4 bytes)",
             "would replace c.csv (9 bytes)",
             "would upload d.csv (4 bytes)",
         ]
-        assert sorted(listed(place)) == ["a.csv", "b.csv", "c.csv"]
-        done = stage(place, source)
+        assert sorted(listed(target)) == ["a.csv", "b.csv", "c.csv"]
+        done = stage(target, source)
 
         assert done["skipped"] == ["a.csv"]
         assert done["uploaded"] == ["b.csv", "c.csv", "d.csv"]
         assert done["bytes_uploaded"] == 17
-        assert listed(place)["c.csv"] == 9
+        assert listed(target)["c.csv"] == 9
 
-    def test_compressed_files_get_their_ending(self, place: PipePlace, tmp_path: Path) -> None:
+    def test_compressed_files_get_their_ending(self, target: PipeTarget, tmp_path: Path) -> None:
         source = write(tmp_path / "in", {"a.csv": "1,x\n" * 1000})
-        done = stage(place, source, auto_compress=True)
+        done = stage(target, source, auto_compress=True)
 
         assert done["files"] == ["a.csv.gz"]
-        assert listed(place)["a.csv.gz"] < 1000
-        place.service.sql(f"COPY INTO {place.table} FROM @{place.stage}")
-        assert len(place.ids()) == 1000
+        assert listed(target)["a.csv.gz"] < 1000
+        target.service.sql(f"COPY INTO {target.table} FROM @{target.stage}")
+        assert len(target.ids()) == 1000
 
 
 class TestParallel:
     def test_files_go_over_as_many_sessions_as_are_asked_for(
         self,
-        place: PipePlace,
+        target: PipeTarget,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
@@ -145,26 +147,26 @@ class TestParallel:
         monkeypatch.setattr(SnowpipeBulkHook, "sql_session", counted)
         source = write(tmp_path / "in", {f"{number:02}.csv": f"{number},x\n" for number in range(6)})
         with caplog.at_level(logging.INFO):
-            stage(place, source, parallel=3)
+            stage(target, source, parallel=3)
 
         assert opened.count("PUT") == 3
-        assert len(listed(place)) == 6
+        assert len(listed(target)) == 6
         assert "staged 6 of 6 files, 0.0 MB uploaded, 0 were there already" in caplog.messages
 
     def test_a_file_that_cannot_be_staged_ends_it_and_a_retry_goes_on(
-        self, place: PipePlace, tmp_path: Path
+        self, target: PipeTarget, tmp_path: Path
     ) -> None:
-        place.put({"b.csv/inner.csv": "9,x\n"})  # so that b.csv is a folder of the stage
+        target.put({"b.csv/inner.csv": "9,x\n"})  # so that b.csv is a folder of the stage
         source = write(tmp_path / "in", {"a.csv": "1,x\n", "b.csv": "2,x\n"})
         with pytest.raises(SqlError, match="PUT"):
-            stage(place, source, parallel=1)
-        place.service.sql(f"REMOVE @{place.stage}/b.csv")
+            stage(target, source, parallel=1)
+        target.service.sql(f"REMOVE @{target.stage}/b.csv")
 
-        assert stage(place, source)["skipped"] == ["a.csv"]
+        assert stage(target, source)["skipped"] == ["a.csv"]
 
-    def test_a_killed_task_begins_no_other_file(self, place: PipePlace, tmp_path: Path) -> None:
+    def test_a_killed_task_begins_no_other_file(self, target: PipeTarget, tmp_path: Path) -> None:
         source = write(tmp_path / "in", {f"{number}.csv": f"{number},x\n" for number in range(3)})
-        killed = operator(place, source, parallel=1)
+        killed = operator(target, source, parallel=1)
         put = StageUpload._put
         seen: list[str] = []
 
@@ -179,4 +181,4 @@ class TestParallel:
             with pytest.raises(AirflowFailException, match="staging was stopped"):
                 killed.execute(task_context())
 
-        assert len(seen) == len(listed(place)) == 1
+        assert len(seen) == len(listed(target)) == 1

@@ -55,7 +55,7 @@ def _put(cursor: Any, folder: Path, name: str, target: str, content: str = "1,x\
 
 
 def _instructions(service: LocalService, statement: str) -> dict[str, Any]:
-    """Return what the service tells a connector to do for PUT or GET."""
+    """Return what the service instructs a connector to do for PUT or GET."""
     connection = _connect(service)
     answer = connection.cmd_query(statement, 1, uuid.uuid4(), is_file_transfer=True)
     connection.close()
@@ -86,7 +86,7 @@ def test_a_stage_is_created_shown_described_changed_and_dropped(cursor: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "message"),
     [
         ("CREATE STAGE bad COLOUR = 'red'", "invalid parameter 'COLOUR'"),
         ("CREATE STAGE bad FILE_FORMAT = (TYPE = CSV COLOUR = 1)", "invalid parameter 'COLOUR'"),
@@ -107,10 +107,10 @@ def test_a_stage_is_created_shown_described_changed_and_dropped(cursor: Any) -> 
         ("LIST @~ PATTERN = '('", "regular expression"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason(cursor: Any, statement: str, told: str) -> None:
+def test_what_cannot_be_is_refused_with_its_reason(cursor: Any, statement: str, message: str) -> None:
     with pytest.raises(Exception, match=r"\d{6}") as error:
         cursor.execute(statement)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_credentials_of_a_stage_are_never_shown(local_service: LocalService, cursor: Any) -> None:
@@ -179,7 +179,7 @@ def test_staged_files_are_private(local_service: LocalService, cursor: Any, tmp_
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_the_sql_api_says_that_it_moves_no_files(local_service: LocalService) -> None:
+def test_the_sql_api_reports_that_it_moves_no_files(local_service: LocalService) -> None:
     done = local_service.cli("sql", "PUT file:///tmp/x @~")
     assert done.returncode == 1
     assert "Python connector" in done.stderr
@@ -238,11 +238,11 @@ def test_a_file_where_a_folder_is_needed_is_the_clients_error(
     cursor.execute("CREATE OR REPLACE STAGE clash")
     data = _instructions(local_service, "PUT file:///x @clash")
     ca = str(local_service.ca_file)
-    for name, wanted in (("a", 200), ("a/b", 400), ("c/d", 200), ("c", 400)):
+    for name, expected in (("a", 200), ("a/b", 400), ("c/d", 200), ("c", 400)):
         answer = requests.put(
             _url(local_service, data, name), data=b"y", headers=_bearer(data), verify=ca, timeout=60
         )
-        assert answer.status_code == wanted, (name, answer.text)
+        assert answer.status_code == expected, (name, answer.text)
 
 
 def test_a_service_folder_is_read_where_it_was_allowed(local_service: LocalService, tmp_path: Path) -> None:

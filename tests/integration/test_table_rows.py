@@ -106,7 +106,7 @@ def test_number_that_json_cannot_hold_is_refused_before_any_row_moves(loads, val
 
 
 @pytest.mark.parametrize("writer", _WRITERS)
-def test_number_that_json_cannot_hold_is_null_where_the_author_says_so(loads, writer):
+def test_number_that_json_cannot_hold_is_null_where_the_author_allows_it(loads, writer):
     query = _NAN.format("NaN", _WRITERS[writer])
     loads.load(loads.spec(query=query, name="nan", non_finite="null"))
 

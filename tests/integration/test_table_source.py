@@ -170,9 +170,9 @@ def test_source_that_cannot_be_loaded_in_order_is_refused_before_a_channel_is_op
 
 
 class TestShape:
-    """What the router is told of a DataFrame."""
+    """What the router gets of a DataFrame."""
 
-    def test_statistics_of_the_plan_say_size_rows_and_partitions(self, loads):
+    def test_statistics_of_the_plan_report_size_rows_and_partitions(self, loads):
         loads.write("a.parquet", range(100))
         loads.write("b.parquet", range(100, 200))
         frame = loads.spark.read.parquet(str(loads.rows))

@@ -182,8 +182,8 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
 ) -> None:
     load.write(2_000)
     secrets = _secrets_of(load)
-    places = (load.yarn.folder, load.staging)
-    with _Watch(secrets, places) as watch:
+    roots = (load.yarn.folder, load.staging)
+    with _Watch(secrets, roots) as watch:
 
         def died(_: ClusterRun) -> None:
             raise KilledError
@@ -212,7 +212,7 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
     for secret in secrets:
         assert secret not in printed
         assert secret.encode() not in events
-    assert _holding(places, secrets) == []
+    assert _holding(roots, secrets) == []
 
 
 @pytest.mark.nightly
@@ -312,9 +312,9 @@ def test_resource_manager_that_is_started_again_is_waited_for(
     missed = threading.Event()
     has_failed = FollowedApplication.has_failed
 
-    def count(look: FollowedApplication, error: SnowpipeError) -> bool:
+    def count(follow: FollowedApplication, error: SnowpipeError) -> bool:
         missed.set()
-        return has_failed(look, error)
+        return has_failed(follow, error)
 
     monkeypatch.setattr(FollowedApplication, "has_failed", count)
 
@@ -393,7 +393,7 @@ def test_flights_of_a_year_are_there_once(load: Load) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("what", ["driver_memory", "executor_memory"])
-def test_more_memory_than_the_cluster_has_is_told(load: Load, what: str) -> None:
+def test_more_memory_than_the_cluster_has_is_reported(load: Load, what: str) -> None:
     load.write(10)
 
     with pytest.raises(AirflowException, match="memory"):
@@ -402,7 +402,7 @@ def test_more_memory_than_the_cluster_has_is_told(load: Load, what: str) -> None
 
 
 @pytest.mark.nightly
-def test_queue_that_does_not_exist_is_told(load: Load) -> None:
+def test_queue_that_does_not_exist_is_reported(load: Load) -> None:
     load.write(10)
 
     with pytest.raises(AirflowException, match="nowhere"):
@@ -470,10 +470,10 @@ def _attempts(load: Load, application: str) -> int:
     return len(requests.get(url, timeout=60).json()["appAttempts"]["appAttempt"])
 
 
-def _holding(places: Iterable[Path], secrets: list[str]) -> list[Path]:
+def _holding(roots: Iterable[Path], secrets: list[str]) -> list[Path]:
     """Files with a secret, whoever may read them."""
     found = []
-    walks = (walk for place in places for walk in os.walk(place))  # which passes over what YARN removes
+    walks = (walk for root in roots for walk in os.walk(root))  # which passes over what YARN removes
     for file in (Path(folder, name) for folder, _, names in walks for name in names):
         try:
             if not file.is_file() or file.is_symlink() or file.stat().st_size > _LARGE:
@@ -486,25 +486,25 @@ def _holding(places: Iterable[Path], secrets: list[str]) -> list[Path]:
     return found
 
 
-def _is_open(file: Path, place: Path) -> bool:
+def _is_open(file: Path, root: Path) -> bool:
     """True where other users can read it."""
-    parents = [place, *(one for one in file.parents if place in one.parents)]
+    parents = [root, *(one for one in file.parents if root in one.parents)]
     return bool(file.stat().st_mode & 0o004) and all(one.stat().st_mode & 0o001 for one in parents)
 
 
 class _Watch:
-    """Looks at the command lines of all processes, and at the environment of executors, again and again.
+    """Checks the command lines of all processes, and the environment of executors, again and again.
 
-    Once an executor runs, it looks at all files of the cluster, too: by then the driver has started.
+    Once an executor runs, it checks all files of the cluster, too: by then the driver has started.
     """
 
-    def __init__(self, secrets: list[str], places: Sequence[Path]) -> None:
+    def __init__(self, secrets: list[str], roots: Sequence[Path]) -> None:
         self.seen: set[str] = set()
         self.found: list[str] = []
         self.held: list[Path] = []
         self.open: list[Path] = []
         self._secrets = secrets
-        self._places = places
+        self._roots = roots
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -520,25 +520,25 @@ class _Watch:
         while not self._ended.wait(0.5):
             for process in psutil.process_iter():
                 try:
-                    self._look(process)
+                    self._check(process)
                 except psutil.Error:
                     continue
 
-    def _look(self, process: psutil.Process) -> None:
+    def _check(self, process: psutil.Process) -> None:
         line = process.cmdline()
         text = "\0".join(line)
-        is_of_cluster = any(str(self._places[0]) in word for word in line)
+        is_of_cluster = any(str(self._roots[0]) in word for word in line)
         if MASTER in line and is_of_cluster:
             self.seen.add("driver")
         if EXECUTOR in line and is_of_cluster:
             text += repr(process.environ())
             if "executor" not in self.seen:
-                self.held = _holding(self._places, self._secrets)
+                self.held = _holding(self._roots, self._secrets)
                 self.open = [
                     one
                     for one in self.held
-                    for place in self._places
-                    if place in one.parents and _is_open(one, place)
+                    for root in self._roots
+                    if root in one.parents and _is_open(one, root)
                 ]
             self.seen.add("executor")
         self.found += [text[:200] for secret in self._secrets if secret in text]

@@ -1,4 +1,4 @@
-"""What Airflow's database says of assets and runs, for which its API takes long or has no words."""
+"""What Airflow's database holds of assets and runs, for which its API takes long or has no words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow 2.11 in the place of Airflow 3: other processes, another login, and the REST API v1."""
+"""Airflow 2.11 instead of Airflow 3: other processes, another login, and the REST API v1."""
 
 from __future__ import annotations
 

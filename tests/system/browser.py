@@ -47,7 +47,7 @@ class Pages:
     def __init__(self, chrome: Chrome, url: str) -> None:
         self._chrome = chrome
         self._url = url
-        # A page that looks again by itself, or is still being built, takes elements away.
+        # A page that reloads by itself, or is still being built, takes elements away.
         self._wait = WebDriverWait(chrome, TIMEOUT_SECONDS, ignored_exceptions=_PASSING)
 
     def sign_in(self, user: str, password: str) -> None:
@@ -110,10 +110,10 @@ class Pages:
         self._click(f"//*[@role='option'][normalize-space()='{option}']")
 
     def fill(self, texts: Mapping[str, str]) -> None:
-        """Paste texts into the fields of these names, in the place of what they hold.
+        """Paste texts into the fields of these names, instead of what they hold.
 
         A form that is still being built may empty a field again, or take the focus away: as a person
-        does, this looks at all of them when it is through, and fills in again what does not hold its text.
+        does, this checks all of them when it is through, and fills in again what does not hold its text.
         """
 
         def filled(_: Chrome) -> bool:
@@ -131,7 +131,7 @@ class Pages:
         return self._ready(By.NAME, name)
 
     def text_of(self, xpath: str) -> str:
-        """What an element says; it is looked for again when the page takes it away meanwhile."""
+        """An element's text; it is searched again when the page takes it away meanwhile."""
         found: list[str] = []
 
         def read(_: Chrome) -> bool:

@@ -30,7 +30,7 @@ CATCH_UP_ON_DEMAND = "catch_up_on_demand"
 SETTINGS = {
     # A triggerer that was killed is given up after this many seconds, not after 30.
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
-    # A task hears this often whether it has to stop, not every 5 seconds.
+    # A task asks this often whether it has to stop, not every 5 seconds.
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
     # Runs of many DAGs at once, and the next task of each without a second between.
     "AIRFLOW__CORE__PARALLELISM": "8",

@@ -104,16 +104,16 @@ def wait_for(condition: Callable[[], bool], otherwise: str, timeout: float = RUN
 
 
 def wait_until_left(airflow: AirflowProcesses, dag_id: str, run_id: str, task_id: str) -> None:
-    """Wait until the scheduler has heard that the first process of a task has ended, which has deferred it.
+    """Wait until the scheduler knows that the first process of a task has ended, which has deferred it.
 
     Airflow 3.3.2 takes an answer or an event that comes before that for a failure of the task: it has the
-    task queued again when it hears of an end.
+    task queued again when it gets the event of an end.
     """
     key = f"dag_id='{dag_id}', task_id='{task_id}', run_id='{run_id}', try_number=1"
-    heard = re.compile(rf"Received executor event .*{re.escape(key)}\b")
+    received = re.compile(rf"Received executor event .*{re.escape(key)}\b")
     log = Path(airflow.log_file("scheduler"))
     wait_for(
-        lambda: heard.search(log.read_text()) is not None,
+        lambda: received.search(log.read_text()) is not None,
         f"the scheduler did not hear of the end of {task_id}",
         RUN_SECONDS,
     )

@@ -21,7 +21,7 @@ ROWS = ROWS_EACH * len(PARTITIONS)
 # Thirty appends to a channel in eight seconds: slow enough to be met in the middle.
 SLOW = {"rows": 100, "requests_per_second": 4.0}
 STOP_SECONDS = 60.0
-"""Airflow's heartbeat, after which a task hears that it has to stop, and five seconds for the driver."""
+"""Airflow's heartbeat, after which a task knows that it has to stop, and five seconds for the driver."""
 
 
 class LoadRun:

@@ -33,7 +33,7 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnCluster]:
 
 
 def _params(yarn: YarnCluster, stack: Stack, folder: Path) -> dict[str, Any]:
-    """The part of the DAG's params that says how drivers come to the cluster."""
+    """The part of the DAG's params that sets how drivers come to the cluster."""
     environment, settings = yarn.submission(folder / "staging")
     roots = stack.service.env["REQUESTS_CA_BUNDLE"]
     (folder / "work").mkdir()

@@ -38,13 +38,13 @@ def table(stack: Stack) -> None:
     stack.service.sql("CREATE TABLE IF NOT EXISTS TESTED (N INTEGER)")
 
 
-def test_the_button_says_that_a_good_connection_works(stack: Stack) -> None:
+def test_the_button_reports_that_a_good_connection_works(stack: Stack) -> None:
     works, message = stack.airflow.api.test_connection(form(stack))
     assert works, message
     assert "TESTED-STREAMING" in message
 
 
-def test_the_button_says_what_is_wrong_and_shows_no_secret(stack: Stack) -> None:
+def test_the_button_reports_what_is_wrong_and_shows_no_secret(stack: Stack) -> None:
     works, message = stack.airflow.api.test_connection(form(stack, table="ABSENT"))
     assert not works
     assert "ABSENT" in message

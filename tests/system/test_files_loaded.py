@@ -44,7 +44,7 @@ def wait_until_deferred(stack: Stack, run_id: str) -> None:
     wait_until_left(stack.airflow, WAITING, run_id, "loaded")
 
 
-def moment(stack: Stack, run_id: str, task_id: str, key: str) -> datetime:
+def time_of(stack: Stack, run_id: str, task_id: str, key: str) -> datetime:
     return datetime.fromisoformat(stack.airflow.api.task(WAITING, run_id, task_id)[key])
 
 
@@ -69,7 +69,7 @@ def test_downstream_starts_when_copy_has_loaded_the_last_file(stack: Stack, begu
     value = stack.airflow.api.xcom(WAITING, "by_copy", "without_worker")
     assert (ended["state"], ended["hostname"]) == ("success", "")
     assert (json.loads(value) if isinstance(value, str) else value) == files
-    assert moment(stack, "by_copy", "loaded", "end_date") <= moment(
+    assert time_of(stack, "by_copy", "loaded", "end_date") <= time_of(
         stack, "by_copy", "downstream", "start_date"
     )
 

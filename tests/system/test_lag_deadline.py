@@ -1,4 +1,4 @@
-"""A deadline that passes under a real scheduler and triggerer: the notifier says how far the channel is."""
+"""A deadline that passes under a real scheduler and triggerer: the notifier reports the channel's lag."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class RoutedLoad:
     def wait(self, run_id: str) -> dict[str, Any]:
         """The value of the task, which its first try gave. Every row is there once.
 
-        A second try might find nothing left to load, and its value would say nothing of the first one's path.
+        A second try might find nothing left to load, and its value would not show the first one's path.
         """
         run = f"{self.table}_{run_id}"
         state = self.api.wait_for_run(ROUTED, run, RUN_SECONDS)

@@ -98,10 +98,10 @@ def _database_rows(database: Path, *tables: str) -> Iterator[tuple[str, str]]:
 
 
 def _found(secrets: list[str], texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Name the places that hold a secret; never the secret itself, which would end up in the test's log."""
+    """Name the sources that hold a secret; never the secret itself, which would end up in the test's log."""
     found = []
-    for place, text in texts:
-        found += [f"secret {number} in {place}" for number, secret in enumerate(secrets) if secret in text]
+    for source, text in texts:
+        found += [f"secret {number} in {source}" for number, secret in enumerate(secrets) if secret in text]
         if JSON_WEB_TOKEN.search(text):
-            found.append(f"a JSON web token in {place}")
+            found.append(f"a JSON web token in {source}")
     return found

@@ -29,7 +29,7 @@ def waiting(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     stack.service.restart()
 
 
-def test_status_requests_are_those_of_one_look_at_all_channels(waiting: Waiting) -> None:
+def test_status_requests_are_those_of_one_poll_of_all_channels(waiting: Waiting) -> None:
     requests, _ = waiting.watch(INTERVALS)
 
     assert worst_count(requests, INTERVALS, waiting.requests_per_round) <= 1

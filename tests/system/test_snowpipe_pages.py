@@ -1,6 +1,6 @@
 """Every page of Snowpipe in Chromium, in Airflow's frame, with a past that nobody has to wait for.
 
-The pictures of the docs are made here: ``SNOWPIPE_PICTURES=docs/pictures`` says where they go.
+The pictures of the docs are made here: ``SNOWPIPE_PICTURES=docs/pictures`` sets where they go.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ApiServer(AirflowProcesses):
 
 @dataclass(frozen=True)
 class Shown:
-    """What the tests look at.
+    """What the tests read.
 
     :param server: the API server
     :param tables: its database
@@ -284,7 +284,7 @@ def test_empty_and_error_states(pages: Pages) -> None:
     pages.wait_until_shown("//*[@id='empty']")
 
 
-def test_a_viewer_is_told_why(shown: Shown) -> None:
+def test_a_viewer_gets_the_reason(shown: Shown) -> None:
     with browser.opened(shown.server) as pages:
         pages.sign_in_as_viewer(*shown.server.viewer)
         pages.visit("snowpipe/overview")

@@ -53,7 +53,7 @@ class Waiting:
 
     @property
     def requests_per_round(self) -> int:
-        """What one look at all channels costs."""
+        """What one poll of all channels costs."""
         return math.ceil(len(self.channels) / STATUS_NAMES_PER_REQUEST)
 
     def prepare(self) -> None:
@@ -114,13 +114,13 @@ class Waiting:
 
     def ended(self, task_ids: Sequence[str], seconds: float) -> dict[str, float]:
         """Wait until these sensors have succeeded; when each did, seconds since 1970."""
-        wanted = set(task_ids)
+        chosen = set(task_ids)
 
         def found() -> dict[str, float]:
             rows = self._query("SELECT task_id, end_date FROM task_instance WHERE state = 'success'")
-            return {task_id: _seconds(end) for task_id, end in rows if task_id in wanted}
+            return {task_id: _seconds(end) for task_id, end in rows if task_id in chosen}
 
-        until(lambda: len(found()) == len(wanted), seconds, self._states)
+        until(lambda: len(found()) == len(chosen), seconds, self._states)
         return found()
 
     def sensors_of(self, channels: Sequence[str], token: int) -> list[str]:
@@ -154,7 +154,7 @@ class Waiting:
 def until(condition: Callable[[], object], seconds: float, what: Callable[[], object] = lambda: "") -> None:
     """Wait until a condition holds.
 
-    :param what: tells where it stands when it does not
+    :param what: reports where it stands when it does not
     """
     deadline = time.monotonic() + seconds
     while not condition():
@@ -185,8 +185,8 @@ def _cpu(processes: Sequence[psutil.Process]) -> float:
 
 
 def _seconds(text: str) -> float:
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    parsed = datetime.fromisoformat(text)
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def log_errors(airflow: AirflowProcesses) -> list[str]:

@@ -48,7 +48,7 @@ def test_failures_are_counted_by_file_and_compared_with_the_list() -> None:
     assert (report["passed"], report["failed"], report["part"]) == (2, 2, 0.5)
 
 
-def test_a_listed_test_that_passes_is_told() -> None:
+def test_a_listed_test_that_passes_is_reported() -> None:
     report = foreign_suites.compare(
         [record("a.py::test_known", "passed"), record("a.py::test_group[1]", "passed")],
         LISTED,
@@ -59,7 +59,7 @@ def test_a_listed_test_that_passes_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(foreign_suites.SUITES))
-def test_the_committed_lists_say_why(name: str) -> None:
+def test_the_committed_lists_give_a_reason(name: str) -> None:
     listed = foreign_suites.read_list(foreign_suites.LISTS / f"{name}.toml")
     assert listed
     assert len({one.pattern for one in listed}) == len(listed)
@@ -71,7 +71,7 @@ def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
         foreign_suites.read_list(tmp_path / "x.toml")
 
 
-def test_without_a_checkout_a_suite_is_skipped_and_says_so(
+def test_without_a_checkout_a_suite_is_skipped_with_a_notice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SNOWPIPE_CONNECTOR_CHECKOUT", raising=False)

@@ -47,9 +47,9 @@ def test_an_account_is_named_as_the_snowflake_provider_names_it(account, namespa
 
 def test_a_default_pipe_stands_for_its_table_and_another_pipe_for_itself(set_connection):
     set_connection("c", extra={"account": "a"})
-    place = {"database": "D", "schema": "S"}
-    assert dataset_name(SnowpipeHook("c", table="T", **place)) == "D.S.T"
-    assert dataset_name(SnowpipeHook("c", pipe="P", **place)) == "D.S.P"
+    names = {"database": "D", "schema": "S"}
+    assert dataset_name(SnowpipeHook("c", table="T", **names)) == "D.S.T"
+    assert dataset_name(SnowpipeHook("c", pipe="P", **names)) == "D.S.P"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What tasks report to Airflow's metrics, with a receiver in the place of statsd."""
+"""What tasks report to Airflow's metrics, with a receiver instead of statsd."""
 
 from airflow_provider_snowpipe.metrics import METRICS, count_change, count_load
 from tests.metrics_receiver import receiver

@@ -45,7 +45,7 @@ def test_mutant_is_named_by_its_function_and_change():
     assert _mutant("survived").name == NAME
 
 
-def test_line_is_looked_for_in_the_mutants_own_function():
+def test_line_is_searched_in_the_mutants_own_function():
     assert _mutant("survived").line(SOURCE) == 9
     assert _mutant("survived", function="later").line(SOURCE) == 3
 

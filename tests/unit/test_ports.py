@@ -1,4 +1,4 @@
-"""Ports for foreign programs that have to be told a number."""
+"""Ports for foreign programs that need a number."""
 
 import socket
 import subprocess

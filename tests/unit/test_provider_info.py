@@ -104,7 +104,7 @@ def test_the_plugin_has_an_entry_point_of_its_own():
     assert declared == {plugin["name"]: ":".join(plugin["plugin-class"].rsplit(".", 1))}
 
 
-def test_the_hook_is_what_the_connection_type_says():
+def test_the_hook_is_that_of_the_connection_type():
     (connection_type,) = get_provider_info()["connection-types"]
     module, _, name = connection_type["hook-class-name"].rpartition(".")
     hook: Any = getattr(importlib.import_module(module), name)

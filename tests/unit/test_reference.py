@@ -1,4 +1,4 @@
-"""The generated reference has what users can name, as the code says it; pages name what is there."""
+"""The generated reference has what users can name, as the code has it; pages name what is there."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def schema_of(name):
     ],
     ids=range(6),
 )
-def test_a_plan_is_what_the_schema_says(shape, policy):
+def test_a_plan_is_what_the_schema_describes(shape, policy):
     schema = schema_of("load-plan")
     plan = plan_load(DataShape.from_json(shape), LoadPolicy(**policy)).as_json()
 
@@ -223,7 +223,7 @@ JOB = {
     ],
     ids=["files", "kafka", "table", "delta", "iceberg"],
 )
-def test_the_plan_of_a_job_is_what_its_schema_says(source):
+def test_the_plan_of_a_job_is_what_its_schema_describes(source):
     schema = schema_of("job-plan")
     plan = JobPlan.from_json(json.dumps({**JOB, "source": source}))
 
@@ -233,7 +233,7 @@ def test_the_plan_of_a_job_is_what_its_schema_says(source):
         jsonschema.validate({**JOB, "source": {**source, "surprise": 1}}, schema)
 
 
-def test_the_plan_of_the_page_is_what_the_schema_says():
+def test_the_plan_of_the_page_is_what_the_schema_describes():
     page = (DOCS / "how-to" / "run-elsewhere.md").read_text()
     (plan,) = [one for one in re.findall(r"```json\n(.*?)```", page, re.S) if "plan_version" in one]
 
@@ -305,14 +305,14 @@ def test_release_that_first_names_a_class_is_its_own(generated, name, version):
     assert generated.added_in(name, changelog, "0.3.0") == version
 
 
-def test_what_the_docstring_says_of_the_release_stays(generated):
-    own, told = ["First line.", "", ".. versionadded:: 7.1"], ["First line."]
-    for lines in (own, told):
+def test_the_release_in_the_docstring_stays(generated):
+    own, without = ["First line.", "", ".. versionadded:: 7.1"], ["First line."]
+    for lines in (own, without):
         generated._process_docstring(
             None, "class", f"{PACKAGE}.sources.RowPolicy", sources.RowPolicy, None, lines
         )
 
-    versions = [[line for line in lines if "versionadded" in line] for lines in (own, told)]
+    versions = [[line for line in lines if "versionadded" in line] for lines in (own, without)]
     assert versions == [[".. versionadded:: 7.1"], [f".. versionadded:: {generated.__version__}"]]
 
 

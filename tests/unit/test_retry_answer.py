@@ -1,4 +1,4 @@
-"""One answer to "can a retry help?": the class of the error says it, and whoever ends a task reads it."""
+"""One answer to "can a retry help?": the class of the error has it, and whoever ends a task reads it."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_tests_and_skips_of_a_stage_are_summed_up(execute: Execute, tmp_path: Pa
     assert "proved less: Chromium was missing, so 2 skipped" in lines
 
 
-def test_stage_that_says_it_was_skipped_is_listed(execute: Execute) -> None:
+def test_stage_that_reports_it_was_skipped_is_listed(execute: Execute) -> None:
     (outcome,) = execute(Stage("other", "echo 'test-airflow: SKIPPED: not on Python 3.13'"))
 
     assert outcome.result == "skipped"

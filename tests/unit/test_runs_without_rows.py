@@ -26,7 +26,7 @@ MAKERS = [
     ("catch_up", "ship", {"ship_lines": 0}),
     ("load_by_router", "make_files", {"rows": 0, "day": "2013-01-01"}),
 ]
-"""Examples that may be told to make no rows, and the task that makes them."""
+"""Examples that can be set to make no rows, and the task that makes them."""
 WAITING = {"README": "ship_logs", "flights_to_snowflake": "flights_to_snowflake", "catch_up": "catch_up"}
 """What has a task that waits for the commits of a stream, and the function that makes its DAG."""
 
@@ -47,7 +47,7 @@ def test_each_example_that_waits_for_a_stream_is_here():
     assert {name for name, text in texts.items() if '.output["targets"]' in text} == set(WAITING) - {"README"}
 
 
-def test_each_example_that_may_be_told_to_make_no_rows_is_here():
+def test_each_example_that_can_be_set_to_make_no_rows_is_here():
     texts = {path.stem: path.read_text() for path in DAGS_FOLDER.glob("*.py")}
     may_be_none = re.compile(r"Param\([^()]*minimum=0[^()]*(rows|lines)\b", re.IGNORECASE)
 

@@ -102,7 +102,7 @@ def test_every_field_is_in_a_dictionary() -> None:
 
 @pytest.mark.filterwarnings("ignore:source (malformed|reader)")
 @pytest.mark.parametrize(("kind", "values"), EACH)
-def test_a_value_and_its_dictionary_say_the_same(kind: Any, values: dict[str, Any]) -> None:
+def test_a_value_and_its_dictionary_are_equivalent(kind: Any, values: dict[str, Any]) -> None:
     made = kind(**values)
     written = made.as_json()
 
@@ -335,10 +335,10 @@ class TestConnections:
         arguments: dict[str, Any] = {argument: conn_id}
         with pytest.warns(
             AirflowProviderDeprecationWarning, match=rf"{type(typed).__name__[:5]}.*conn_id="
-        ) as said:
+        ) as warned:
             old = SnowpipeStreamOperator(task_id="old", source=typed, table="T", **arguments)
 
-        assert said[0].filename == __file__
+        assert warned[0].filename == __file__
         assert old._source()[0] == new._source()[0]
         assert old._source()[1].values == new._source()[1].values != {}
 
@@ -370,7 +370,7 @@ class TestRowPolicyOfOperators:
             {"create_table": "if_missing", "evolve_columns": False, "check_rows": True},
         ],
     )
-    def test_single_arguments_say_the_same(self, arguments: dict[str, Any]) -> None:
+    def test_single_arguments_are_equivalent(self, arguments: dict[str, Any]) -> None:
         single = SnowpipeStreamOperator(task_id="a", source={"path": "/in"}, table="T", **arguments)
         whole = SnowpipeStreamOperator(task_id="b", source={"path": "/in"}, table="T", row_policy=arguments)
 

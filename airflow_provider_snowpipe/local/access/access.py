@@ -107,7 +107,7 @@ def transfer(
     """Give an object another owner.
 
     :param current: ``COPY`` keeps the other grants on it, ``REVOKE`` drops them, None refuses.
-    :raises SqlError: 003036 for grants that nothing was said about.
+    :raises SqlError: 003036 for grants that are not declared.
     """
     others = [g for key, g in state.grants.items() if key[0] == target and g.privilege != OWNERSHIP]
     if others and current is None:

@@ -80,7 +80,7 @@ class DeclaredGrant:
     """One grant of the file.
 
     :param scope: ``SCHEMA`` or ``DATABASE`` for all or future objects in it, else empty.
-    :param where: place in the file, for errors.
+    :param where: position in the file, for errors.
     """
 
     role: str

@@ -208,7 +208,7 @@ def read_privileges(words: Iterable[str], kind: str, path: tuple[str, ...], scop
     :param words: as they are written; ``ALL`` stands for all of the kind.
     :param kind: kind of the objects.
     :param path: the object, or what the objects are in.
-    :param scope: ``DATABASE`` or ``SCHEMA`` when the path says what they are in.
+    :param scope: ``DATABASE`` or ``SCHEMA`` when the path names what they are in.
     :raises SqlError: when objects of this kind do not have one of them.
     """
     given = [" ".join(word.upper().split()) for word in words]

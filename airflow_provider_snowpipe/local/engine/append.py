@@ -98,7 +98,7 @@ def _without_invalid_utf8(body: bytes) -> Lines:
     kept: list[bytes] = []
     rejected: list[RejectedLine] = []
     row = 0
-    # Rare path: a body with broken text is looked at line by line.
+    # Rare path: a body with broken text is read line by line.
     for line in body.split(b"\n"):
         if line in (b"", b"\r"):
             continue

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # -- Which appends form the next commit: low-volume channels share one, a high-volume channel gets its own --
 #
-# Pure state without threads or clocks: the committer calls every method under its own lock and says what
+# Pure state without threads or clocks: the committer calls every method under its own lock and passes what
 # time it is. The order of a channel's appends is never changed, whichever lane they wait in.
 
 GROUP_BYTES = 8 << 20
@@ -113,7 +113,7 @@ class _Lane:
         return self.cut.popleft()
 
     def _ripe(self, now: float, delay: float) -> list[Append]:
-        # Appends of clustering pipes are looked at together, so that neighbours in name share a group.
+        # Appends of clustering pipes are considered together, so that neighbours in name share a group.
         everything = self.clustering > 0
         taken: list[Append] = []
         size = 0

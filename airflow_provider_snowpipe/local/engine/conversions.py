@@ -42,7 +42,7 @@ _MACROS: dict[str, str] = {
             THEN (CAST(n AS HUGEINT) - (CAST(n AS HUGEINT) % _ten(s - 6) + _ten(s - 6)) % _ten(s - 6))
                 // _ten(s - 6)
             ELSE CAST(n AS DECIMAL(28, 6)) * _ten(6 - s) END AS BIGINT))""",
-    # A text of a number other than 0 is true: rows of JSON do not tell it from the number.
+    # A text of a number other than 0 is true: rows of JSON do not distinguish it from the number.
     "_read_boolean(s)": """
         CASE WHEN s = 'true' THEN true WHEN s = 'false' THEN false
             WHEN regexp_full_match(s, ' *(?i:true|t|yes|y|on|1) *') THEN true
@@ -70,7 +70,7 @@ _MACROS: dict[str, str] = {
     "_read_time(s)": """
         coalesce(CAST(_epoch(_written(s)) AS TIME), TRY_CAST(_written(s) AS TIME),
             CAST(try_strptime(_finite(s), '%I:%M:%S %p') AS TIME), CAST(s AS TIME))""",
-    # The clock at a place, and its minutes east of UTC.
+    # The local time, and its minutes east of UTC.
     "_zoned(wall, o)": """
         CASE WHEN wall IS NOT NULL THEN struct_pack(
             t := (wall - to_minutes(CAST(o AS BIGINT))) AT TIME ZONE 'UTC', o := CAST(o AS SMALLINT)) END""",
@@ -345,7 +345,7 @@ def column_reasons(column: Column, value: str, *, failed: str, why: str) -> str:
 
     :param value: expression of the converted value.
     :param failed: condition under which the conversion failed.
-    :param why: what is said then.
+    :param why: the error's text then.
     """
     name = f"column {quote(column.name)}"
     parts = [f"WHEN {failed} THEN {literal(f'{name}: {why}')}"]

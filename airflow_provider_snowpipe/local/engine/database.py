@@ -359,7 +359,7 @@ class Database:
     :attr:`pipes`, :attr:`channels`, :attr:`stages`, :attr:`file_pipes` and :attr:`objects`.
 
     :param engine_name: name under which the file is attached; it never changes.
-    :param name: exact name, unless the file says that it was renamed.
+    :param name: exact name, unless the file records that it was renamed.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
     :param storage: files of stages.
     :param spool: bodies in flight on disk; None keeps them in memory.

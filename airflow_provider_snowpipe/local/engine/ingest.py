@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def transforming_stage(table: Table, definition: PipeDefinition, source: str, target: str) -> str:
     """Return a statement that transforms every line and marks the ones that cannot be stored.
 
-    TRY around a struct tells an expression that failed (no struct) from one that is NULL.
+    TRY around a struct distinguishes an expression that failed (no struct) from one that is NULL.
 
     :param source: name of the relation with the columns ``i`` and ``l``.
     :param target: temporary table to create: ``i``, ``t0``..., ``reason`` (NULL for good rows), ``payload``.
@@ -374,7 +374,7 @@ def _insert(
     outcome: _Rejected,
 ) -> None:
     cursor = database.committer_cursor
-    # A default pipe applies the clustering key by itself, a custom pipe when it says so.
+    # A default pipe applies the clustering key by itself, a custom pipe when it sets that.
     wanted = definition is None or definition.cluster_at_ingest_time
     clusters = wanted and table.clustering_key is not None
     if clusters:

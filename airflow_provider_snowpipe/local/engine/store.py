@@ -84,7 +84,7 @@ class SchemaObjects:
         return sorted(found, key=lambda known: known.name)
 
     def put(self, new: SchemaObject) -> None:
-        """Add an object, in the place of one of the same name."""
+        """Add an object, or replace one of the same name."""
         with self._lock:
             if new.schema:
                 self._names.require_schema(new.schema)

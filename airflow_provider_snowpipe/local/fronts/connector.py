@@ -85,7 +85,7 @@ _IN_PROGRESS_SYNC = "333333"
 class ConnectorFront:
     """Handlers of the connector protocol.
 
-    :param files: tells clients how to move files.
+    :param files: describes to clients how to move files.
     :param limits: when sessions end.
     """
 
@@ -276,7 +276,7 @@ class ConnectorFront:
         return _success(data)
 
     def _scanned(self, session: Session, query_id: str, request: Request) -> Response:
-        """Return a result as RESULT_SCAN does: of several statements, only the row that says so.
+        """Return a result as RESULT_SCAN does: of several statements, only the row that reports it.
 
         Connector 4.8.1 asks for their results itself when it reads that row (observed).
         """
@@ -320,7 +320,7 @@ class ConnectorFront:
         return _success(data)
 
     def _chunk(self, query_id: str, number: str, request: Request) -> Response:
-        """Return a part of a large result; the key in the statement's answer takes the place of a token."""
+        """Return a part of a large result; the key in the statement's answer replaces a token."""
         execution = self._executions.find(query_id)
         key = request.headers.get(_CHUNK_HEADER, "").encode()
         if not isinstance(execution, Execution) or not hmac.compare_digest(key, execution.chunk_key.encode()):

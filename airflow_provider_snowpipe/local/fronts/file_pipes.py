@@ -66,7 +66,7 @@ def _is_size(value: object) -> bool:
 
 
 def created_objects(request: Request) -> list[tuple[str, str, int | None]]:
-    """Return bucket, key and size of the objects that a body of S3 events says were created.
+    """Return bucket, key and size of the objects that were created according to a body of S3 events.
 
     The body may also be the notification of SNS around it.
 
@@ -186,7 +186,7 @@ class FilePipesFront:
         self._catalog.files_queued.set()
 
     def _bucket_events(self, request: Request, roles: frozenset[str]) -> Response:
-        """Queue the objects that S3 says were created, in every pipe with AUTO_INGEST on their bucket."""
+        """Queue the objects that S3 reports as created, in every pipe with AUTO_INGEST on their bucket."""
         created = created_objects(request)
         pipes = [
             (database, pipe)

@@ -304,7 +304,7 @@ _PIPE_CALLS = {
 
 
 def answer(faults: Faults, request: Request) -> Response | None:
-    """Return the answer that a fault puts in place of the real one, after the delay it asks for, or None."""
+    """Return the answer that a fault puts instead of the real one, after the delay it asks for, or None."""
     call = _call(request)
     return None if call is None else answer_to(faults, call)
 

@@ -131,7 +131,7 @@ class Sessions:
     A session ends when its client logs out, when nothing was asked of it for a while, and at once when its
     user is disabled or dropped or loses the session's role.
 
-    :param access: tells which users there are, and every change of them.
+    :param access: knows which users there are, and every change of them.
     :param idle_seconds: a session of which nothing was asked for so long ends.
     """
 
@@ -294,7 +294,7 @@ def _verify(account: Account, data: Mapping[str, Any]) -> tuple[str, str | None]
 
 def _by_password(account: Account, data: Mapping[str, Any]) -> tuple[str, str | None]:
     name, password = str(data.get("LOGIN_NAME") or ""), str(data.get("PASSWORD") or "")
-    # A programmatic access token may take the place of the password.
+    # A programmatic access token may replace the password.
     if is_access_token(password):
         return _by_token(account, data, password, _PAT)
     user = account.verify_password(name, password)
@@ -323,7 +323,7 @@ def _by_token(
 def _client_kind(data: Mapping[str, Any]) -> str:
     """Return which of the clients that read Arrow logs in; empty for any other.
 
-    Snowpark and SQLAlchemy give names of their own as CLIENT_APP_ID; the Python connector below them tells
+    Snowpark and SQLAlchemy give names of their own as CLIENT_APP_ID; the Python connector below them reports
     the version of Python (observed with 4.8.1).
     """
     name, environment = str(data.get("CLIENT_APP_ID") or ""), data.get("CLIENT_ENVIRONMENT")
@@ -353,7 +353,7 @@ def _apply_names(session: Session, query: Mapping[str, str]) -> None:
 
 
 def _check_names(session: Session, query: Mapping[str, str]) -> None:
-    """Refuse a login with a wrong name, for a client that wants its names validated.
+    """Refuse a login with a wrong name, for a client that requests the validation of its names.
 
     :raises SqlError: 390201.
     """

@@ -220,7 +220,7 @@ def read_fragment(upload: bytes, fragment: Fragment, key: bytes) -> bytes:
     """Decrypt and decompress one fragment of an upload.
 
     :param key: AES key of the pipe; its first 32 bytes count.
-    :raises Refusal: 400 when the bytes are not what the fragment says.
+    :raises Refusal: 400 when the bytes are not what the fragment declares.
     """
     content = upload[fragment.start_byte : fragment.start_byte + fragment.length]
     if len(content) != fragment.length or len(fragment.iv) != algorithms.AES.block_size // 8:
@@ -273,7 +273,7 @@ class StageFilesFront:
         self._endpoint = endpoint
 
     def instruct(self, transfer: Transfer, host: str = "", client: str = "") -> dict[str, Any]:
-        """Return what the connector protocol's answer to PUT or GET tells the client.
+        """Return what the connector protocol's answer to PUT or GET gives the client.
 
         :param host: the host that the client asked; one of ``*.snowflakecomputing.com`` came through the
             CONNECT proxy, which leads its files here too.

@@ -52,7 +52,7 @@ def authorized_pipe(
     privileges on a custom pipe.
 
     :param privileges: :data:`WRITE` or :data:`STATUS`.
-    :raises Refusal: 404 for what does not exist or is not authorized; the answer does not tell which.
+    :raises Refusal: 404 for what does not exist or is not authorized; the answer does not show which.
     """
     database = catalog.database_for_url(path[0])
     _, schema, name = path

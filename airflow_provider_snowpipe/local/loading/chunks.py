@@ -24,7 +24,7 @@ _SPELLINGS = ((re.compile(r"ISO8859(\d+)"), r"ISO8859-\1"), (re.compile(r"WINDOW
 
 
 def utf8_blocks(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield a file's text as UTF-8, which is not checked when the file says it is UTF-8 itself.
+    """Yield a file's text as UTF-8, which is not checked when the file declares UTF-8 itself.
 
     :param options: ENCODING and SKIP_BYTE_ORDER_MARK of the file format.
     :raises SqlError: for an encoding that does not exist.
@@ -110,7 +110,7 @@ class Chunk:
     """Some consecutive records of one file.
 
     :param shape: the same for all chunks of a file.
-    :param table: Arrow columns: ``i`` is the record's number in the file, counting from 0; ``x`` says why a
+    :param table: Arrow columns: ``i`` is the record's number in the file, counting from 0; ``x`` is why a
         record cannot be read, NULL for good ones. CSV adds the number of fields ``n`` and text columns
         ``c0``, ``c1``...; JSON one text column ``l``; Parquet and ORC their own columns as ``c0``, ``c1``...
     :param locate: returns the position of a record (its ``i``), or of a field in it.

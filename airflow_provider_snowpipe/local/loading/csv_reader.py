@@ -88,7 +88,7 @@ _RETURN = 13
 class Fields:
     """Fields of the complete records in a block.
 
-    :param values: all fields one after the other; NULL where the dialect says so.
+    :param values: all fields one after the other; NULL where the dialect has it.
     :param first: index of each record's first field.
     :param count: number of each record's fields.
     :param starts: byte offset of each field in the block.
@@ -248,7 +248,7 @@ def _nulls(
 
 
 def trimmed(values: pa.LargeStringArray, dialect: CsvDialect) -> pa.LargeStringArray:
-    """Remove blanks around values, and look for NULLs again."""
+    """Remove blanks around values, and search for NULLs again."""
     cut = pc.utf8_trim(values, " \t")
     texts = [text.decode() for text in dialect.nulls] + ([""] if dialect.empty_is_null else [])
     absent = pc.is_in(cut, value_set=pa.array(texts, pa.large_string()))
@@ -409,7 +409,7 @@ def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) ->
 
     :param blocks: decompressed content.
     :param options: of the file format.
-    :param width: fields to keep of each record; ignored with PARSE_HEADER, where the header tells.
+    :param width: fields to keep of each record; ignored with PARSE_HEADER, where the header decides.
     :raises SqlError: for a header that names a column twice.
     """
     dialect = CsvDialect.of(options)

@@ -73,7 +73,7 @@ class FilePipe:
 
     @property
     def notification_channel(self) -> str | None:
-        """Where its events come from, as SHOW PIPES tells it; None without AUTO_INGEST."""
+        """Where its events come from, as SHOW PIPES reports it; None without AUTO_INGEST."""
         return (self.sns_topic or "local") if self.auto_ingest else None
 
     def moved(self, change: Rename) -> FilePipe:
@@ -99,8 +99,8 @@ class QueuedFile:
 
     :param id: order of arrival.
     :param path: path relative to the stage location of the pipe.
-    :param size: bytes as the client said, or None.
-    :param received_on_ms: when the service heard of it.
+    :param size: bytes as the client sent, or None.
+    :param received_on_ms: when the service got it.
     """
 
     id: int
@@ -252,7 +252,7 @@ class LoadEvent:
     :param stage_location: the location as COPY_HISTORY shows it.
     :param etag: ETag or MD5 of the content.
     :param file_size: bytes.
-    :param received_on_ms: when the pipe heard of it; None for COPY INTO.
+    :param received_on_ms: when the pipe got it; None for COPY INTO.
     :param loaded_on_ms: when the load ended.
     :param status: LOADED, PARTIALLY_LOADED or LOAD_FAILED.
     :param rows_parsed: records in the file.

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 GROUP_FILES = 1000
 GROUP_BYTES = 64 << 20
-# A pipe whose statement fails is tried again after this time; nobody tells when its table is repaired.
+# A pipe whose statement fails is tried again after this time; nothing reports when its table is repaired.
 RETRY_SECONDS = 5.0
 
 
@@ -259,7 +259,7 @@ def arrived_in_bucket(
     try:
         location = compile_pipe(catalog, database, pipe).location
     except SqlError:
-        # The pipe says so itself, in SYSTEM$PIPE_STATUS.
+        # The pipe reports it itself, in SYSTEM$PIPE_STATUS.
         return []
     if not location.is_external or not location.base.startswith("s3"):
         return []
@@ -315,7 +315,7 @@ _STEP_MS = 500
 class FolderWatch:
     """Watches the folders of pipes with AUTO_INGEST until it is closed.
 
-    :param catalog: its databases' pipes are served; :attr:`Catalog.file_pipes_changed` makes it look anew.
+    :param catalog: its databases' pipes are served; :attr:`Catalog.file_pipes_changed` makes it read anew.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -345,7 +345,7 @@ class FolderWatch:
             self._catalog.file_pipes_changed.wait()
             return
         stages = self._stages()
-        # The first look comes when the watch has begun: what arrives before it is not reported.
+        # The first poll comes when the watch has begun: what arrives before it is not reported.
         moving = True
         for changes in watchfiles.watch(
             *{folder for _, _, folder in watched},

@@ -264,7 +264,7 @@ class ByName:
 
     @property
     def width(self) -> int:
-        """The header tells the number of fields."""
+        """The header decides the number of fields."""
         return 0
 
     @property

@@ -103,7 +103,7 @@ class CopyPlan:
             raise object_missing("Table", str(self.table))
 
     def file_key(self, file: StagedFile) -> str:
-        """Return what the load history recognises a file by: its place and its path."""
+        """Return what the load history recognises a file by: its stage and its path."""
         return self.place + file.path
 
     @property
@@ -173,7 +173,7 @@ _INFLATE_BITS = {"DEFLATE": zlib.MAX_WBITS, "RAW_DEFLATE": -zlib.MAX_WBITS}
 
 
 def detect(name: str, start: bytes) -> str:
-    """Return the compression of a file whose format says AUTO.
+    """Return the compression of a file whose format has AUTO.
 
     :param name: file name; its ending decides. Brotli and deflate are found by it only.
     :param start: first bytes, which decide for a name without a known ending.
@@ -482,7 +482,7 @@ def read_chunks(file_format: FileFormat, file: StagedFile, path: Path, width: in
 
 
 def facts_of(location: StageLocation, file: StagedFile, scan_ms: int) -> dict[str, str]:
-    """Return what METADATA$... columns tell about a file.
+    """Return the values of METADATA$... columns for a file.
 
     :param scan_ms: when the statement began to read, epoch milliseconds.
     """

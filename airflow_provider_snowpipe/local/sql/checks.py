@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.local.tables import ColumnType
 
 # -- What a statement may reach: its tables and Snowflake's functions, nothing of the engine beneath -----
 
-# Functions of the engine that tell about it, wait, log, read its sequences, or make texts of any width.
+# Functions of the engine that describe it, wait, log, read its sequences, or make texts of any width.
 _INTERNAL = re.compile(
     r"_|duckdb_|pg_|pragma_|has_\w+_privilege\Z|json_(?:de)?serialize_|"
     r"(?:current_setting|current_query|current_query_id|current_connection_id|current_transaction_id|"
@@ -285,7 +285,7 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
     # Numbers below 003000 are the compiler's, but for the internal error.
     for is_compiled in [number < "003000" and not number.startswith("000603")]
 )
-# What is said of an error that the table does not know, by its class.
+# The text for an error that the table does not know, by its class.
 _CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (
     (duckdb.CatalogException, "002003", "42S02", _COMPILATION + "an object does not exist."),
     (duckdb.BinderException, "000904", "42000", _COMPILATION + "invalid expression{at}: cast its parts to the"
@@ -479,7 +479,7 @@ _ARGUMENTS = {name: _bounds(number) for number, names in _DOCUMENTED.items() for
 _PARSER = sqlglot.Dialect.get_or_raise("snowflake").parser_class
 # What sqlglot reads as a function because another database has it.
 FOREIGN = frozenset({*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS}) - {*_ARGUMENTS, "AND", "OR"}
-# sqlglot leaves no place at what it reads by a parser of its own.
+# sqlglot leaves no position at what it reads by a parser of its own.
 _WITHOUT_PLACE = frozenset({*_PARSER.FUNCTION_PARSERS, *_PARSER.NO_PAREN_FUNCTION_PARSERS})
 _BEFORE_NAMES = frozenset(
     {TokenType.INTO, TokenType.ALIAS, TokenType.TABLE, TokenType.JOIN, TokenType.FROM, TokenType.WITH,
@@ -488,7 +488,7 @@ _BEFORE_NAMES = frozenset(
 
 
 class _Call(NamedTuple):
-    """A name before a parenthesis: its place and that of the end, arguments, and that it may be no call."""
+    """A name before a parenthesis: its position and its end, arguments, and that it may be no call."""
 
     name: str
     start: int
@@ -500,7 +500,7 @@ class _Call(NamedTuple):
 def check_calls(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> None:
     """Refuse a call of what is no function of Snowflake's, or with another number of arguments.
 
-    :param tree: the parsed statement, which tells calls from other names before a parenthesis; None when the
+    :param tree: the parsed statement, which separates calls from other names before one; None when the
         statement could not be parsed, perhaps for such a call.
     :raises SqlError: 002140, 000938, 000939.
     """
@@ -537,7 +537,7 @@ def _wrong_number(call: _Call, text: str, code: str, words: str, expected: str) 
 
 def _wrong(tokens: Sequence[Token]) -> Iterator[_Call]:
     """Yield the names before a parenthesis that are no function or do not take so many arguments."""
-    # Of each bracket that is open: its place, and the commas so far.
+    # Of each bracket that is open: its position, and the commas so far.
     opened: list[list[int]] = []
     for at, token in enumerate(tokens):
         kind = token.token_type

@@ -82,7 +82,7 @@ class CopyOptions:
     :param on_error: ON_ERROR, or None.
     :param size_limit: SIZE_LIMIT in bytes.
     :param validation: VALIDATION_MODE.
-    :param access: options that say how a bare URL is reached.
+    :param access: options that define how a bare URL is reached.
     :param flags: the options that are TRUE or FALSE.
     """
 
@@ -239,8 +239,8 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     """Compile ``[db.][schema.]table [(columns)] [FROM ..] [options]``.
 
     :param reader: after COPY INTO.
-    :param default: ON_ERROR when neither statement nor stage says anything.
-    :raises SqlError: for everything that is wrong before a file is looked at.
+    :param default: ON_ERROR when neither statement nor stage sets it.
+    :raises SqlError: for everything that is wrong before a file is read.
     """
     if reader.is_sign("@") or reader.is_at_string:
         raise unsupported("COPY INTO a location (unloading)")

@@ -248,7 +248,7 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
 # -- Iceberg tables with Snowflake as their catalog, unpartitioned --------------------------------------
 #
 # Rows are kept as those of any table: there are no Parquet files and no metadata for other engines. The page
-# "Data types for Apache Iceberg tables" tells what types a column may have.
+# "Data types for Apache Iceberg tables" lists what types a column may have.
 
 # Digits of seconds: microseconds, as Iceberg has them.
 _PRECISION = 6
@@ -626,7 +626,7 @@ def _as_select(
 
 
 def _container_comment(reader: Reader) -> str:
-    """Read what CREATE DATABASE or SCHEMA says after the name, and return its COMMENT.
+    """Read what CREATE DATABASE or SCHEMA has after the name, and return its COMMENT.
 
     :raises SqlError: 001003 for words that belong to nothing, 000002 for CLONE.
     """
@@ -642,7 +642,7 @@ def _container_comment(reader: Reader) -> str:
 
 
 def _dropped(reader: Reader, most: int) -> Target:
-    """Read what DROP says after the kind; what is inside is dropped with and without CASCADE."""
+    """Read what DROP has after the kind; what is inside is dropped with and without CASCADE."""
     head = reader.target(most)
     reader.accept("CASCADE", "RESTRICT")
     reader.end()

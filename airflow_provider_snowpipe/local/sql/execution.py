@@ -208,7 +208,7 @@ class Batch:
 
     @property
     def result(self) -> Result | None:
-        """Result of the request; of several statements, the one cell that says so."""
+        """Result of the request; of several statements, the one cell that reports it."""
         if len(self.parts) == 1:
             return self.parts[0].result
         said = "Multiple statements executed successfully."

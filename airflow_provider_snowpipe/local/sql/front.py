@@ -528,7 +528,7 @@ def _first_word(text: str) -> str:
     return match[0].upper() if match else ""
 
 
-# How sqlglot says that the engine lacks something, and the names of functions in what it says.
+# How sqlglot reports that the engine lacks something, and the names of functions in it.
 _LACKS = re.compile(
     r" (?:is not supported (?:in|by)|when targeting) DuckDB\b\.?| has no DuckDB equivalent|^Snowflake "
 )

@@ -69,7 +69,7 @@ _DAY_MS = 24 * 3600 * 1000
 _SHOWN_MS, _SHOWN_USAGE_MS = 7 * _DAY_MS, 365 * _DAY_MS
 _MOST_ROWS = 10_000
 _RANGE = ("END_TIME_RANGE_START", "END_TIME_RANGE_END", "RESULT_LIMIT", "INCLUDE_CLIENT_GENERATED_STATEMENT")
-# Of each variant: its argument, as a statement keeps it, and what of the session takes its place.
+# Of each variant: its argument, as a statement keeps it, and what of the session replaces it.
 _ASKED = {
     "QUERY_HISTORY_BY_SESSION": ("SESSION_ID", "session_id"),
     "QUERY_HISTORY_BY_USER": ("USER_NAME", "user"),
@@ -542,7 +542,7 @@ def query(
     """Return the query for loads of a database.
 
     :param template: with places for ``relation``, ``since``, ``condition`` and what the columns need.
-    :param condition: which loads are wanted.
+    :param condition: which loads are selected.
     :param relation: where they are, None for the load history.
     :param kept_ms: how far back it shows them.
     """
@@ -613,7 +613,7 @@ def relation(session: Session, schema: str, name: str) -> exp.Expr:
 
 
 def _places(database: Database, view: str) -> tuple[str, ...]:
-    """Where loads are kept; LOAD_HISTORY forgets those of dropped tables, as its page says."""
+    """Where loads are kept; LOAD_HISTORY forgets those of dropped tables, as its page documents."""
     history = database.history
     return (history.relation, history.of_dropped_tables) if view == "COPY_HISTORY" else (history.relation,)
 

@@ -344,7 +344,7 @@ def _object(session: Session, database: Database, kind: str, place: tuple[str, s
 
 def _table(database: Database, schema: str, name: str, written: str) -> str:
     table = database.tables.find(schema, name)
-    assert table is not None  # noqa: S101 - the caller has looked
+    assert table is not None  # noqa: S101 - the caller has checked
     lines = [_column(database, schema, name, column) for column in table.columns]
     lake = show.iceberg_options(database, schema, name)
     word = "TRANSIENT " if database.objects.table_option(schema, name, "transient") else ""
@@ -382,7 +382,7 @@ def _column(database: Database, schema: str, table: str, column: Column) -> str:
 
 def _view_ddl(database: Database, schema: str, name: str, written: str) -> str:
     view = database.objects.find(VIEW, schema, name)
-    assert view is not None  # noqa: S101 - the caller has looked
+    assert view is not None  # noqa: S101 - the caller has checked
     reader = Reader(str(view.definition["text"]))
     reader.verb = "CREATE"
     reader.until("VIEW")
@@ -394,7 +394,7 @@ def _view_ddl(database: Database, schema: str, name: str, written: str) -> str:
 
 def _sequence(database: Database, schema: str, name: str, written: str) -> str:
     known = database.objects.find(SEQUENCE, schema, name)
-    assert known is not None  # noqa: S101 - the caller has looked
+    assert known is not None  # noqa: S101 - the caller has checked
     order = "order" if known.definition["ordered"] else "noorder"
     step = f"start with {known.definition['start']} increment by {known.definition['increment']} {order}"
     comment = known.definition["comment"]
@@ -405,7 +405,7 @@ def _sequence(database: Database, schema: str, name: str, written: str) -> str:
 
 def _file_format(database: Database, schema: str, name: str, written: str) -> str:
     known = database.stages.formats.find(schema, name)
-    assert known is not None  # noqa: S101 - the caller has looked
+    assert known is not None  # noqa: S101 - the caller has checked
     lines = [
         f"\t{option} = {_value(value)}"
         for option, value in known.settings.items()

@@ -211,7 +211,7 @@ class Names(NamedTuple):
 
 
 def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) -> Names:
-    """Return what :func:`computed` needs to know; nothing is looked for without arithmetic.
+    """Return what :func:`computed` needs to know; nothing is searched without arithmetic.
 
     :param nodes: of the statement.
     :param columns: gives the columns of its tables.

@@ -84,7 +84,7 @@ def _tokens(text: str, tokenizer: Snowflake.Tokenizer) -> Sequence[Token]:
     try:
         return list(tokenizer.tokenize(text))
     except TokenError as error:
-        # What sqlglot says shows the text, which may hold a password.
+        # The error of sqlglot shows the text, which may hold a password.
         raise compilation_error("syntax error: a string, a name or a comment is not closed.") from error
 
 
@@ -281,7 +281,7 @@ class Reader:
     :ivar verb: first word of the statement, once the front has read it: ``CREATE``, ``DESCRIBE``.
     :ivar kind: words of the object behind it: ``FILE FORMAT``.
     :ivar about: the object of the statement, once :meth:`target` has read it.
-    :ivar modifiers: what was said between the two: ``OR REPLACE``, ``TEMPORARY``, ``SECURE``.
+    :ivar modifiers: what was given between the two: ``OR REPLACE``, ``TEMPORARY``, ``SECURE``.
     """
 
     __slots__ = ("_at", "_hides_strings", "_tokens", "_words", "about", "kind", "modifiers", "text", "verb")
@@ -348,7 +348,7 @@ class Reader:
     def ahead(self, count: int) -> str:
         """Return the next words without reading them.
 
-        :param count: how many tokens to look at; one that is no word is an empty text.
+        :param count: how many tokens to read; one that is no word is an empty text.
         """
         return " ".join(self._words[self._at : self._at + count])
 
@@ -612,7 +612,7 @@ class Target:
     """Object that a statement is about.
 
     :param path: its name with schema and database, where written.
-    :param is_tolerant: IF EXISTS or IF NOT EXISTS was said.
+    :param is_tolerant: IF EXISTS or IF NOT EXISTS was given.
     """
 
     path: tuple[str, ...]

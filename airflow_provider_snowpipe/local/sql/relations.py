@@ -47,7 +47,7 @@ def validate(session: Session, plan: CopyPlan, mode: str) -> Result:
     if mode.endswith("_ROWS"):
         return _first_rows(session, plan, int(mode.split("_")[1]))
     if mode == "RETURN_ALL_ERRORS":
-        # Files that were loaded in part are looked at again.
+        # Files that were loaded in part are read again.
         plan = dataclasses.replace(plan, force=True)
     return _errors(session, plan, loader.choose(plan, session.cursor)[0])
 
@@ -352,7 +352,7 @@ def _split(call: exp.Expr) -> exp.Expr:
 
 
 def _query(text: str, columns: dict[str, exp.Expr]) -> exp.Expr:
-    """Parse a DuckDB query of our own and put expressions in place of some of its columns."""
+    """Parse a DuckDB query of our own and replace some of its columns by expressions."""
     query = sqlglot.parse_one(text, dialect="duckdb")
     for table in query.find_all(exp.Table):
         # What a function of the engine is given may be the statement's own, which is to be translated.

@@ -68,7 +68,7 @@ def status(message: str) -> Result:
 
 
 def done() -> Result:
-    """Return the result of a statement of which there is nothing else to say."""
+    """Return the result of a statement that has no other result."""
     return status("Statement executed successfully.")
 
 
@@ -244,7 +244,7 @@ def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
         array = _ENCODERS[column.type.kind](values, column.type)
         arrays.append(array)
         metadata = _metadata(column.type, array.type)
-        # Always nullable: connector 5.2.0 refuses a mask on a field that says it has none.
+        # Always nullable: connector 5.2.0 refuses a mask on a field that declares none.
         fields.append(pa.field(column.name, array.type, nullable=True, metadata=metadata))
     schema = pa.schema(fields)
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -52,7 +52,7 @@ class Transaction:
     earlier statements are kept as work that can be done again: after a failure a new transaction begins and
     repeats them. That is as if the transaction had begun later, which READ COMMITTED allows; a change that
     then has another result, because somebody else changed the same rows meanwhile, is not kept silently: the
-    transaction is lost, and says so until it is rolled back.
+    transaction is lost, and every statement fails until it is rolled back.
 
     :param cursor: returns the session's cursor.
     :param lent: Arrow tables that statements read; DuckDB forgets them with a transaction.
@@ -508,7 +508,7 @@ class Session:
         :raises SqlError: when database or schema does not exist or stays hidden, or none is current.
         """
         if len(path) <= 3:
-            # Before the schema is looked for: a hidden database does not tell which schemas it has.
+            # Before the schema is searched: a hidden database does not show which schemas it has.
             self.visible_database(path[0] if len(path) == 3 else self.current_database())
         database, schema, name = self.place(path)
         self.require("USAGE", "SCHEMA", database.name, schema)
@@ -547,7 +547,7 @@ class Session:
         return database, schema, hidden
 
     def place(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
-        """Resolve ``[[database.]schema.]object`` without looking at privileges, for GRANT and REVOKE."""
+        """Resolve ``[[database.]schema.]object`` without checking privileges, for GRANT and REVOKE."""
         if len(path) > 3:
             raise compilation_error(f"'{'.'.join(path)}' has too many parts.")
         database = self.catalog.database(path[0] if len(path) == 3 else self.current_database())

@@ -61,7 +61,7 @@ def find_anywhere(session: Session, node: exp.Table) -> Table | None:
     return None if database is None else find(database, node)
 
 
-# -- VARIANT values inside expressions: where Snowflake reads a text or a number, DuckDB needs to be told --
+# -- VARIANT values inside expressions: where Snowflake reads a text or a number, DuckDB needs the type ----
 #
 # DuckDB knows VARIANT as JSON and would compare, join and cast the JSON text with its quotes. Which columns
 # hold JSON is known by name: from the tables of the query, from FLATTEN, and from aliases of such

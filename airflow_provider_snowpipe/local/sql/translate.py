@@ -49,7 +49,7 @@ _ENDS = frozenset(
 def note_written(tree: exp.Expr, tokens: Sequence[Token], text: str) -> None:
     """Keep the text of each projection of a query beside its expression.
 
-    A query whose list cannot be told apart token by token keeps none; its columns are then named by what
+    A query whose list cannot be split token by token keeps none; its columns are then named by what
     :func:`written` makes of the expression.
     """
     select = tree
@@ -301,7 +301,7 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
 def _require(
     session: Session, privileges: Sequence[str], place: tuple[str, str, str, str], missing: SqlError
 ) -> None:
-    """Require privileges on an object; one that is hidden cannot be told from one that does not exist."""
+    """Require privileges on an object; one that is hidden looks like one that does not exist."""
     try:
         for privilege in privileges:
             session.require(privilege, *place)
@@ -312,7 +312,7 @@ def _require(
 def _give_alias(tree: exp.Expr, table: exp.Table, written: str, name: str) -> None:
     """Let columns be qualified by the name that the statement wrote for a table."""
     if table.name != name:
-        # The engine would take it for the table of the same letters.
+        # The engine would take it for the table of the same name.
         for column in tree.find_all(exp.Column):
             if column.table == written:
                 column.set("table", exp.to_identifier(table.name, quoted=True))

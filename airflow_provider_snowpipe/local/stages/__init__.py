@@ -1,1 +1,1 @@
-"""Stages: where files wait to be loaded, and the file formats that say how to read them."""
+"""Stages: where files wait to be loaded, and the file formats that define how to read them."""

@@ -279,7 +279,7 @@ def read_file_format(settings: Mapping[str, Setting], *inherited: Mapping[str, O
     """Build a file format from the options of a statement and those that they complete.
 
     :param settings: option to value as the statement wrote them, with or without TYPE; no FORMAT_NAME.
-    :param inherited: :meth:`FileFormat.settings` of weaker places, the strongest first; one of another TYPE
+    :param inherited: :meth:`FileFormat.settings` of weaker levels, the strongest first; one of another TYPE
         does not count.
     :raises SqlError: for an unknown type, an option that the type does not have, or a wrong value.
     """

@@ -152,7 +152,7 @@ class FolderArea:
             _check_unchanged(path, file)
             yield path
             return
-        # The suffix stays: readers tell compression and type by it.
+        # The suffix stays: readers find compression and type by it.
         pin = self.pins / (secrets.token_hex(8) + suffix_of(file.path))
         try:
             with contextlib.suppress(FileNotFoundError):

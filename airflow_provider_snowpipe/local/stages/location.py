@@ -104,7 +104,7 @@ def match_whole(pattern: str, paths: Sequence[str]) -> list[bool]:
     :raises SqlError: 100048 for what is no regular expression of RE2 (it has no look-around).
     """
     try:
-        # The empty path makes Arrow look at the pattern even when there is no other.
+        # The empty path makes Arrow check the pattern even when there is no other.
         found = pc.match_substring_regex(pa.array([*paths, ""]), rf"\A(?:{pattern})\z")
     except pa.ArrowInvalid as error:
         raise SqlError("100048", "2201B", f"Invalid regular expression: '{pattern}': {error}") from error
@@ -256,7 +256,7 @@ def with_settings(
 
 
 def access_settings(stage: StageDefinition, settings: Mapping[str, Setting]) -> StageDefinition:
-    """Return a stage with the options that say how its bucket is reached.
+    """Return a stage with the options that define how its bucket is reached.
 
     :raises SqlError: for an endpoint that is not loopback, or credentials of another kind.
     """

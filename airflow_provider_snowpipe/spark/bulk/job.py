@@ -1,7 +1,7 @@
 """The application that writes files for COPY: ``spark-submit job.py PLAN.json``.
 
 It needs no credentials of Snowflake: it reads, writes a folder, and leaves a report of the files there. Exit
-code 0 means that every file is whole; 1 that something is wrong, said in one line on standard error; 2 that
+code 0 means that every file is whole; 1 an error, reported in one line on standard error; 2 that
 the command line is.
 """
 
@@ -215,7 +215,7 @@ def _hadoop(session: Any, folder: str) -> tuple[Any, Any]:
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LISTING_TASKS = "64"
-"""Spark would look at each of ten thousand files by a task of its own."""
+"""Spark would list each of ten thousand files by a task of its own."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -258,7 +258,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def write(plan: WritePlan, session: Any) -> WriteReport:
-    """Write what a plan says.
+    """Write the files of a plan.
 
     :param plan: the plan
     :param session: the Spark session

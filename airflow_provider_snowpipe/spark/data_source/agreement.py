@@ -1,7 +1,7 @@
 """Tasks of one write agree that the rows which an earlier run has committed are theirs before one sends.
 
 A task sees its own partition only. Where an earlier run has begun the batch, each one compares the committed
-rows of its channel and then says so to the others, in the one place that all of them reach: the pipe, as the
+rows of its channel and then reports it to others, by the service that all of them reach: the pipe, as the
 offset token of a channel beside its own into which no row is sent. The task of the first partition reads what
 all have reported and decides for all of them, once: they send, or none does. That takes a task slot for each
 partition, since a task that waits keeps its slot; where Spark has fewer, the batch is refused with nothing
@@ -121,7 +121,7 @@ class Agreement:
         first = reported[self._first]
         refusing = [name for name, one in reported.items() if one is _Report.REFUSES]
         if first is None and (late or refusing):
-            # Said before it is read again: the first task either finds this refusal when it begins, or has
+            # Written before it is read again: the first task either finds this refusal when it begins, or has
             # begun; then it may have decided by what was reported before, and its decision is waited for.
             self.refuse()
             first = self._read([self._first])[self._first]

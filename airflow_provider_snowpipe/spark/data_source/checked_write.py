@@ -1,7 +1,7 @@
-"""``df.write`` with a look at the plan first.
+"""``df.write`` with a check of the plan first.
 
 A data source is asked for its writer in a process that knows no plan, so that what a plan does not promise
-comes to light there when a batch is repeated. Whoever has the DataFrame can look before the first row moves.
+comes to light there when a batch is repeated. With the DataFrame it is checked before the first row moves.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
 def _active(session: SparkSession) -> Iterator[None]:
     """Make a session the active one of the calling thread.
 
-    Spark looks for a Python data source in that session only, and threads other than the one that made the
+    Spark searches for a Python data source in that session only, and threads other than the one that made the
     session have none: DATA_SOURCE_NOT_FOUND (observed with Spark 4.2).
     """
     sessions = session._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]

@@ -73,7 +73,7 @@ def _client(options: WriteOptions, token: ScopedToken) -> SnowpipeClient:
 def driver_client(options: WriteOptions) -> SnowpipeClient:
     """The driver's client of a write's pipe.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     """
     return _client(options, driver_token(options))
 
@@ -81,7 +81,7 @@ def driver_client(options: WriteOptions) -> SnowpipeClient:
 def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
     """Make sure that the pipe is there and the channels fit the options, and get a scoped token.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param integer_offsets: True if the offset column holds numbers
     :raises SourcePositionError: if a channel was written over another number of partitions
     """
@@ -105,7 +105,7 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
 def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
     """Drop the channels by which a write's tasks have agreed on a batch, where they had to.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param seen: what the driver had found
     :param batch: the batch's id
     """
@@ -166,7 +166,7 @@ def settle_batch(
 ) -> tuple[ChannelReport, ...]:
     """Believe the committed tokens, not the messages; the batch succeeds only if this returns.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param outcomes: the tasks' messages, in the order of the partitions
     :param batch: the batch in words, for errors and the log
     :param integer_offsets: True if the offset column holds numbers
@@ -289,9 +289,9 @@ def _report(channel: ChannelOutcome) -> ChannelReport:
 def identity_of(
     options: WriteOptions, batch: int | None, query_id: str | None, given_writer: str
 ) -> BatchIdentity | None:
-    """The identity of a batch, None where an offset column tells rows apart.
+    """The identity of a batch, None where an offset column identifies rows.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param batch: the batch's id
     :param query_id: the streaming query's id, None for ``df.write``
     :param given_writer: what stands for ``df.write``
@@ -327,7 +327,7 @@ def driver_token(options: WriteOptions) -> ScopedToken:
 
     Credentials that were replaced, in the file or the environment, are read anew.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :raises ConfigurationError: if there are no usable credentials
     :raises AuthenticationError: if the service refuses them
     """
@@ -377,11 +377,11 @@ _columns_kept: dict[tuple[object, ...], _ColumnsKept] = {}
 
 
 def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
-    """Describe the table if the options want rows or columns checked; nothing otherwise.
+    """Describe the table if the options request a check of rows or columns; nothing otherwise.
 
     Kept for a minute, since each micro-batch asks twice.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :raises SqlError: if the table cannot be described
     :raises ConfigurationError: if there are no usable credentials, or the table has no column
     """

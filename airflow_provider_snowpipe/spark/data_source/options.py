@@ -98,7 +98,7 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def truth(name: str, value: str) -> bool:
-    """``true`` or ``false``, in any letters."""
+    """``true`` or ``false``, in any case."""
     if value.lower() not in ("true", "false"):
         raise ConfigurationError(f"option {name} is {value!r}: it must be true or false")
     return value.lower() == "true"
@@ -134,7 +134,7 @@ _MOST_PARTITIONS = 2000
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What the options of one write say; holds no credential.
+    """The options of one write; holds no credential.
 
     :param account_url: the account's address, ``https://<host>[:<port>]``
     :param pipe: the pipe
@@ -153,7 +153,7 @@ class WriteOptions:
     :param check_rows: with ``abort``: fail at the first row that does not fit, before it is sent
     :param dead_letter_path: where ``dead_letter`` puts rows, None otherwise
     :param unknown_columns: what becomes of columns for which the table has none: ``warn`` names them in the
-        log, ``fail`` refuses the write, ``ignore`` does not look; None for ``warn`` where rows are checked
+        log, ``fail`` refuses the write, ``ignore`` does not check; None for ``warn`` where rows are checked
     :param report_path: file on the driver that each batch leaves its report in, None for none
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch of rows is closed and sent
@@ -241,7 +241,7 @@ class WriteOptions:
         return check_channel_name(f"{self.channel_prefix}_{part}")
 
     def for_batch(self) -> int | None:
-        """The batch id of a ``df.write``, None where the offset column tells rows apart.
+        """The batch id of a ``df.write``, None where the offset column identifies rows.
 
         :raises ConfigurationError: if there is neither
         """
@@ -254,12 +254,12 @@ class WriteOptions:
         return self.batch_id
 
     def refuse_unknown_spread(self) -> None:
-        """Refuse what only a look at the plan could allow, for whoever sees none.
+        """Refuse what only a check of the plan could allow, for whoever sees none.
 
         A token that is a row's own value has no digest of the rows before it. With a channel column, rows of
         one channel in two partitions are lost: those of the one move the token past those of the other. With
         several partitions as channels, a row that lies in another one than before is lost where that one's
-        token is past it, and sent twice where it is not. No later run can tell.
+        token is past it, and sent twice where it is not. No later run can find out.
 
         :raises ConfigurationError: naming the remedy
         """
@@ -535,7 +535,7 @@ def _refuse_equal_names(names: Iterator[str]) -> None:
 
 
 def _check_type(path: str, kind: Any) -> None:
-    """Walk through a type; ``path`` names the place, for errors."""
+    """Walk through a type; ``path`` names the position, for errors."""
     if isinstance(kind, str):
         if not _PLAIN.fullmatch(kind):
             raise _refused(path, kind)

@@ -122,7 +122,7 @@ def without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 # -- Spark's VARIANT columns as native JSON, beside the columns that Arrow writes ------------------------
 #
 # A variant reaches Python as a struct of two binary values, ``value`` and ``metadata``; that it is one, the
-# DataFrame's schema says. Each value is written by PySpark's own reader, one by one: an order of magnitude
+# DataFrame's schema has. Each value is written by PySpark's own reader, one by one: an order of magnitude
 # slower than a struct or a map.
 
 _NOT_JSON = ("nan", "inf")
@@ -184,7 +184,7 @@ def _refuse_unless_json(name: str, text: str) -> None:
 # -- Rows of a micro-batch as parts whose tokens prove, on a replay, that it brings the same rows --------
 
 QUERY_ID = "sql.streaming.queryId"
-"""The local property by which Spark tells a task and its driver the streaming query (read in Spark 4.2)."""
+"""The local property by which Spark names the streaming query to task and driver (read in Spark 4.2)."""
 
 GIVEN_WRITER = "00000000"
 """Stands for ``df.write``, whose batch ids are the caller's."""
@@ -294,7 +294,7 @@ class DigestedShare:
     def parts(self, batches: Iterator[pa.RecordBatch], committed: BatchDigestOffset | None) -> Iterator[Part]:
         """Read the share's rows, hold the committed ones against their token, and give the others.
 
-        The last part is told from the others by its token, so that a replay notices rows that were added.
+        The last part differs from the others by its token, so that a replay notices rows that were added.
 
         :param batches: the share's rows, all of them
         :param committed: the committed position within this batch, None for its first row
@@ -455,7 +455,7 @@ def channel_shares(
     :param partition: the partition's number
     :param batches: its rows, none of the batches empty
     :raises ContinuityError: as :class:`ChannelRuns` does
-    :raises ConfigurationError: if there are more partitions than the options say
+    :raises ConfigurationError: if there are more partitions than the options allow
     """
     if options.channel_column is not None:
         yield from ChannelRuns(batches, options.channel_column)

@@ -51,7 +51,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver; a hint, never evidence.
+    """What a task reports to the driver; a hint, never evidence.
 
     :param outcome: what the task did
     """
@@ -72,7 +72,7 @@ class RowForm:
 
     @classmethod
     def of(cls, schema: StructType, options: WriteOptions) -> RowForm:
-        """Look at the DataFrame's schema.
+        """Check the DataFrame's schema.
 
         :param schema: the schema
         :param options: which column holds offsets
@@ -116,7 +116,7 @@ class SnowpipeDataSource(DataSource):
         prepared = prepare(options, integer_offsets=form.integer_offsets)
         unknown = unknown_columns(schema.jsonValue(), options, prepared.columns)
         if unknown:
-            say(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
+            log_line(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
         return prepared, form
 
     def _checked(self, schema: StructType, overwrite: bool) -> WriteOptions:
@@ -134,7 +134,7 @@ class SnowpipeDataSource(DataSource):
 class _Writer:
     """What both writers have in common.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param prepared: the scoped token, and what the driver found
     :param form: what the tasks need to know of the rows
     """
@@ -176,13 +176,13 @@ class _Writer:
         self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None
     ) -> None:
         self._forget_agreement(number)
-        say(describe_abort(self._options, _outcomes(messages), batch))
+        log_line(describe_abort(self._options, _outcomes(messages), batch))
 
     def _forget_agreement(self, batch: int | None) -> None:
         try:
             forget_agreement(self._options, self._prepared.seen, batch)
         except SnowpipeError as error:  # they are in nobody's way
-            say(f"snowpipe channels of a comparison are left behind: {error}")
+            log_line(f"snowpipe channels of a comparison are left behind: {error}")
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -206,7 +206,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._settle(messages, self._label, self._options.batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what the failed write may have left behind."""
+        """Log what the failed write may have left behind."""
         self._aborted(messages, self._label, self._options.batch_id)
 
     @property
@@ -240,7 +240,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._settle(messages, f"batch={batchId}", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say what the failed micro-batch may have left behind."""
+        """Log what the failed micro-batch may have left behind."""
         self._aborted(messages, f"batch={batchId}", batchId)
 
 
@@ -259,7 +259,7 @@ def _context() -> TaskContext:
 
 
 def check_report_path(path: str | None) -> None:
-    """Make sure that a report can be left where the option says, before any row moves.
+    """Make sure that a report can be left where the option names, before any row moves.
 
     :param path: the option ``reportPath``, None for no report
     :raises ConfigurationError: if its directory is not there
@@ -271,23 +271,23 @@ def check_report_path(path: str | None) -> None:
 
 
 def report_batch(options: WriteOptions, batch: str, channels: Sequence[ChannelReport]) -> None:
-    """Tell of a batch that is committed; of one without rows there is nothing to tell.
+    """Log a batch that is committed; of one without rows there is nothing to report.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param batch: the batch in words
     :param channels: what it did on each of its channels
     """
     if not channels:
         return
-    say(describe_commit(batch, channels))
+    log_line(describe_commit(batch, channels))
     seconds = max(one.append_seconds + one.commit_seconds for one in channels)
     _leave(options, RunReport(_application(options, batch), tuple(channels), round(seconds, 3)))
 
 
 def report_failure(options: WriteOptions, batch: str, error: SnowpipeError) -> None:
-    """Tell of a batch that is not committed; the error itself goes to Spark.
+    """Log a batch that is not committed; the error itself goes to Spark.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param batch: the batch in words
     :param error: why
     """
@@ -313,9 +313,9 @@ def describe_commit(batch: str, channels: Sequence[ChannelReport]) -> str:
 
 
 def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None], batch: str) -> str:
-    """Say what a batch that failed may have left behind.
+    """Describe what a batch that failed may have left behind.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param outcomes: the messages that Spark has, None for tasks that failed or still run
     :param batch: the batch in words
     """
@@ -329,7 +329,7 @@ def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None]
     )
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     """To standard error, which ends up in the driver's log (observed with PySpark 4.2).
 
     :param line: the line
@@ -348,4 +348,4 @@ def _leave(options: WriteOptions, report: RunReport) -> None:
     try:
         report.write(options.report_path)
     except OSError as error:
-        say(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")
+        log_line(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")

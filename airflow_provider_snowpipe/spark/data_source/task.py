@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchesSeen:
-    """Batches that the channels had committed when the driver looked, over all of them.
+    """Batches that the channels had committed when the driver read them, over all of them.
 
-    A task sees its own channel only. Where that is empty yet, the others still tell that the batches are
+    A task sees its own channel only. Where that is empty yet, the others still show that the batches are
     another query's, or that a later one is committed.
 
     :param latest: by writer, the token of the latest batch and the channel that holds it
@@ -84,9 +84,9 @@ class BatchesSeen:
 
 
 def compares_before_sending(options: WriteOptions) -> bool:
-    """True where a begun batch's rows might lie in other channels than they lay in, as far as options tell.
+    """True where a begun batch's rows might lie in other channels than they lay in, as far as options show.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     """
     return options.offset_column is None and not options.fixed_spread and (options.partitions or 0) > 1
 
@@ -95,10 +95,10 @@ def compares_before_sending(options: WriteOptions) -> bool:
 class Task:
     """One attempt at one partition.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param token: the driver's scoped token
     :param seen: what the driver found
-    :param identity: the batch, None where an offset column tells rows apart
+    :param identity: the batch, None where an offset column identifies rows
     :param partition: the partition's number
     :param attempt: the attempt's number
     :param integer_offsets: True if the offset column holds numbers
@@ -315,7 +315,7 @@ def _loaded(found: ChannelOutcome, result: PartitionResult) -> ChannelOutcome:
     )
 
 
-# -- What a task tells the driver of its channels --------------------------------------------------------
+# -- What a task reports to the driver of its channels ---------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class ChannelOutcome:
     :param target_token: the token that proves the task's rows committed, None if it had none
     :param rows: rows sent by this attempt
     :param bytes: their size as NDJSON
-    :param inserted_before: rows that the service had inserted when the task looked
+    :param inserted_before: rows that the service had inserted when the task read it
     :param errors_before: rows that it had skipped before the batch
     :param append_seconds: time until the service had received the rows
     :param commit_seconds: time from then until they were committed
@@ -389,9 +389,9 @@ def row_rules(
     A batch has a directory of its own, because its row numbers mean nothing outside of it: an attempt may
     then clear away what others left without touching another batch's or another query's rows.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param columns: the table's columns
-    :param identity: the batch, None where an offset column tells rows apart
+    :param identity: the batch, None where an offset column identifies rows
     :returns: None if rows are not checked before they are sent
     """
     if not options.checks_rows:
@@ -408,7 +408,7 @@ def row_rules(
 def batch_folders(identity: BatchIdentity | None) -> tuple[str, ...]:
     """The directories below ``deadLetterPath`` that a batch's dead letters lie in.
 
-    :param identity: the batch, None where an offset column tells rows apart
+    :param identity: the batch, None where an offset column identifies rows
     """
     if identity is None:
         return ()

@@ -1,6 +1,6 @@
 """A batch that an earlier run has begun is judged as a whole, over all its channels, before a row is sent.
 
-Each channel's token says which rows of the batch it has. Whether they are the first rows of the channel's
+Each channel's token shows which rows of the batch it has. Whether they are the first rows of the channel's
 share now is seen for one channel only by whoever reads its share; a channel that has nothing yet would take
 rows that lie committed in another one. So the driver asks for the tokens of all channels, tasks of a job of
 its own compare, and rows move only if none has found a difference. A new batch costs no such job.
@@ -63,7 +63,7 @@ class Finding:
 class BegunBatch:
     """A batch with rows that an earlier run has committed.
 
-    :param options: what the write's options say
+    :param options: the options of the write
     :param identity: the batch
     :param committed: the tokens of its channels that have rows of it
     :param variants: the DataFrame's VARIANT columns
@@ -82,7 +82,7 @@ class BegunBatch:
 
         Channels that a column names are found by ``SHOW CHANNELS``, over the SQL API.
 
-        :param options: what the write's options say
+        :param options: the options of the write
         :param identity: the batch
         :param variants: the DataFrame's VARIANT columns
         :return: None where there is nothing to compare: the batch is new, or has one channel, which its own
@@ -128,14 +128,14 @@ class BegunBatch:
                 if first is None:
                     continue
                 channel = options.channel(part)
-                place = self.committed.get(channel)
+                position = self.committed.get(channel)
                 try:
-                    if place is not None:
+                    if position is not None:
                         encoder = RowEncoder(
                             options.ndjson, options.omit_columns, options.limits, self.variants
                         )
                         share = DigestedShare(channel, self.identity, encoder, 0)
-                        next(share.parts(chain([first], rows), place), None)
+                        next(share.parts(chain([first], rows), position), None)
                 except SourcePositionError as error:
                     yield Finding(partition, channel, type(error).__name__, str(error))
                 else:
@@ -184,7 +184,7 @@ def _channels(options: WriteOptions) -> list[str]:
         return [options.channel(number) for number in range(options.partitions)]
     pipe = options.pipe
     listed = _listed(options, show_channels(pipe))
-    if not listed:  # the pipe is new, or the streaming API takes its name in letters that SQL does not
+    if not listed:  # the pipe is new, or the streaming API takes its name in characters that SQL does not
         in_schema = _listed(options, f"SHOW CHANNELS IN SCHEMA {full_name(pipe.database, pipe.schema)}")
         listed = [one for one in in_schema if one.pipe and one.pipe.casefold() == pipe.pipe.casefold()]
     return [one.name for one in listed if one.name.startswith(f"{options.channel_prefix}_")]

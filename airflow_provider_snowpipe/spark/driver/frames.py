@@ -1,7 +1,7 @@
 """Sources that Spark itself reads: one query, whose tasks each get one channel's rows in order.
 
 The query delivers each row as text with its position, written by the JVM. Python cuts the Arrow buffers into
-parts and hands them to the channel sink; it never looks at a value.
+parts and hands them to the channel sink; it never reads a value.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FrameSource(Source):
         """Take the session, pin its layout, and make sure that the source is there and can be written.
 
         :param session: the job's session, which nobody else uses
-        :raises ConfigurationError: if the source is not what the spec says
+        :raises ConfigurationError: if the source is not what the spec describes
         :raises EncodingError: if a column's type has no faithful form
         """
 

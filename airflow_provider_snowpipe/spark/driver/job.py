@@ -1,7 +1,7 @@
 """The application that ``spark-submit`` runs: ``spark-submit job.py PLAN.json``, or the plan's text itself.
 
-Loads what the plan says, each row exactly once, and leaves a run report. Exit code 0 means that every
-channel has committed its target; 1 that something is wrong, said in one line on standard error; 2 that the
+Loads what the plan specifies, each row exactly once, and leaves a run report. Exit code 0 means that every
+channel has committed its target; 1 an error, reported in one line on standard error; 2 that the
 command line is.
 """
 

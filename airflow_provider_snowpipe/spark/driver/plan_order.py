@@ -123,7 +123,7 @@ def row_hazards(df: DataFrame) -> tuple[PlanHazard, ...]:
 def order_hazards(df: DataFrame) -> tuple[PlanHazard, ...]:
     """Find what makes the rows of a partition come in another order, or into another partition.
 
-    Looks from the result down to the first sort within partitions, or to the scan. A sort counts as an
+    Searches from the result down to the first sort within partitions, or to the scan. A sort counts as an
     order: that its key is unique is for the writer to see, which compares the positions of the rows.
 
     :param df: the rows

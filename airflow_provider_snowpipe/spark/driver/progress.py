@@ -31,7 +31,7 @@ class ProgressLines:
     :param partitions: the source's partitions by channel name
     :param start: the channels' statuses when the run began
     :param began: when that was, by the monotonic clock
-    :param done: tells how many channels have finished
+    :param done: returns how many channels have finished
     :param interval: seconds between two lines, None for one, or more where there are many channels
     """
 
@@ -133,7 +133,7 @@ class Totals:
         return max(self.now.rows - self.before.rows, 0) / seconds if seconds > 0 else 0.0
 
     def seconds_left(self) -> float | None:
-        """Seconds to the end at the pace since the run began, None where nothing tells."""
+        """Seconds to the end at the pace since the run began, None where that is not known."""
         for was, left in (
             (self.first.bytes_behind, self.now.bytes_behind),
             (self.first.rows_behind, self.now.rows_behind),

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 WorkT = TypeVar("WorkT", PartitionWork, FrameWork)
 _LOCATING_SECONDS = 1.0
-"""Starting a task takes longer than looking for a few positions; for many of them tasks share the work."""
+"""Starting a task takes longer than searching for a few positions; for many of them tasks share the work."""
 
 
 class Rounds(ABC, Generic[WorkT]):
@@ -80,7 +80,7 @@ class Rounds(ABC, Generic[WorkT]):
 
         Only the last stage of a job loads; the ones before prepare its rows.
 
-        Spark Connect tells nothing of the running one.
+        Spark Connect reports nothing of the running one.
 
         :param before: channels that ended in earlier rounds
         """
@@ -100,7 +100,7 @@ class TaskRounds(Rounds[PartitionWork]):
     def locate(
         self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> list[PartitionWork]:
-        """Give each channel its position; where looking for it takes long, tasks look."""
+        """Give each channel its position; where the search takes long, tasks do it."""
         own = {name: one for name, one in partitions.items() if isinstance(one, SourcePartition)}
         latest = time.monotonic() + _LOCATING_SECONDS
         found: dict[str, Any] = {}

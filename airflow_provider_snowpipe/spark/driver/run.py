@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MOST_IDLE_ROUNDS = 3
 _QUICK_SECONDS = 5.0
-"""Looking longer for a row than Spark takes to start would gain nothing."""
+"""Searching longer for a row than Spark takes to start would gain nothing."""
 _SMALL_BYTES = 256 << 20
 _SMALL_ROWS = 1_000_000
 """So much is loaded within seconds whatever the JVM's compiler does: rows known ahead do not pass the JVM."""
@@ -50,7 +50,7 @@ class Run:
     :param plan: what to do
     :param client: the driver's client, which has the credentials
     :param session: starts the Spark session or gives the running one; called by :meth:`prepare` only where
-        Spark has to look at the source
+        Spark has to read the source
     :param secrets: the source's passwords and keys
     """
 
@@ -90,7 +90,7 @@ class Run:
     def has_no_rows(self) -> bool:
         """Prepare the run without Spark if it has no row to load; :meth:`verify` is the next step then.
 
-        :return: False where there are rows, or telling takes Spark or long; nothing is kept of that, and
+        :return: False where there are rows, or the check takes Spark or long; nothing is kept of that, and
             another run has to begin
         :raises SnowpipeError: as :meth:`prepare`
         """
@@ -112,7 +112,7 @@ class Run:
     def without_rows(self) -> RunReport | None:
         """Do the whole run without Spark if it has no row to load.
 
-        :return: its report; None where there are rows, or telling takes Spark or long
+        :return: its report; None where there are rows, or the check takes Spark or long
         :raises SnowpipeError: as :meth:`prepare` and :meth:`verify`
         """
         began = time.monotonic()
@@ -168,7 +168,7 @@ class Run:
                 raise SourcePositionError(f"channel {name!r}: {error}") from None
 
     def _compare(self, source: Source) -> None:
-        """Refuse what the committed positions do not say, and keep what the next run has to know."""
+        """Refuse what the committed positions do not show, and keep what the next run has to know."""
         target = self._plan.pipe.address(self._plan.account_url)
         source.compare_with_last_run(target, self._partitions, self._committed)
         source.check_identity(self._client, self._partitions, self._committed)
@@ -209,7 +209,7 @@ class Run:
         """Read what is committed now and hold it against what was sent; the run's only evidence.
 
         :raises CommitTimeoutError: if a channel's committed token is behind its target
-        :raises RowsRejectedError: if the service skipped rows, unless the plan says ``continue``
+        :raises RowsRejectedError: if the service skipped rows, unless the plan has ``continue``
         """
         self.channels = tuple(self._report(name) for name in self._partitions)
         if not self._plan.wait_for_commit:

@@ -1,4 +1,4 @@
-"""What every application of ours does around its work: Spark is started, and its end is said in words."""
+"""What every application of ours does around its work: Spark is started, and its error is reported."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def clear_report(plan: Submitted) -> None:
 
 
 def report_error(error: SnowpipeError) -> int:
-    """Say what went wrong in one line on standard error, in the words by which the task finds it.
+    """Report the error in one line on standard error, in the form in which the task finds it.
 
     :param error: the error
     :return: the exit code

@@ -1,4 +1,4 @@
-"""What the committed tokens say of a run: the only evidence that its rows are in the table.
+"""What the committed tokens show of a run: the only evidence that its rows are in the table.
 
 Whoever waited for the commit settles the run's reports with a status read after that: the Spark driver, or
 the task that was deferred meanwhile.

@@ -34,7 +34,7 @@ _SCHEMES = {"kafka://": "kafka"}
 def source_spec(values: Any) -> SourceSpec:
     """Build a source's spec from its JSON object.
 
-    :param values: the object; its ``kind`` says which source it is, ``files`` where there is none
+    :param values: the object; its ``kind`` names the source, ``files`` where there is none
     :raises ConfigurationError: if there is no such source, or a key or value is wrong
     """
     found = spec_class(values).from_mapping(values)

@@ -1,7 +1,7 @@
 """What a source is to the job: ordered partitions with a fixed end, each read from just after a token.
 
 A new source is one folder beside this module, or in another package, with three classes: its
-:class:`SourceSpec`, which is what the plan says and which the registry or an entry point names; its
+:class:`SourceSpec`, which is in the plan and which the registry or an entry point names; its
 :class:`Source`, which the driver asks for ``partitions()``; and its :class:`SourcePartition`,
 which travels to an executor and answers ``resume(token)`` and ``read()`` there.
 Channels, tokens, batches, retries and commits are the sink's, never a source's.
@@ -31,7 +31,7 @@ PositionT = TypeVar("PositionT")
 
 
 class SourceSpec(TypedArgument, ABC):
-    """What an author and a plan say of a source: a frozen dataclass of JSON values without a secret in it.
+    """The specification of a source: a frozen dataclass of JSON values without a secret in it.
 
     A subclass has a field ``kind``, by which the registry of sources finds it, and checks its values in
     ``__post_init__``. With a field ``conn_id`` an Airflow connection completes it before it is in a plan.
@@ -45,10 +45,10 @@ class SourceSpec(TypedArgument, ABC):
     """``module:name`` of the :class:`Source`, or of what makes it, from the spec and ``on_data_loss``."""
     takes_connection: ClassVar[bool] = False
     backlog_shape: ClassVar[str | None] = None
-    """``module:name`` of the function that tells a router the shape of what is beyond the committed tokens.
+    """``module:name`` of the function that gives a router the shape of what is beyond the committed tokens.
 
     It takes the spec, the secrets, the first part of the channels' names, a function that gives the committed
-    tokens of channels by their names, and what else is known of the data. None where the source cannot tell.
+    tokens of channels by their names, and what else is known of the data. None where that is not known.
     """
 
     @staticmethod
@@ -105,7 +105,7 @@ class SourceSpec(TypedArgument, ABC):
 
     @property
     def channel_prefix(self) -> str | None:
-        """The first part of the channels' names where the source itself says it, None where it does not."""
+        """The first part of the channels' names where the source itself sets it, None where it does not."""
         return None
 
     def other_spellings(self, prefix: str, partition: str) -> tuple[str, ...]:
@@ -130,9 +130,9 @@ class SourceSpec(TypedArgument, ABC):
 class Behind:
     """What of a partition is not committed yet, at most.
 
-    :param bytes: bytes in the source, None where the source cannot tell
+    :param bytes: bytes in the source, None where the source does not know
     :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
-    :param rows: rows, or offsets that may be rows, None where the source cannot tell
+    :param rows: rows, or offsets that may be rows, None where the source does not know
     """
 
     bytes: int | None
@@ -166,9 +166,9 @@ class Partition(ABC):
 
     @abstractmethod
     def behind(self, committed: str | None) -> Behind:
-        """Say how much of the partition is not committed, for progress only.
+        """Estimate how much of the partition is not committed, for progress only.
 
-        :param committed: the committed offset token as the service tells it
+        :param committed: the committed offset token as the service reports it
         """
 
     def open_dead_letters(
@@ -205,17 +205,17 @@ class SourcePartition(Partition, Generic[PositionT]):
         """
 
     def is_quick(self, committed: Offset | None) -> bool:
-        """Say whether :meth:`resume` reads so little that starting a task for it would take longer.
+        """Return whether :meth:`resume` reads so little that starting a task for it would take longer.
 
         :param committed: the channel's committed position, None for NULL
         """
         return committed is None
 
     def is_done(self, committed: Offset | None) -> bool:
-        """Say whether no row lies behind a committed position, where that costs little.
+        """Return whether no row lies behind a committed position, where that costs little.
 
         :param committed: the channel's committed position, None for NULL
-        :return: False also where telling would take long
+        :return: False also where the check would take long
         :raises SourcePositionError: if the position is not in the source any more
         """
         return self.resume(committed) is None
@@ -269,13 +269,13 @@ class Source(ABC):
         :param committed: the committed position of each partition that has one, by partition name
         """
 
-    def compare_with_last_run(  # noqa: B027  most sources have tokens that say it all
+    def compare_with_last_run(  # noqa: B027  most sources have tokens that show it all
         self, target: str, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> None:
         """Refuse what changed before the committed positions, and keep what the next run has to know.
 
         Called on the driver when every position is checked and before any channel is opened. For a source
-        whose positions do not say all that lies before them.
+        whose positions do not show all that lies before them.
 
         :param target: the account and the pipe, in which the channels' names are unique
         :param partitions: the partitions by channel
@@ -289,7 +289,7 @@ class Source(ABC):
         partitions: Mapping[str, Partition],
         committed: Mapping[str, Offset | None],
     ) -> None:
-        """Refuse another source under the same name, and keep what tells it from this one in the pipe.
+        """Refuse another source under the same name, and keep in the pipe what identifies this one.
 
         Called on the driver behind :meth:`compare_with_last_run`, before any channel is opened for rows.
 
@@ -304,7 +304,7 @@ class Source(ABC):
         """List the partitions with their present ends, ordered by name; none where there is nothing to load.
 
         :raises SourcePositionError: if the source is not there
-        :raises ConfigurationError: if it is not what the spec says
+        :raises ConfigurationError: if it is not what the spec describes
         """
 
 

@@ -151,13 +151,13 @@ def _maps(hint: Any) -> bool:
 
 
 def _takes_text(hint: Any) -> bool:
-    """True for a field of free text, or of texts; one of a few words is no place for a template."""
+    """True for a field of free text, or of texts; one of a few values takes no template."""
     inner = [choice for choice in get_args(hint) if choice is str or get_origin(choice) is Sequence]
     return hint is str or any(map(_takes_text, inner))
 
 
 def _without_secrets(text: str) -> str:
-    """Leave out user and password of addresses, and what their queries say of secrets."""
+    """Leave out user and password of addresses, and the secrets of their queries."""
 
     def shown(found: re.Match[str]) -> str:
         return f"{found[1]}…" if may_be_secret(found[2]) else found[0]

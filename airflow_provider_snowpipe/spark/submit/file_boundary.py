@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 # -- Where streaming ends and COPY begins in a partition, a series of files in the order of their names --
 #
-# Its channel's committed offset token says up to which row it is in the table. COPY takes whole files: only
+# Its channel's committed offset token shows up to which row it is in the table. COPY takes whole files: only
 # those of which no row is committed, in their order, and only when the token's own file has no row left.
 
 
@@ -166,7 +166,7 @@ class TableAccount(Protocol):
         """Sets tokens of channels, unconditionally."""
 
 
-# -- What COPY or a pipe takes of one partition, and what load history says of it ------------------------
+# -- What COPY or a pipe takes of one partition, and what load history reports of it ---------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def loaded_since(share: CopyShare, history: Sequence[FileLoad]) -> dict[str, Fil
 
 
 def refuse_loaded(share: CopyShare, loads: Mapping[str, FileLoad]) -> None:
-    """Refuse files that are loaded although the channel's token says that they are not in the table.
+    """Refuse files that are loaded although the channel's token shows that they are not in the table.
 
     :param share: what is to be loaded
     :param loads: loads of its files
@@ -363,7 +363,7 @@ class FileBoundary:
         return found
 
     def promise(self, shares: Sequence[CopyShare]) -> None:
-        """Put the intents in the place of the tokens, and make sure that nobody has written meanwhile.
+        """Replace the tokens by the intents, and make sure that nobody has written meanwhile.
 
         All channels are compared with what was planned before any token is set, so that a stream that has
         committed while files were staged leaves everything as it is.
@@ -389,7 +389,7 @@ class FileBoundary:
             self._require(client, shares)
 
     def settle(self, shares: Sequence[CopyShare]) -> dict[str, str]:
-        """Put the position of the last loaded row in the place of each intent; the channels' tokens.
+        """Replace each intent by the position of the last loaded row; the channels' tokens.
 
         :param shares: what is loaded
         :raises OffsetTokenMovedError: if somebody has written meanwhile
@@ -466,7 +466,7 @@ class FileBoundary:
 
 
 def _under_intent(share: CopyShare, token: str) -> TokenChange:
-    """A change of a token that expects the share's intent in its place."""
+    """A change of a token that expects the share's intent."""
     return TokenChange(share.position.channel, token, str(share.intent), share.intent.rows_inserted)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
-"""An archive that does not fit is passed over; the JVM would say so on standard output."""
+"""An archive that does not fit is passed over; the JVM would report it on standard output."""
 _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _LAUNCHER = "SPARK_LAUNCHER_OPTS"
 _JAVA_SETTINGS = (_DEFAULT_OPTIONS, "spark.driver.extraJavaOptions")
@@ -49,7 +49,7 @@ def run_without_spark(
     :param plan: the run
     :param client: asks the pipe
     :param secrets: the source's passwords and keys
-    :returns: the run's report, None where there are rows, or telling takes Spark or long; and whether the
+    :returns: the run's report, None where there are rows, or the check takes Spark or long; and whether the
         rows are known to be few
     :raises SnowpipeError: if the source or the pipe cannot be asked
     """
@@ -173,7 +173,7 @@ class ClassDataArchive:
 
     The second load of a machine makes it, as its JVM ends, which takes some seconds; a machine that lives for
     one load never does. It is the JVM's own (``-XX:ArchiveClassesAtExit``, since Java 13), written beside its
-    place and moved there when the driver has ended well, so that no other JVM sees half of one.
+    directory and moved there when the driver has ended well, so that no other JVM sees half of one.
 
     :param path: where it is
     """
@@ -193,7 +193,7 @@ class ClassDataArchive:
         try:
             java = Path(java_home, "bin", "java").resolve(strict=True)
             known = java.stat()
-            # The wrapper of a wheel's Java is made for each load, and says where that Java is.
+            # The wrapper of a wheel's Java is made for each load, and names where that Java is.
             wraps = known.st_size < _WRAPPER_BYTES
             which = java.read_bytes() if wraps else (str(java), known.st_mtime_ns, known.st_size)
             entries = [(one, Path(one).stat().st_mtime_ns if Path(one).exists() else 0) for one in class_path]
@@ -350,7 +350,7 @@ def java_version(java: Path) -> int | None:
     """Ask a ``java`` program for its major version.
 
     :param java: the program
-    :return: for example 17; None if it does not run or does not say
+    :return: for example 17; None if it does not run or does not report it
     """
     try:
         answer = subprocess.run(  # noqa: S603  a Java runtime that the user configured

@@ -51,7 +51,7 @@ class JobPlan:
     :param columns: the table's columns, for the checks
     :param unknown_columns: what becomes of keys that match none of ``columns``, where those are given:
         ``warn`` counts them, and refuses rows of which no key matches; ``fail`` refuses the first one;
-        ``ignore`` does not look
+        ``ignore`` does not check
     :param on_data_loss: ``fail``: the run fails if the committed position is not in the source any more;
         ``skip``: it goes on with what the source still has after that position
     :param wait_for_commit: False ends the run when the service has received the rows, committed or not
@@ -275,7 +275,7 @@ class RowsToWrite:
 
 @dataclass(frozen=True, slots=True)
 class LinesToCombine:
-    """Files of lines, which are combined and cut without a look at what the lines hold.
+    """Files of lines, which are combined and cut without reading what the lines hold.
 
     :param paths: the files, in the order in which their lines go on
     :param ending: what the new files' names end with, before ``.gz``, such as ``.ndjson``
@@ -300,7 +300,7 @@ class WritePlan:
 
     :param application: the Spark application's name
     :param folder: the URL of a new folder that all executors reach
-    :param attempt: what tells this writing from every other one: the start of the files' names
+    :param attempt: what distinguishes this writing from every other one: the start of the files' names
     :param report_path: where the report goes, on the driver's machine
     :param rows: rows to write
     :param form: their files' format

@@ -33,7 +33,7 @@ class RowPolicy(TypedArgument):
     :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
         leaves them to the service, which passes unknown keys over
     :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
-        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not look
+        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not check
     :raises ConfigurationError: if a value is wrong, or two do not go together
     """
 
@@ -106,7 +106,7 @@ class RowRules:
 
 
 def check_dead_letter_path(path: str | None) -> None:
-    """Refuse a place that executors could not reach, or that gives a secret away.
+    """Refuse a path that executors could not reach, or that gives a secret away.
 
     :param path: an absolute directory, a URL such as ``s3://bucket/rejected``, or ``kafka:<topic>``
     :raises ConfigurationError: if it is neither
@@ -139,7 +139,7 @@ def check_dead_letter_path(path: str | None) -> None:
 
 
 def dead_letter_topic(path: str | None) -> str | None:
-    """The Kafka topic that a place for dead letters names, None if it is another place.
+    """The Kafka topic that a dead-letter path names, None if it is another path.
 
     :param path: the plan's ``dead_letter_path``
     """

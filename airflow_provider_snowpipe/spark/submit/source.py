@@ -86,7 +86,7 @@ class FirstRows:
     """The first rows of a source.
 
     :param lines: the rows as NDJSON
-    :param types: types of columns, by name, where the source's own schema says them
+    :param types: types of columns, by name, where the source's own schema has them
     """
 
     lines: list[bytes]
@@ -147,7 +147,7 @@ def addressed_source(source: Any) -> Any:
 
 
 def has_backlog(source: Any) -> bool:
-    """True for the dictionary of a source that says what it holds beyond the committed tokens.
+    """True for the dictionary of a source that knows what it holds beyond the committed tokens.
 
     :param source: the source as the author gives it
     """
@@ -159,7 +159,7 @@ class SourceBacklog:
     """The rows of a source that are not in a table yet.
 
     :param connect: completes the source, one with a ``backlog_shape``, with its connection
-    :param statuses: of channels of the table's default pipe, which say how far each partition is; None counts
+    :param statuses: of channels of the table's default pipe, which show how far partitions are; None counts
         from where the source begins
     :param channel_prefix: the first part of the channels' names
     :param may_lack_table: True where the stream makes the table
@@ -171,7 +171,7 @@ class SourceBacklog:
     may_lack_table: bool = False
 
     def shape(self, known: Mapping[str, Any]) -> DataShape:
-        """Ask the source for its ends, and the service for the tokens; asks nobody where the author says all.
+        """Ask the source for its ends, and the service for the tokens; asks nobody if the author gives all.
 
         :param known: what else is known of the data: parameters of :class:`DataShape`
         :raises ConfigurationError: if the source is none, or the package that asks it is not installed

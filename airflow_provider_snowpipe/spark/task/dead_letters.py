@@ -193,10 +193,10 @@ class DeadLetterFolder(DeadLetterStore):
         try:
             yield
         except (OSError, pa.ArrowException, NotImplementedError) as error:
-            said = " ".join(str(error).split())[:300]
+            text = " ".join(str(error).split())[:300]
             raise DeadLetterError(
                 f"channel {self._channel!r}: dead letters at {self._path!r} cannot be read or written "
-                f"({type(error).__name__}: {said}): give the executors access to that directory"
+                f"({type(error).__name__}: {text}): give the executors access to that directory"
             ) from error
 
 

@@ -148,7 +148,7 @@ def _with_strangers(found: CheckedBlock, strangers: Sequence[int]) -> CheckedBlo
 
 
 def _undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingError:
-    """Say which record cannot be decoded, where nothing else is to become of it.
+    """Name the record that cannot be decoded, where nothing else is to become of it.
 
     :param channel: the channel's name
     :param undecoded: such records, at least one
@@ -161,12 +161,12 @@ def _undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingEr
 
 
 def row_positions(part: Part, lines: BlockLines, faults: Sequence[RowFault]) -> Iterator[Offset | None]:
-    """Tell the positions of some rows of a part.
+    """Find the positions of some rows of a part.
 
     :param part: the part
     :param lines: its rows
     :param faults: the rows asked for, in order
-    :returns: for each its position, None where the part has gaps and does not tell
+    :returns: for each its position, None where the part has gaps and does not know
     """
     if part.positions is not None:
         yield from (part.positions(one.row) for one in faults)

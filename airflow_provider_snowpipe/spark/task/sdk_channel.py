@@ -134,7 +134,7 @@ class SdkChannel(ChannelSession):
                 sdk_client.close()
                 raise
         try:
-            # What the SDK says is as old as its cache; after its open no other writer can commit.
+            # What the SDK reports is as old as its cache; after its open no other writer can commit.
             opened = client.channel_statuses([name])[name]
             return cls(
                 client,
@@ -217,7 +217,7 @@ class SdkChannel(ChannelSession):
 
 
 def check_profile(profile: str) -> None:
-    """Look whether the SDK's profile file is there and is JSON, without saying what is in it.
+    """Check that the SDK's profile file is there and is JSON, without showing what is in it.
 
     :param profile: its path
     :raises ConfigurationError: if not

@@ -113,7 +113,7 @@ class PartitionResult:
     :param append_seconds: time until the service had received them
     :param commit_seconds: time from then until they were committed
     :param requests: appends that the service answered, or that Snowflake's SDK took
-    :param request_seconds: time that their answers took together, 0 with the SDK, which tells none
+    :param request_seconds: time that their answers took together, 0 with the SDK, which reports none
     :param longest_request: the longest of them, seconds
     :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside by this attempt, not among ``rows``

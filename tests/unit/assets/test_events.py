@@ -1,4 +1,4 @@
-"""Outlet events: what a task's events say of tokens and rows, and what they must not say."""
+"""Outlet events: what a task's events report of tokens and rows, and what they must not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.airflow_version import AIRFLOW
 from tests.outlet_events import OutletEvents
 
-PLACE = {"account": "ORG-ACCT", "database": "DB", "schema": "S", "table": "T"}
+TABLE = {"account": "ORG-ACCT", "database": "DB", "schema": "S", "table": "T"}
 A = LoadedChannel("p_s_a", "a:3", True, 3, "a")
 B = LoadedChannel("p_s_b", "b:9", False, 9, "b")
 
@@ -76,8 +76,8 @@ def describe(
     return [events.made.get(getattr(outlet, "uri", "")) for outlet in outlets]
 
 
-def test_the_event_of_the_table_tells_tokens_and_rows():
-    (event,) = describe(snowpipe_asset(**PLACE), channels=[A, LoadedChannel("p_s_c", "c:1", True, 1, "c")])
+def test_the_event_of_the_table_reports_tokens_and_rows():
+    (event,) = describe(snowpipe_asset(**TABLE), channels=[A, LoadedChannel("p_s_c", "c:1", True, 1, "c")])
 
     assert event.extra == {
         "pipe": "DB.S.T-STREAMING",
@@ -87,8 +87,8 @@ def test_the_event_of_the_table_tells_tokens_and_rows():
     }
 
 
-def test_what_is_not_known_to_be_committed_is_not_told():
-    (event,) = describe(snowpipe_asset(**PLACE), channels=[A, B])
+def test_what_is_not_known_to_be_committed_is_not_reported():
+    (event,) = describe(snowpipe_asset(**TABLE), channels=[A, B])
 
     assert (event.extra["committed"], event.extra["tokens"], event.extra["rows"]) == (
         False,
@@ -97,8 +97,8 @@ def test_what_is_not_known_to_be_committed_is_not_told():
     )
 
 
-def test_the_event_of_a_channel_tells_of_that_channel():
-    (event,) = describe(snowpipe_asset(**PLACE, channel="p_s_a"), channels=[A, B])
+def test_the_event_of_a_channel_describes_that_channel():
+    (event,) = describe(snowpipe_asset(**TABLE, channel="p_s_a"), channels=[A, B])
 
     assert event.extra == {
         "pipe": "DB.S.T-STREAMING",
@@ -112,7 +112,7 @@ def test_rows_that_a_task_does_not_know_are_left_out():
     assert "rows" not in event_extra("P", [LoadedChannel("c", "1", True)])
 
 
-def test_keys_without_a_column_are_told_only_where_there_are_any():
+def test_keys_without_a_column_are_reported_only_where_there_are_any():
     loaded = [LoadedChannel(name, "1", True, 2, None, {"KIMD": 1}) for name in "ab"]
     assert event_extra("P", loaded)["unknown_columns"] == {"KIMD": 2}
     assert "unknown_columns" not in event_extra("P", [LoadedChannel("c", "1", True, 2)])
@@ -121,14 +121,14 @@ def test_keys_without_a_column_are_told_only_where_there_are_any():
 def test_assets_of_other_tables_are_left_alone(caplog):
     from airflow.providers.common.compat.sdk import Asset
 
-    events = describe(snowpipe_asset(**{**PLACE, "table": "U"}), Asset(uri="s3://bucket/key"), channels=[A])
+    events = describe(snowpipe_asset(**{**TABLE, "table": "U"}), Asset(uri="s3://bucket/key"), channels=[A])
 
     assert events == [None, None]
     assert "is not of table snowpipe://org-acct/DB/S/T" in caplog.text
 
 
 def test_the_table_of_a_pipe_that_somebody_made_is_looked_up():
-    (event,) = describe(snowpipe_asset(**PLACE), channels=[A], hook=Hook("MY_PIPE"))
+    (event,) = describe(snowpipe_asset(**TABLE), channels=[A], hook=Hook("MY_PIPE"))
 
     assert event.extra["pipe"] == "DB.S.MY_PIPE"
 
@@ -137,7 +137,7 @@ def test_the_table_of_a_pipe_that_somebody_made_is_looked_up():
     "hook", [Hook("MY_PIPE"), Hook(account=None)], ids=["unknown-channel", "unknown-account"]
 )
 def test_a_load_does_not_fail_for_its_event(hook, caplog):
-    events = describe(snowpipe_asset(**PLACE), channels=[B], hook=hook)
+    events = describe(snowpipe_asset(**TABLE), channels=[B], hook=hook)
 
     assert events == [None]
     assert "say nothing of tokens and rows" in caplog.text
@@ -149,7 +149,7 @@ def test_a_task_without_such_outlets_asks_nothing():
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="it looks into the events of the task SDK")
 class TestWithoutAnOutlet:
-    """The asset of a load of which no outlet tells."""
+    """The asset of a load that no outlet reports."""
 
     @pytest.fixture
     def events(self):
@@ -161,7 +161,7 @@ class TestWithoutAnOutlet:
     def task(self):
         return SimpleNamespace(outlets=["report"], dag_id="orders", task_id="load")
 
-    def told(self, events):
+    def reported(self, events):
         return [
             (one.source_alias_name, one.dest_asset_key.uri, one.extra)
             for accessor in events._dict.values()
@@ -175,7 +175,7 @@ class TestWithoutAnOutlet:
         of_dag = task.outlets
         self.describe(task, events, A, LoadedChannel("p_s_e", None, True, 0, "e"))
 
-        ((alias, uri, extra),) = self.told(events)
+        ((alias, uri, extra),) = self.reported(events)
         assert (alias, uri) == ("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")
         assert (extra["committed"], extra["tokens"], extra["rows"]) == (True, {"p_s_a": "a:3"}, 3)
         assert [getattr(one, "name", one) for one in task.outlets] == ["report", alias]
@@ -189,19 +189,19 @@ class TestWithoutAnOutlet:
     def test_there_is_none_for_what_is_no_committed_load(self, task, events, channels):
         self.describe(task, events, *channels)
 
-        assert (self.told(events), task.outlets) == ([], ["report"])
+        assert (self.reported(events), task.outlets) == ([], ["report"])
 
     def test_there_is_none_beside_an_outlet_of_the_author(self, task, events):
-        task.outlets = [snowpipe_asset(**PLACE)]
+        task.outlets = [snowpipe_asset(**TABLE)]
         self.describe(task, events, A)
 
-        assert (self.told(events), len(task.outlets)) == ([], 1)
+        assert (self.reported(events), len(task.outlets)) == ([], 1)
 
     def test_a_setting_switches_it_off(self, task, events, monkeypatch):
         monkeypatch.setenv("AIRFLOW__SNOWPIPE__DESCRIBE_ASSETS", "False")
         self.describe(task, events, A)
 
-        assert (self.told(events), task.outlets) == ([], ["report"])
+        assert (self.reported(events), task.outlets) == ([], ["report"])
 
     def of_mapped(self, task, events, map_index, answers, monkeypatch):
         """Describe the load of a mapped task; what Airflow was asked, and for how long the task waited."""
@@ -218,14 +218,14 @@ class TestWithoutAnOutlet:
                 }
             ]
         )
-        said = {True: there, False: comms.AssetEventsResult(asset_events=[])}
+        responses = {True: there, False: comms.AssetEventsResult(asset_events=[])}
 
         def send(message):
             asked.append(message)
             answer = answers[min(len(asked), len(answers)) - 1]
             if isinstance(answer, Exception):
                 raise answer
-            return said[answer]
+            return responses[answer]
 
         def sleep(seconds):
             clock[0] += seconds
@@ -237,7 +237,7 @@ class TestWithoutAnOutlet:
         )
         context = {"outlet_events": events, "ti": SimpleNamespace(map_index=map_index)}
         describe_outlets(task, context, cast(SnowpipeHook, Hook()), [A])
-        assert len(self.told(events)) == 1
+        assert len(self.reported(events)) == 1
         return asked, round(clock[0] - 100.0, 3)
 
     @pytest.mark.parametrize("map_index", [-1, 0])
@@ -263,7 +263,7 @@ class TestWithoutAnOutlet:
         )
 
     @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to tell one event alone")
-    def test_a_mapped_task_does_not_wait_for_an_airflow_that_does_not_say(
+    def test_a_mapped_task_does_not_wait_for_an_airflow_that_does_not_answer(
         self, task, events, monkeypatch, caplog
     ):
         from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
@@ -283,19 +283,19 @@ class TestWithoutAnOutlet:
         describe_file_load(task, {"outlet_events": events}, cast(Any, hook), "T", rows, "COPY")
 
         expected = [("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")] * number
-        assert [one[:2] for one in self.told(events)] == expected
-        assert [one[2]["rows"] for one in self.told(events)] == [rows] * number
+        assert [one[:2] for one in self.reported(events)] == expected
+        assert [one[2]["rows"] for one in self.reported(events)] == [rows] * number
 
     def test_no_load_fails_for_it(self, task, events, caplog):
         task.dag_id = "o" * 1_500
         self.describe(task, events, A)
 
         assert "no asset event" in caplog.text
-        assert (self.told(events), task.outlets) == ([], ["report"])
+        assert (self.reported(events), task.outlets) == ([], ["report"])
 
 
 @pytest.mark.skipif(AIRFLOW >= (3, 0), reason="about Airflow 2")
-def test_airflow_2_hears_of_no_asset_without_an_outlet():
+def test_airflow_2_gets_no_asset_without_an_outlet():
     from airflow.utils.context import OutletEventAccessors
 
     task = SimpleNamespace(outlets=[], dag_id="orders", task_id="load")
@@ -305,7 +305,7 @@ def test_airflow_2_hears_of_no_asset_without_an_outlet():
 
 
 class TestPartitions:
-    ASSET = snowpipe_asset(**PLACE, partitioned=True)
+    ASSET = snowpipe_asset(**TABLE, partitioned=True)
 
     def test_each_one_with_committed_rows_is_an_event(self):
         empty = LoadedChannel("p_s_e", None, True, 0, "e")
@@ -315,7 +315,7 @@ class TestPartitions:
         assert event.keys == ["a", "solo"]
 
     def test_are_asked_for_by_the_asset(self):
-        (event,) = describe(snowpipe_asset(**PLACE), channels=[A])
+        (event,) = describe(snowpipe_asset(**TABLE), channels=[A])
 
         assert event.keys == []
 

@@ -1,4 +1,4 @@
-"""COPY's loads that only the account's view tells: the statements, and when they are asked."""
+"""COPY's loads that only the account's view has: the statements, and when they are asked."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_age_of_a_table_is_asked_by_its_name_letter_by_letter() -> None:
     assert values == ["S", 'T"x']
 
 
-def test_the_view_is_asked_for_the_wanted_files_of_one_table_by_bound_values() -> None:
+def test_the_view_is_asked_for_the_expected_files_of_one_table_by_bound_values() -> None:
     statement, values = account_copies(TABLE, NOW - dt.timedelta(days=64), NOW, {"b.csv", "a'.csv"})
 
     assert "FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY" in statement
@@ -70,7 +70,7 @@ def test_the_view_is_asked_for_the_wanted_files_of_one_table_by_bound_values() -
     ]
 
 
-def test_the_look_goes_from_copys_memory_to_where_the_information_schema_begins() -> None:
+def test_the_query_covers_copys_memory_up_to_the_information_schema() -> None:
     account = Account()
     (load,) = older_copies(account.run, TABLE, ["in/a.csv"])
 
@@ -85,7 +85,7 @@ def test_loads_into_an_earlier_table_of_the_same_name_are_not_asked_for() -> Non
     assert timestamps(account)[0] == "2026-03-11T12:00:00.000+00:00"
 
 
-def test_a_table_that_does_not_show_is_looked_for_by_name() -> None:
+def test_a_table_that_show_does_not_list_is_searched_by_name() -> None:
     account = Account(days=None)
     older_copies(account.run, TABLE, ["a.csv"])
     assert timestamps(account)[0] == "2026-01-26T12:00:00.000+00:00"
@@ -106,7 +106,7 @@ def test_more_names_than_a_statement_lists_are_all_asked_for() -> None:
 
 
 @pytest.mark.parametrize("errno", [2003, 3001])
-def test_a_role_without_the_right_is_told_what_is_not_known_and_what_opens_it(
+def test_a_missing_privilege_is_reported_with_what_is_unknown_and_the_grant(
     errno: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     account = Account(error=SqlError("does not exist or not authorized", errno=errno))

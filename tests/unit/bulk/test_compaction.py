@@ -25,7 +25,7 @@ MB = 1_000_000
     ],
     ids=["ndjson", "json", "csv", "csv-cut", "text", "parquet", "said"],
 )
-def test_files_are_what_their_endings_say(names: list[str], options: Any, form: CompactForm) -> None:
+def test_files_have_the_format_of_their_endings(names: list[str], options: Any, form: CompactForm) -> None:
     assert CompactOptions(**options).form_of(names) == form
 
 
@@ -46,7 +46,7 @@ def test_files_of_which_that_is_not_known_are_refused(names: list[str], words: s
 @pytest.mark.parametrize(
     "value", ["yes", 1, {"size": 5}, {"kind": "xml"}, {"target_file_bytes": 5}], ids=repr
 )
-def test_an_author_says_true_or_parameters(value: object) -> None:
+def test_compaction_is_true_or_parameters(value: object) -> None:
     with pytest.raises(ConfigurationError):
         CompactOptions.of(value)
     assert CompactOptions.of(True) == CompactOptions()

@@ -33,7 +33,9 @@ def test_files_are_named_below_the_stage() -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://b/in", "s3://b/in/"])
-def test_files_of_an_external_stage_are_named_by_their_addresses_and_told_below_the_stage(url: str) -> None:
+def test_files_of_an_external_stage_are_named_by_their_addresses_and_reported_below_the_stage(
+    url: str,
+) -> None:
     answered = [{**row(""), "file": "s3://b/in/X/a.csv"}]
 
     (load,) = CopyOutcome.read(answered, StageReference.parse("@X"), url).loads
@@ -60,9 +62,9 @@ def test_files_that_failed_are_named_with_their_first_error() -> None:
         FilesRejectedError,
         match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad \(line 3\); "
         r"'in/c.csv' PARTIALLY_LOADED, 1 of 2 rows, first error: worse \(line 3\)\. Fix",
-    ) as told:
+    ) as raised:
         outcome.require("fail", "T")
-    assert (told.value.files, told.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
+    assert (raised.value.files, raised.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
     assert outcome.result()["rejected"] == 3
     with pytest.raises(ConfigurationError, match="on_rejected is 'ignore'"):
         outcome.require("ignore", "T")
@@ -87,7 +89,7 @@ class TestHistory:
             loaded_at=NOW - dt.timedelta(hours=hours_ago),
         )
 
-    def test_a_skipped_file_has_the_load_that_history_tells(self) -> None:
+    def test_a_skipped_file_has_the_load_of_the_history(self) -> None:
         outcome = CopyOutcome.read([row("a.csv"), row("b.csv", "LOAD_SKIPPED", 0)], STAGE)
         history = [
             self.history("in/b.csv", 9),

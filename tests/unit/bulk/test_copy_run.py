@@ -118,9 +118,7 @@ class TestLoad:
             json.dumps({"snowpipe": ["d", "r", "t", "-1"]})
         }
 
-    def test_files_of_which_nothing_tells_the_content_are_loaded_by_statements_of_their_own(
-        self, loading: Loading
-    ) -> None:
+    def test_files_of_unknown_content_are_loaded_by_statements_of_their_own(self, loading: Loading) -> None:
         loading.run().load([StagedFile(path) for path in PATHS])
 
         loading.assert_every_row_is_there_once()
@@ -175,7 +173,7 @@ class TestLoad:
         assert [(one.path, one.rows_loaded) for one in outcome.loads] == [("x/a", 2)]
         assert outcome.before == ()
 
-    def test_a_look_ends_with_the_rows_or_without_them(self, loading: Loading, pauses: list[float]) -> None:
+    def test_a_poll_ends_with_the_rows_or_without_them(self, loading: Loading, pauses: list[float]) -> None:
         loading.account.holds = True
         run = loading.run()
         state = run.client.submit(f"COPY INTO T FROM @{STAGE.name}", "id", query_tag="t")
@@ -218,7 +216,7 @@ class TestFilesLoadedBefore:
 
         assert [(one.path, one.status) for one in loading.load().before] == [("a", "LOAD_SKIPPED")]
 
-    def test_history_says_that_a_file_was_loaded_in_part(self, loading: Loading) -> None:
+    def test_history_reports_that_a_file_was_loaded_in_part(self, loading: Loading) -> None:
         loading.account.put("a", "a1", "bad")
         loading.load({"on_error": "CONTINUE"})
         loading.account.statements.clear()
@@ -369,7 +367,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("options", [PLAIN, FORCED], ids=["plain", "forced"])
     @pytest.mark.parametrize("done", [True, False], ids=["done", "not-done"])
-    def test_where_the_service_has_lost_the_statement_history_says_whether_it_ran(
+    def test_where_the_service_has_lost_the_statement_history_reports_whether_it_ran(
         self, loading: Loading, options: dict[str, Any], done: bool
     ) -> None:
         account, forgotten = loading.account, False
@@ -420,7 +418,7 @@ class TestForce:
         loading.paths = ["a", "b"]
 
     def forget(self, loading: Loading) -> None:
-        """The SQL API forgets its statements, so that only history tells."""
+        """The SQL API forgets its statements, so that only history shows them."""
         loading.account.statements.clear()
 
     def test_files_of_others_are_loaded_again(self, loading: Loading) -> None:

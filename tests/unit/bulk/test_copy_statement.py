@@ -138,7 +138,7 @@ def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint", "remedy"),
+    ("options", "message", "remedy"),
     [
         ({"on_error": "continue; DROP TABLE t"}, "on_error is 'continue; DROP",
          "give CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …"),
@@ -159,8 +159,8 @@ def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
     ],
     ids=lambda value: "" if isinstance(value, str) else "-".join(value),
 )  # fmt: skip
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], complaint: str, remedy: str) -> None:
-    with pytest.raises(ConfigurationError, match=complaint) as refused:
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refused:
         CopyOptions(**options)
     assert str(refused.value).endswith(remedy)
 
@@ -184,10 +184,12 @@ def test_columns_may_be_named_where_nothing_is_matched_by_name() -> None:
     assert copied.statement().endswith("""("A") FROM '@s' MATCH_BY_COLUMN_NAME = NONE""")
 
 
-@pytest.mark.parametrize("letter", [chr(0), chr(0xD800), chr(0xDFFF)], ids=["NUL", "first half", "last half"])
-def test_letter_that_no_text_of_sql_can_have_is_refused(letter: str) -> None:
+@pytest.mark.parametrize(
+    "character", [chr(0), chr(0xD800), chr(0xDFFF)], ids=["NUL", "first half", "last half"]
+)
+def test_letter_that_no_text_of_sql_can_have_is_refused(character: str) -> None:
     with pytest.raises(ConfigurationError, match="stage path"):
-        copy(f"@s/a{letter}b").statement()
+        copy(f"@s/a{character}b").statement()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What COPY has cost, as the account's histories say."""
+"""What COPY has cost, as the account's histories report."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_attributed_credits_come_by_query_tag() -> None:
     assert values == ["2026-01-31T12:00:00.000+00:00", "a", "b"]
 
 
-def test_nothing_is_asked_for_no_load_and_a_closed_view_says_nothing(caplog) -> None:
+def test_no_load_asks_nothing_and_an_unreadable_view_reports_nothing(caplog) -> None:
     caplog.set_level("INFO")
     account, closed = Account(), Account(error=SqlError("not authorized", errno=2003))
 

@@ -22,7 +22,7 @@ def load(path: str, location: str) -> FileLoad:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "path", "location", "found"),
+    ("files", "path", "location", "found"),
     [
         ("a.csv", "a.csv", "DB.S.STAGE", True),
         ("in/a.csv", "in/a.csv", "DB.S.STAGE/", True),
@@ -39,12 +39,12 @@ def load(path: str, location: str) -> FileLoad:
     ],
     ids=lambda value: str(value).replace("/", "_"),
 )
-def test_location_and_path_together_name_the_file(wanted: str, path: str, location: str, found: bool) -> None:
-    name = ExpectedFiles((wanted,)).name_of(load(path, location))
+def test_location_and_path_together_name_the_file(files: str, path: str, location: str, found: bool) -> None:
+    name = ExpectedFiles((files,)).name_of(load(path, location))
 
-    assert name == (wanted if found else None)
+    assert name == (files if found else None)
     if found:
-        assert path.lstrip("/") in possible_paths([wanted])
+        assert path.lstrip("/") in possible_paths([files])
 
 
 def test_file_may_be_known_by_each_end_of_its_path_that_is_one() -> None:
@@ -52,12 +52,12 @@ def test_file_may_be_known_by_each_end_of_its_path_that_is_one() -> None:
 
 
 def test_a_prefix_takes_whatever_begins_so() -> None:
-    wanted = ExpectedFiles((), "day1/", 2)
+    files = ExpectedFiles((), "day1/", 2)
 
-    assert wanted.name_of(load("day1/a.csv", "S")) == "day1/a.csv"
-    assert wanted.name_of(load("a.csv", "DB.S.STAGE/day1")) == "day1/a.csv"
-    assert wanted.name_of(load("day11/a.csv", "S")) is None
-    assert wanted.total == 2
+    assert files.name_of(load("day1/a.csv", "S")) == "day1/a.csv"
+    assert files.name_of(load("a.csv", "DB.S.STAGE/day1")) == "day1/a.csv"
+    assert files.name_of(load("day11/a.csv", "S")) is None
+    assert files.total == 2
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_arguments_that_do_not_go_together_are_refused(options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("arguments", [(("a",), "b"), ((), "b", 0)])
-def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
+def test_expected_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
     with pytest.raises(ConfigurationError):
         ExpectedFiles(*arguments)
     assert ExpectedFiles((), "b", 1).count == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "files"),
     [
         ({"files": ["a"]}, ExpectedFiles(("a",))),
         ({"files": []}, ExpectedFiles(())),
@@ -159,11 +159,11 @@ def test_wanted_are_names_or_some_number_with_a_prefix(arguments: Any) -> None:
         ({"prefix": "d", "count": 2, "stage": "@s/in"}, ExpectedFiles((), "in/d", 2)),
     ],
 )
-def test_files_are_told_without_a_listing(options: dict[str, Any], wanted: ExpectedFiles) -> None:
+def test_files_are_matched_without_a_listing(options: dict[str, Any], files: ExpectedFiles) -> None:
     choice = FileChoice(**options)
 
     choice.check()
-    assert choice.expected(lambda _stage, _prefix: pytest.fail("listed")) == wanted
+    assert choice.expected(lambda _stage, _prefix: pytest.fail("listed")) == files
 
 
 @pytest.mark.parametrize("count", [0, -1, "none"])
@@ -179,9 +179,9 @@ def test_a_prefix_is_listed_once_and_below_the_stage() -> None:
         asked.append((stage, prefix))
         return ["in/day1/a", "in/day1/b"]
 
-    wanted = FileChoice(prefix="day1/", stage="@s/in").expected(listing)
+    files = FileChoice(prefix="day1/", stage="@s/in").expected(listing)
 
-    assert wanted == ExpectedFiles(("in/day1/a", "in/day1/b"))
+    assert files == ExpectedFiles(("in/day1/a", "in/day1/b"))
     assert asked == [("@s/in", "day1/")]
 
 

@@ -1,4 +1,4 @@
-"""One load of one file, as reports, COPY_HISTORY and COPY itself tell it."""
+"""One load of one file, as reports, COPY_HISTORY and COPY itself report it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPORT: dict[str, Any] = {"path": "a", "stageLocation": "S/", "status": "LOADED"
 
 
 @pytest.mark.parametrize(
-    ("told", "status", "is_final"),
+    ("reported", "status", "is_final"),
     [
         ("Loaded", "LOADED", True),
         ("Partially loaded", "PARTIALLY_LOADED", True),
@@ -32,8 +32,8 @@ REPORT: dict[str, Any] = {"path": "a", "stageLocation": "S/", "status": "LOADED"
         (None, "", False),
     ],
 )
-def test_every_status_of_history_has_one_name(told: str | None, status: str, is_final: bool) -> None:
-    load = FileLoad.read({**HISTORY, "status": told}, COPY_HISTORY)
+def test_every_status_of_history_has_one_name(reported: str | None, status: str, is_final: bool) -> None:
+    load = FileLoad.read({**HISTORY, "status": reported}, COPY_HISTORY)
     assert (load.status, load.status in FINAL) == (status, is_final)
 
 
@@ -54,7 +54,7 @@ def test_a_load_without_the_name_of_a_pipe_is_copys_own(
 
 
 @pytest.mark.parametrize(
-    ("told", "loaded_at"),
+    ("reported", "loaded_at"),
     [
         (WHEN, WHEN),
         (WHEN.replace(tzinfo=None), WHEN),
@@ -66,11 +66,11 @@ def test_a_load_without_the_name_of_a_pipe_is_copys_own(
     ],
     ids=["aware", "naive", "text", "elsewhere", "naive-text", "empty", "none"],
 )
-def test_a_time_without_a_zone_is_in_utc(told: object, loaded_at: dt.datetime | None) -> None:
-    assert FileLoad.read({**HISTORY, "last_load_time": told}, COPY_HISTORY).loaded_at == loaded_at
+def test_a_time_without_a_zone_is_in_utc(reported: object, loaded_at: dt.datetime | None) -> None:
+    assert FileLoad.read({**HISTORY, "last_load_time": reported}, COPY_HISTORY).loaded_at == loaded_at
 
 
-def test_history_that_tells_no_location_and_no_place_of_an_error_leaves_them_out() -> None:
+def test_history_without_location_and_position_of_an_error_leaves_them_out() -> None:
     load = FileLoad.read(
         {"file_name": "a", "status": "Load failed", "first_error_message": "bad"}, COPY_HISTORY
     )
@@ -78,7 +78,7 @@ def test_history_that_tells_no_location_and_no_place_of_an_error_leaves_them_out
     assert (load.location, load.first_error) == ("", FirstError("bad"))
 
 
-def test_history_and_report_tell_the_same_load_alike() -> None:
+def test_history_and_report_describe_the_same_load_alike() -> None:
     history = {
         **HISTORY,
         "status": "Partially loaded",
@@ -108,21 +108,21 @@ def test_history_and_report_tell_the_same_load_alike() -> None:
     assert str(load.first_error) == 'no number (line 2, character 7, column "T"["ID":1])'
 
 
-def test_a_result_of_copy_tells_counts_as_text() -> None:
+def test_a_result_of_copy_reports_counts_as_text() -> None:
     row = {"file": "s/a", "status": "LOADED", "rows_loaded": "2", "rows_parsed": "2", "errors_seen": None}
     assert FileLoad.read(row, COPY_RESULT) == FileLoad("s/a", "", "LOADED", 2, 2, 0)
 
 
-def test_first_error_is_told_on_one_line_with_its_place() -> None:
+def test_first_error_is_reported_on_one_line_with_its_position() -> None:
     assert str(FirstError("a\n  b")) == "a b"
     assert str(FirstError("a", 1, None, "C")) == "a (line 1, column C)"
 
 
-def test_first_error_of_a_copy_has_its_place() -> None:
-    place = {"first_error_line": 3, "first_error_character": 4, "first_error_column_name": "C"}
-    told = {"file": "a", "status": "LOAD_FAILED", "first_error": "bad", **place}
+def test_first_error_of_a_copy_has_its_position() -> None:
+    position = {"first_error_line": 3, "first_error_character": 4, "first_error_column_name": "C"}
+    reported = {"file": "a", "status": "LOAD_FAILED", "first_error": "bad", **position}
 
-    assert FileLoad.read(told, COPY_RESULT).first_error == FirstError("bad", 3, 4, "C")
+    assert FileLoad.read(reported, COPY_RESULT).first_error == FirstError("bad", 3, 4, "C")
 
 
 def test_error_of_the_system_stands_for_one_of_the_file() -> None:

@@ -1,4 +1,4 @@
-"""Judging load history, look by look."""
+"""Judging load history, poll by poll."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_complete_only_when_the_last_file_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("status", ["LOAD_IN_PROGRESS", "LOAD_SKIPPED", "SOMETHING_NEW"])
-def test_a_load_that_has_not_ended_says_nothing(status: str) -> None:
+def test_a_load_that_has_not_ended_reports_nothing(status: str) -> None:
     waiting = watch("a")
 
     assert waiting.see(PolledLoads([load("a", status)]), 0).state is WaitState.WAITING

@@ -87,7 +87,7 @@ class TestCopyHistory:
         assert statement.count("%s") == len(values) == 4
         assert values == ['"DB"."S"."T""x"', "2026-03-15T11:00:00.000+00:00", '"DB"."S"."P"', "it's.csv"]
 
-    def test_a_later_look_asks_for_what_came_since(self) -> None:
+    def test_a_later_poll_asks_for_what_came_since(self) -> None:
         sql = Sql()
         history = CopyHistory(sql, TABLE)
         first, second = question("a"), question("b", since=ago(days=40))
@@ -101,7 +101,7 @@ class TestCopyHistory:
         assert dt.timedelta(days=13) < NOW + dt.timedelta(hours=2) - starts[2] < dt.timedelta(days=14)
         assert sql.asked[2][1][2:] == ["a", "b"]
 
-    def test_a_wait_that_asks_in_the_same_words_hears_everything(self) -> None:
+    def test_a_later_wait_for_the_same_files_gets_everything(self) -> None:
         sql = Sql()
         history = CopyHistory(sql, TABLE)
         first, second = question("a"), question("a")
@@ -111,7 +111,7 @@ class TestCopyHistory:
 
         assert dt.datetime.fromisoformat(sql.asked[1][1][1]) == ago(days=1)
 
-    def test_files_are_looked_for_under_every_end_of_their_path(self) -> None:
+    def test_files_are_searched_under_every_end_of_their_path(self) -> None:
         sql = Sql()
 
         CopyHistory(sql, TABLE).loads([question("x/y/a.csv")], NOW)
@@ -180,7 +180,7 @@ class TestPipeHistory:
         assert pipe.marks == [None, None]
         assert len(pipe.scans) == 1
 
-    def test_a_wait_that_asks_in_the_same_words_hears_everything(self) -> None:
+    def test_a_later_wait_for_the_same_files_gets_everything(self) -> None:
         pipe = Pipe()
         history = PipeHistory(pipe)
         first, second = question("a"), question("a")
@@ -194,7 +194,7 @@ class TestPipeHistory:
     @pytest.mark.parametrize(
         ("complete", "minutes"), [(False, 1), (True, 9)], ids=["report-was-full", "report-forgot"]
     )
-    def test_what_was_missed_between_two_looks_is_scanned(self, complete: bool, minutes: int) -> None:
+    def test_what_was_missed_between_two_polls_is_scanned(self, complete: bool, minutes: int) -> None:
         pipe = Pipe(PipeReport([], True, "m1"), PipeReport([], complete, "m2"))
         history = PipeHistory(pipe)
 
@@ -245,20 +245,20 @@ class TestFallBack:
         assert ReportThenSql(report, sql).loads(asked, NOW) == answer
         assert report.asked == sql.asked == [(asked, NOW)]
 
-    def test_one_look_asks_for_now(self) -> None:
+    def test_one_poll_asks_for_now(self) -> None:
         source, asked = Source([]), [question("a")]
 
         assert poll_loads(source, asked).loads == []
-        ((told, now),) = source.asked
-        assert (told, now.tzinfo) == (asked, dt.UTC)
+        ((passed, now),) = source.asked
+        assert (passed, now.tzinfo) == (asked, dt.UTC)
 
     def test_an_error_of_both_is_that_of_sql(self) -> None:
         both = ReportThenSql(Source(ApiError("x", http_status=400)), Source(SqlError("no table")))
 
-        look = poll_loads(both, [question("a")])
+        polled = poll_loads(both, [question("a")])
 
-        assert isinstance(look.error, SqlError)
-        assert isinstance(look.error.__context__, ApiError)
+        assert isinstance(polled.error, SqlError)
+        assert isinstance(polled.error.__context__, ApiError)
 
     def test_a_wrong_setting_is_no_reason_to_ask_elsewhere(self) -> None:
         both = ReportThenSql(Source(ConfigurationError("no bundle")), Source([]))
@@ -362,7 +362,7 @@ class TestClient:
         ],
         ids=["404", "401", "400", "html"],
     )
-    def test_refusals_say_what_to_do(
+    def test_refusals_name_the_remedy(
         self, service: ScriptedService, pem: str, reply: Reply, kind: type[Exception], text: str
     ) -> None:
         service.on("insertReport", reply)

@@ -12,11 +12,11 @@ from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
 from airflow_provider_snowpipe.streaming.errors import SqlError
 
 
-def status(**told: Any) -> PipeStatus:
-    return PipeStatus.read(json.dumps({"executionState": "RUNNING", "pendingFileCount": 0, **told}))
+def status(**fields: Any) -> PipeStatus:
+    return PipeStatus.read(json.dumps({"executionState": "RUNNING", "pendingFileCount": 0, **fields}))
 
 
-def test_a_pipe_that_has_work_to_do_tells_what_waits() -> None:
+def test_a_pipe_that_has_work_to_do_reports_what_waits() -> None:
     found = status(
         pendingFileCount=3,
         oldestPendingFilePath="in/a.csv",

@@ -44,7 +44,7 @@ def test_table_and_location_are_read(statement: str, table: tuple[str, str, str]
 
 
 @pytest.mark.parametrize("statement", ["", "COPY INTO t", "SELECT 1", "COPY INTO t FROM (SELECT 1)"])
-def test_a_statement_that_does_not_tell_is_refused_with_the_remedy(statement: str) -> None:
+def test_an_unreadable_statement_is_refused_with_the_remedy(statement: str) -> None:
     with pytest.raises(ConfigurationError, match=r"pipe DB\.S\.P: .*give the role MONITOR"):
         PipeTarget.of(PIPE, statement)
 
@@ -59,14 +59,14 @@ def test_a_statement_that_does_not_tell_is_refused_with_the_remedy(statement: st
         ("@%t", "@%T/x", "x/"),
     ],
 )
-def test_a_place_below_the_location_is_a_start_of_paths(location: str, given: str, below: str) -> None:
+def test_a_path_below_the_location_is_a_prefix(location: str, given: str, below: str) -> None:
     target = PipeTarget.of(PIPE, f"COPY INTO t FROM {location}")
 
     assert target.below(StageReference.parse(given), PIPE) == below
 
 
 @pytest.mark.parametrize("given", ["@st", "@st/inner", "@other/in", "@x.st/in", '@"st"/in', "@%st/in"])
-def test_a_place_that_the_pipe_does_not_load_from_is_refused(given: str) -> None:
+def test_a_location_that_the_pipe_does_not_load_from_is_refused(given: str) -> None:
     target = PipeTarget.of(PIPE, "COPY INTO t FROM @st/in")
 
     with pytest.raises(ConfigurationError, match=r'loads from @"DB"\."S"\.st/in, and the files are at'):

@@ -1,4 +1,4 @@
-"""Options by which COPY makes rows of a file: which make other rows than are wanted, and what is unsure."""
+"""Options by which COPY makes rows of a file: which make other rows than expected, and what is unsure."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from airflow_provider_snowpipe.bulk.row_options import Difference, RowOptions
 JSON = {"file_format": {"type": "JSON"}}
 
 
-def found(given, wanted, compressions=()):
-    """The differences from the options that are wanted, of options or of the end of a statement."""
+def found(given, expected_options, compressions=()):
+    """The differences from the options that are required, of options or of the end of a statement."""
     if isinstance(given, str):
         judged = RowOptions.of_statement(f"COPY INTO T FROM @S {given}")
     else:
         judged = RowOptions.of(given)
-    differences = judged.differences(RowOptions.of(wanted), compressions)
+    differences = judged.differences(RowOptions.of(expected_options), compressions)
     return [(one.option, one.given, one.expected) for one in differences]
 
 
@@ -56,7 +56,7 @@ def test_what_snowflake_does_anyway_may_be_written_and_each_option_is_compared(k
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "expected"),
+    ("given", "expected_options", "expected"),
     [
         (form("CSV"), form("JSON"), [("TYPE", "CSV", "JSON")]),
         ({"file_format": {"trim_space": True}}, form("JSON"), [("TRIM_SPACE", True, False)]),
@@ -96,12 +96,12 @@ def test_what_snowflake_does_anyway_may_be_written_and_each_option_is_compared(k
         ({**JSON, "on_error": "CONTINUE", "purge": True}, JSON, []),
     ],
 )  # fmt: skip
-def test_values_are_compared_whichever_way_they_are_written(given, wanted, expected):
-    assert found(given, wanted) == expected
+def test_values_are_compared_whichever_way_they_are_written(given, expected_options, expected):
+    assert found(given, expected_options) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "files", "same"),
+    ("given", "expected_options", "files", "same"),
     [
         ("AUTO", "AUTO", ["GZIP", "ZSTD"], True),
         ("GZIP", "AUTO", ["GZIP"], True),
@@ -116,8 +116,8 @@ def test_values_are_compared_whichever_way_they_are_written(given, wanted, expec
         ("none", "NONE", [], True),
     ],
 )
-def test_compression_is_the_same_where_the_files_leave_one_reading(given, wanted, files, same):
-    differences = found(form("JSON", COMPRESSION=given), form("JSON", COMPRESSION=wanted), files)
+def test_compression_is_the_same_where_the_files_leave_one_reading(given, expected_options, files, same):
+    differences = found(form("JSON", COMPRESSION=given), form("JSON", COMPRESSION=expected_options), files)
     assert [one[0] for one in differences] == ([] if same else ["COMPRESSION"])
 
 
@@ -136,7 +136,7 @@ def test_compression_is_the_same_where_the_files_leave_one_reading(given, wanted
         ("", ["it has no FILE_FORMAT, so that the stage's own counts"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_judged_is_told(statement, doubts):
+def test_what_cannot_be_judged_is_reported(statement, doubts):
     judged = RowOptions.of_statement(f"COPY INTO T FROM @S {statement}")
 
     assert judged.doubts() == doubts
@@ -208,7 +208,7 @@ def test_columns_are_compared_only_where_both_name_them_and_nothing_behind_a_sel
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "text"),
+    ("given", "expected_options", "text"),
     [
         (None, True, "ESCAPE = NONE in place of TRUE"),
         (("b",), None, "ESCAPE = ('b') in place of NONE"),
@@ -216,5 +216,5 @@ def test_columns_are_compared_only_where_both_name_them_and_nothing_behind_a_sel
         (1, 0, "ESCAPE = 1 in place of 0"),
     ],
 )
-def test_difference_is_written_as_the_statement_writes_it(given, wanted, text):
-    assert str(Difference("ESCAPE", given, wanted)) == text
+def test_difference_is_written_as_the_statement_writes_it(given, expected_options, text):
+    assert str(Difference("ESCAPE", given, expected_options)) == text

@@ -1,4 +1,4 @@
-"""Manifests: what they say, and what load history says of their files."""
+"""Manifests: what they hold, and what load history reports of their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A path in a stage means the same files in every statement, whatever letters it has."""
+"""A path in a stage means the same files in every statement, whatever characters it has."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ HARD = (
     "@",
     "//x",
 )
-LETTERS = st.characters(blacklist_characters="\0", blacklist_categories=("Cs",))
-PATHS = st.lists(st.one_of(st.sampled_from(HARD), st.text(LETTERS, max_size=4)), min_size=1, max_size=6).map(
-    "".join
-)
+CHARACTERS = st.characters(blacklist_characters="\0", blacklist_categories=("Cs",))
+PATHS = st.lists(
+    st.one_of(st.sampled_from(HARD), st.text(CHARACTERS, max_size=4)), min_size=1, max_size=6
+).map("".join)
 
 
 def meant(path: str) -> str:
@@ -150,7 +150,7 @@ def _bound(statement: str, values: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("path", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
-def test_a_letter_that_no_statement_can_have_is_refused_with_the_path(path: str) -> None:
+def test_a_character_that_no_statement_can_have_is_refused_with_the_path(path: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         CopyInto(TABLE, f"@ST/{path}").statement()
     assert repr(path)[1:-1] in str(refused.value)
@@ -180,13 +180,9 @@ class TestLocalService:
             made.sql("CREATE TABLE t (name VARCHAR)")
             yield made
 
-    @pytest.mark.parametrize(
-        "letters", ["--", "/*", "*/", "$$", "'", '"', " ", "\n", ";", "%", "(", "@", "ß"]
-    )
-    def test_one_of_four_files_is_loaded_for_one_that_is_named(
-        self, local: LocalCatalog, letters: str
-    ) -> None:
-        folder = f"a{letters}b"
+    @pytest.mark.parametrize("inner", ["--", "/*", "*/", "$$", "'", '"', " ", "\n", ";", "%", "(", "@", "ß"])
+    def test_one_of_four_files_is_loaded_for_one_that_is_named(self, local: LocalCatalog, inner: str) -> None:
+        folder = f"a{inner}b"
         for name in ("1.csv", "2.csv", "3.csv"):
             local.put(f"{folder}/{name}", f"{name}\n".encode())
         local.put("a/1.csv", b"neighbour\n")
@@ -208,8 +204,8 @@ class TestLocalService:
     def test_a_transformation_reads_from_the_path_as_well(self, local: LocalCatalog) -> None:
         local.put("a--b/1.csv", b"1\n")
         local.put("a--b/2.csv", b"2\n")
-        place = ("LOCAL", "PUBLIC", "T")
-        copy = CopyInto(place, "@S/a--b", expressions=["$1 || '!'"], columns=["NAME"])
+        table_name = ("LOCAL", "PUBLIC", "T")
+        copy = CopyInto(table_name, "@S/a--b", expressions=["$1 || '!'"], columns=["NAME"])
 
         local.sql(copy.statement(["2.csv"]))
         assert [row["name"] for row in local.sql("SELECT name FROM t")] == ["2!"]

@@ -49,7 +49,7 @@ def staging(if_staged: str = "skip_same", *, auto_compress: bool = False) -> Sta
     ],
     ids=["same", "capitals", "changed", "parts", "no-md5", "encrypted", "size", "encrypted-size"],
 )
-def test_list_tells_whether_the_content_is_the_same(
+def test_list_reports_whether_the_content_is_the_same(
     listed: ListedFile, md5: Callable[[], str], expected: Sameness
 ) -> None:
     assert sameness(7, md5, listed) is expected
@@ -87,7 +87,7 @@ def test_another_content_is_an_objection_where_it_is_asked_for() -> None:
         staging("fail").decide(FILE, {"in/day/a b.csv": ListedFile(9, OTHER)}, read)
 
 
-def test_a_compressed_file_is_looked_for_with_its_ending_and_left_to_put() -> None:
+def test_a_compressed_file_is_searched_with_its_ending_and_left_to_put() -> None:
     compressing = staging(auto_compress=True)
     there = {"in/day/a b.csv.gz": ListedFile(40, OTHER)}
 

@@ -1,4 +1,4 @@
-"""Files that both COPY and a pipe are given, told from load history."""
+"""Files that both COPY and a pipe are given, found in load history."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def refuse(*loads: FileLoad, loader: str | None = None, files: StagedFiles = FIL
 
 
 def test_a_file_that_a_pipe_loaded_is_refused_for_copy_with_the_load_and_its_timestamp() -> None:
-    with pytest.raises(FilesGivenTwiceError) as told:
+    with pytest.raises(FilesGivenTwiceError) as raised:
         refuse(load("DB.PUBLIC.P"), load(None, "in/b.csv"))
 
-    assert "1 of 2 files for T were loaded another way" in str(told.value)
-    assert "'in/a.csv' by pipe DB.PUBLIC.P at 2026-01-30 12:00:00 UTC, 7 rows" in str(told.value)
-    assert "COPY has no memory of that" in str(told.value)
-    assert told.value.files == ("in/a.csv",)
-    assert not told.value.retryable
+    assert "1 of 2 files for T were loaded another way" in str(raised.value)
+    assert "'in/a.csv' by pipe DB.PUBLIC.P at 2026-01-30 12:00:00 UTC, 7 rows" in str(raised.value)
+    assert "COPY has no memory of that" in str(raised.value)
+    assert raised.value.files == ("in/a.csv",)
+    assert not raised.value.retryable
 
 
 def test_a_file_that_copy_loaded_is_refused_for_a_pipe() -> None:

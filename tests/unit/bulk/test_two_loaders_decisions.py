@@ -47,7 +47,7 @@ def test_loads_that_do_not_count_hide_no_later_one() -> None:
         assert _others(ignored, counted) == [counted]
 
 
-def test_load_is_told_under_the_path_that_was_asked_for() -> None:
+def test_load_is_reported_under_the_path_that_was_asked_for() -> None:
     found = _others(_load("a.csv", location="DB.PUBLIC.S/in/"))
 
     assert [load.path for load in found] == ["in/a.csv"]
@@ -113,7 +113,7 @@ def test_load_of_another_url_does_not_count(url: str | None, location: str, path
 
 
 @pytest.mark.parametrize("auto_ingest", [True, False])
-def test_pipe_is_told_of_what_came_when_it_was_there(auto_ingest: bool) -> None:
+def test_pipe_is_notified_of_files_that_came_after_it(auto_ingest: bool) -> None:
     minute, second = dt.timedelta(minutes=1), dt.timedelta(seconds=1)
     target = PipeTarget(("DB", "S", "T"), StageReference.parse("@S"), auto_ingest=auto_ingest)
     pipe = ListedPipe(PipeName("DB", "S", "P"), target, NOW)
@@ -145,10 +145,10 @@ def test_files_that_a_pipe_is_about_to_load_are_refused(
 
     refuse_files_for_pipe(idle, table="T")
 
-    with pytest.raises(FilesGivenTwiceError, match=text) if text else nullcontext() as told:
+    with pytest.raises(FilesGivenTwiceError, match=text) if text else nullcontext() as raised:
         refuse_files_for_pipe(beside, table="T")
-    if told is not None:
-        assert told.value.files == tuple(files if pending else announced)
+    if raised is not None:
+        assert raised.value.files == tuple(files if pending else announced)
 
 
 def test_queue_of_a_pipe_is_no_reason_for_the_pipe_itself() -> None:
@@ -167,7 +167,7 @@ def test_queue_of_a_pipe_is_no_reason_for_the_pipe_itself() -> None:
 
 @pytest.mark.parametrize("has_copied", [True, False])
 @pytest.mark.parametrize("pending", [1, 0])
-def test_queue_may_pass_and_a_pipe_that_is_told_does_not(pending: int, has_copied: bool) -> None:
+def test_queue_may_pass_and_a_notified_pipe_does_not(pending: int, has_copied: bool) -> None:
     pipe = ListedPipe(PipeName("DB", "S", "P"), PipeTarget(("DB", "S", "T"), StageReference.parse("@S")))
     beside = PipeBeside(pipe, PipeStatus("RUNNING", pending), ("a",), ("a",))
 
@@ -181,7 +181,7 @@ def test_queue_may_pass_and_a_pipe_that_is_told_does_not(pending: int, has_copie
 
 
 @pytest.mark.parametrize("loader", [None, PIPE])
-def test_files_with_loads_of_both_are_told_apart_from_those_of_the_other(loader: str | None) -> None:
+def test_files_with_loads_of_both_are_distinguished_from_those_of_the_other(loader: str | None) -> None:
     other = PIPE if loader is None else None
     loads = [
         _load("a", pipe=loader), _load("b", pipe=loader), _load("b", pipe=other), _load("c", pipe=other),

@@ -33,8 +33,8 @@ def run(local_service, set_connection, monkeypatch, capsys):
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
 
     def command(*words: str) -> str:
-        place = [] if words[0] == "local" else ["--conn-id", conn_id, "--table", "T"]
-        arguments = parser().parse_args([words[0], *place, *words[1:]])
+        target = [] if words[0] == "local" else ["--conn-id", conn_id, "--table", "T"]
+        arguments = parser().parse_args([words[0], *target, *words[1:]])
         capsys.readouterr()
         arguments.func(arguments)
         return capsys.readouterr().out

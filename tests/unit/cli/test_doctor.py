@@ -84,7 +84,7 @@ def test_all_is_well_with_the_local_service(diagnose: Diagnose, table: str, tmp_
 
 
 class TestConnection:
-    def test_a_missing_one_says_how_to_make_it_and_hides_nothing(self, diagnose):
+    def test_a_missing_one_is_reported_with_how_to_create_it_and_hides_nothing(self, diagnose):
         found = diagnose("nowhere")
 
         assert states(found) | {"packages": "ok"} == {
@@ -234,8 +234,8 @@ class TestAccount:
             f"GRANT ROLE LOADER TO USER {local_service.user}",
         ):
             local_service.sql(statement.strip())
-        place = {"role": "LOADER", "database": "ANALYTICS", "warehouse": "LOADING"}
-        loader = connect(local_service, set_connection, extra=place)
+        defaults = {"role": "LOADER", "database": "ANALYTICS", "warehouse": "LOADING"}
+        loader = connect(local_service, set_connection, extra=defaults)
 
         for named in ({"table": "ORDERS"}, {"pipe": "ORDERS_PIPE"}):
             found = diagnose(loader, **named)
@@ -490,10 +490,10 @@ class TestCommand:
 
     def test_json(self, capsys, conn_id, table):
         code, printed = self.run(capsys, "--conn-id", conn_id, "--table", table, "--json")
-        said = json.loads(printed)
+        report = json.loads(printed)
 
-        assert (code, said["ok"]) == (0, True)
-        assert {frozenset(one) for one in said["checks"]} == {
+        assert (code, report["ok"]) == (0, True)
+        assert {frozenset(one) for one in report["checks"]} == {
             frozenset({"check", "state", "result", "remedy", "seconds"})
         }
 

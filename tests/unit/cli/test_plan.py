@@ -64,7 +64,7 @@ def test_the_path_before_stays_near_a_boundary(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "message"),
     [
         (("--from", "/no/such/folder"), "the files of '/no/such/folder' cannot be listed"),
         (("--from", "{"), "it begins like JSON and is none"),
@@ -74,6 +74,6 @@ def test_the_path_before_stays_near_a_boundary(run):
     ],
     ids=["folder", "json", "size", "cost", "warehouse"],
 )
-def test_errors_are_one_line(run, words, complaint):
-    with pytest.raises(SystemExit, match=f"snowpipe: .*{complaint}"):
+def test_errors_are_one_line(run, words, message):
+    with pytest.raises(SystemExit, match=f"snowpipe: .*{message}"):
         run(*words)

@@ -113,20 +113,20 @@ def test_list_of_a_stage_that_is_not_there_names_it_and_what_to_do(conn_id: str)
 
 
 @pytest.mark.parametrize(
-    ("said", "remedies"),
+    ("message", "remedies"),
     [("Could not connect to Snowflake backend", True), ("Failed to connect to DB: Incorrect user", False)],
 )
-def test_account_that_does_not_answer_is_an_error_that_says_what_to_see_to(
-    conn_id: str, monkeypatch: pytest.MonkeyPatch, said: str, remedies: bool
+def test_account_that_does_not_answer_is_an_error_with_the_remedy(
+    conn_id: str, monkeypatch: pytest.MonkeyPatch, message: str, remedies: bool
 ) -> None:
     def fail(_: Any) -> None:
-        raise OperationalError(said, errno=250001)
+        raise OperationalError(message, errno=250001)
 
     monkeypatch.setattr(AccountHook, "_connect", fail)
     with pytest.raises(SqlError) as failed:
         SnowpipeBulkHook(conn_id).list_files("@S")
 
-    assert said in str(failed.value)
+    assert message in str(failed.value)
     assert ("firewall" in str(failed.value), failed.value.retryable) == (remedies, remedies)
 
 

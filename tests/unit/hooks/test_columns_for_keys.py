@@ -77,11 +77,11 @@ def test_a_load_goes_on_without_them_unless_unknown_keys_are_to_fail_it(
     service.on("statements", reply)
     lines: list[str] = []
 
-    def say(text: str, *values: object) -> None:
+    def log(text: str, *values: object) -> None:
         lines.append(text % values)
 
-    assert SchemaPolicy(RowPolicy(unknown_columns="warn")).known_columns(hook, say) == ()
+    assert SchemaPolicy(RowPolicy(unknown_columns="warn")).known_columns(hook, log) == ()
     (line,) = lines
     assert line.startswith("keys of rows are not held against")
     with pytest.raises(error):
-        SchemaPolicy(RowPolicy(unknown_columns="fail")).known_columns(hook, say)
+        SchemaPolicy(RowPolicy(unknown_columns="fail")).known_columns(hook, log)

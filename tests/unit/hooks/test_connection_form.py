@@ -47,8 +47,10 @@ print("form", found.model_dump_json())
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="the form of Airflow 3.1")
 def test_airflow_3_1_shows_every_field_of_the_metadata():
     # Airflow asks the hooks once in a process, which another test may have made it do without its own fields.
-    said = subprocess.run([sys.executable, "-c", FORM], capture_output=True, text=True, check=True).stdout
-    (form,) = [json.loads(line.partition(" ")[2]) for line in said.splitlines() if line.startswith("form ")]
+    printed = subprocess.run([sys.executable, "-c", FORM], capture_output=True, text=True, check=True).stdout
+    (form,) = [
+        json.loads(line.partition(" ")[2]) for line in printed.splitlines() if line.startswith("form ")
+    ]
 
     fields = form["extra_fields"]
     assert set(fields) == set(FIELDS)

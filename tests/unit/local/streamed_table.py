@@ -97,7 +97,7 @@ class StreamedTable:
         request: str | None = None,
         enqueue: Enqueue | None = None,
     ) -> Append:
-        """Have a channel take an append; it waits for its commit with the committer unless told otherwise."""
+        """Have a channel take an append; it waits for its commit with the committer by default."""
         made: list[Append] = []
         request = request or f"r{next(_requests)}"
 

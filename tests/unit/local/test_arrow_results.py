@@ -45,7 +45,7 @@ def test_a_number_of_39_digits_is_left_to_text():
     ("kind", "fields", "width"),
     [("TIMESTAMP_NTZ", 2, b"8"), ("TIMESTAMP_LTZ", 2, b"8"), ("TIMESTAMP_TZ", 3, b"16")],
 )
-def test_timestamps_say_their_width_and_mask_their_nulls(kind, fields, width):
+def test_timestamps_have_their_width_and_mask_their_nulls(kind, fields, width):
     zone = None if kind == "TIMESTAMP_NTZ" else dt.UTC
     before = dt.datetime(1969, 12, 31, 23, 59, 59, 250000, zone)
     field, column = _column(ColumnType(kind, precision=9), before, None)
@@ -99,8 +99,10 @@ def test_an_open_string_is_a_syntax_error():
         split_statements("SELECT 'x")
 
 
-@pytest.mark.parametrize(("count", "wanted", "code"), [(0, 0, "000900"), (2, 1, "000008"), (1, 2, "000008")])
-def test_another_number_of_statements_is_refused(count, wanted, code):
+@pytest.mark.parametrize(
+    ("count", "expected", "code"), [(0, 0, "000900"), (2, 1, "000008"), (1, 2, "000008")]
+)
+def test_another_number_of_statements_is_refused(count, expected, code):
     with pytest.raises(SqlError) as error:
-        check_count(["SELECT 1"] * count, wanted)
+        check_count(["SELECT 1"] * count, expected)
     assert error.value.code == code

@@ -160,7 +160,7 @@ class TestDrop:
             table.database.channels.drop(table.pipe, name)
         assert (refusal.value.status, refusal.value.code) == (status, code)
 
-    def test_a_writer_that_looked_before_does_not_find_it_again(self, table):
+    def test_a_writer_that_found_it_before_does_not_find_it_again(self, table):
         table.open()
         dropped = table.database.channels.drop(table.pipe, "c")
         with pytest.raises(Refusal) as refusal:

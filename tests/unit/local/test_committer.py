@@ -188,7 +188,7 @@ class TestTime:
         append.received_at = clock.now
         return append
 
-    def test_rows_wait_a_moment_for_others(self, made, clock, engine):
+    def test_rows_wait_a_short_time_for_others(self, made, clock, engine):
         append = self.sent(clock, engine)
         made.enqueue(append)
         made.start()
@@ -196,7 +196,7 @@ class TestTime:
 
         assert clock.commits == [pytest.approx(append.received_at + committer.LINGER_SECONDS, abs=0.002)]
 
-    def test_a_delay_holds_a_commit_back_and_is_looked_at_again_and_again(self, made, clock, engine):
+    def test_a_delay_holds_a_commit_back_and_is_checked_repeatedly(self, made, clock, engine):
         engine.faults.commit_delay = 1.0
         append = self.sent(clock, engine)
         made.enqueue(append)
@@ -230,7 +230,7 @@ class TestTime:
         committed(second)
         wait_until(lambda: len(checkpoints) == 2)
 
-    def test_the_record_of_a_commit_says_how_long_it_took(self, made, clock, engine):
+    def test_the_record_of_a_commit_has_its_duration(self, made, clock, engine):
         append = self.sent(clock, engine)
         made.enqueue(append)
         made.start()
@@ -269,7 +269,7 @@ class TestTime:
         wait_until(lambda: len(made.records) == 2)
         assert sorted((record.own, record.size) for record in made.records) == [(False, 50), (True, 400)]
 
-    def test_its_thread_can_be_told_by_its_name_and_does_not_keep_the_process(self, made):
+    def test_its_thread_has_a_name_and_does_not_keep_the_process(self, made):
         made.start()
         threads = [thread for thread in threading.enumerate() if thread.name == "committer-LOCAL"]
 
@@ -333,17 +333,17 @@ class TestCommits:
         monkeypatch.setattr(committer, "LINGER_SECONDS", 0.0)
         table = engine.table()
         channel = table.open()
-        looked: list[float] = []
+        checked: list[float] = []
 
         def delay() -> float:
-            looked.append(NEVER)
+            checked.append(NEVER)
             return NEVER
 
         made = committer.Committer(engine.database, delay, Limits())
         for number in (1, 2):
             made.enqueue(table.take(channel, row(number), token=str(number)))
         made.start()
-        wait_until(lambda: len(looked) > 3)
+        wait_until(lambda: len(checked) > 3)
         assert table.rows() == []
         assert made.backlog()[channel].appends == 2
         made.stop()

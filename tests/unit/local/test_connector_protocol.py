@@ -36,10 +36,10 @@ def rows(session: Connector, text: str, **body: Any) -> Any:
     return answer["data"]["rowset"]
 
 
-def stage_file(service: ServiceInProcess, session: Connector, place: str, content: bytes) -> None:
+def stage_file(service: ServiceInProcess, session: Connector, stage_path: str, content: bytes) -> None:
     """Put a file on a stage as JDBC does, which gets a URL for it."""
     jdbc = {"CLIENT_APP_ID": "JDBC", "CLIENT_ENVIRONMENT": {"JAVA_VERSION": "17"}}
-    folder, _, name = place.rpartition("/")
+    folder, _, name = stage_path.rpartition("/")
     data = service.connect(**jdbc).query(f"PUT 'file:///x/{name}' @{folder} AUTO_COMPRESS = FALSE")["data"]
     url = data["stageInfo"]["presignedUrl"].partition("//")[2]
     assert service.call("PUT", "/" + url.partition("/")[2], content).status == 200
@@ -182,13 +182,13 @@ def test_values_stand_in_the_order_of_the_text(session: Connector, text: str) ->
     assert rows(session, text, bindings=bound) == [["a", "b"]]
 
 
-def test_only_the_python_connector_is_told_to_stage_many_values(service: ServiceInProcess) -> None:
-    def told(**client: Any) -> Any:
+def test_only_the_python_connector_is_asked_to_stage_many_values(service: ServiceInProcess) -> None:
+    def thresholds(**client: Any) -> Any:
         parameters = {one["name"]: one["value"] for one in service.login(**client)["data"]["parameters"]}
         return parameters["CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"]
 
-    assert (told(**PYTHON), told()) == (65_280, 0)
-    assert told(**PYTHON, SESSION_PARAMETERS={"CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 7}) == 7
+    assert (thresholds(**PYTHON), thresholds()) == (65_280, 0)
+    assert thresholds(**PYTHON, SESSION_PARAMETERS={"CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 7}) == 7
 
 
 def test_values_can_be_bound_by_name(session: Connector) -> None:
@@ -227,15 +227,15 @@ def test_several_statements_need_their_number_whatever_the_first_is(session: Con
     assert answer["message"].startswith("Actual statement count 2 ")
 
 
-def test_the_answer_tells_the_threads_that_a_session_set(session: Connector) -> None:
+def test_the_answer_has_the_threads_that_a_session_set(session: Connector) -> None:
     answer = session.query("ALTER SESSION SET client_prefetch_threads = 5")
-    told = {one["name"]: one["value"] for one in answer["data"]["parameters"]}
-    assert told["CLIENT_PREFETCH_THREADS"] == 5
+    thresholds = {one["name"]: one["value"] for one in answer["data"]["parameters"]}
+    assert thresholds["CLIENT_PREFETCH_THREADS"] == 5
 
 
-def test_the_answer_tells_how_chunks_are_fetched(session: Connector) -> None:
-    told = {one["name"]: one["value"] for one in session.query("SELECT 1")["data"]["parameters"]}
-    assert (told["CLIENT_RESULT_CHUNK_SIZE"], told["CLIENT_MEMORY_LIMIT"]) == (160, 1536)
+def test_the_answer_describes_how_chunks_are_fetched(session: Connector) -> None:
+    thresholds = {one["name"]: one["value"] for one in session.query("SELECT 1")["data"]["parameters"]}
+    assert (thresholds["CLIENT_RESULT_CHUNK_SIZE"], thresholds["CLIENT_MEMORY_LIMIT"]) == (160, 1536)
 
 
 def test_put_hands_on_its_threshold(session: Connector) -> None:

@@ -216,11 +216,11 @@ def test_a_token_of_an_upload_only_uploads(
 ) -> None:
     admin.query("CREATE STAGE s")
     info = _transfer(admin, "PUT file:///x/a.csv @s")
-    place, token = f"/{info['location']}a.csv", info["creds"]["GCS_ACCESS_TOKEN"]
-    assert service.call("PUT", place, b"1\n", token=token).status == 200
-    assert service.call("HEAD", place, token=token).status == 200
+    url, token = f"/{info['location']}a.csv", info["creds"]["GCS_ACCESS_TOKEN"]
+    assert service.call("PUT", url, b"1\n", token=token).status == 200
+    assert service.call("HEAD", url, token=token).status == 200
     info = _transfer(admin, "PUT file:///x/a.csv @s" if command == "PUT" else "GET @s/a.csv file:///tmp")
-    answer = service.call(method, place, b"2\n", token=info["creds"]["GCS_ACCESS_TOKEN"])
+    answer = service.call(method, url, b"2\n", token=info["creds"]["GCS_ACCESS_TOKEN"])
     assert answer.status == 403
 
 
@@ -392,8 +392,8 @@ def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(
 
 def test_several_statements_run_when_they_are_counted(admin: Any) -> None:
     text = "CREATE TABLE m (id INT); INSERT INTO m VALUES (1), (2); SELECT COUNT(*) FROM m"
-    for wanted in ({}, {"MULTI_STATEMENT_COUNT": 2}):
-        assert admin.query(text, parameters=wanted)["code"] == "000008"
+    for given in ({}, {"MULTI_STATEMENT_COUNT": 2}):
+        assert admin.query(text, parameters=given)["code"] == "000008"
     data = admin.query(text, parameters={"MULTI_STATEMENT_COUNT": 3})["data"]
     results = [admin.call("GET", f"/queries/{id}/result")["data"] for id in data["resultIds"].split(",")]
     assert [result["statementTypeId"] for result in results] == [0x6000, 0x3100, 0x1000]
@@ -437,8 +437,8 @@ def test_a_quoted_name_in_a_url_is_taken_letter_by_letter(service: ServiceInProc
         ("LOCAL", "PUBLIC", "%22P%22", 200),
         ("LOCAL", "PUBLIC", "%22p%22", 404),
     ):
-        place = f"databases/{database}/schemas/{schema}"
-        target = f"{place}/pipes/{pipe}"
+        url = f"databases/{database}/schemas/{schema}"
+        target = f"{url}/pipes/{pipe}"
         info = service.call("POST", f"/v2/streaming/{target}:pipe-info", {}, token=token)
         opened = service.call("PUT", f"/v2/streaming/{target}/channels/c", {}, token=token)
         assert (info.status, opened.status) == (status, status), (target, info.content)
@@ -446,7 +446,7 @@ def test_a_quoted_name_in_a_url_is_taken_letter_by_letter(service: ServiceInProc
         calls = [f"{target}/channels/c/rows?{at}&requestId={uuid.uuid4()}"]
         if "-STREAMING" in pipe:
             table = pipe.replace("-STREAMING", "")
-            calls.append(f"{place}/tables/{table}/rows?requestId={uuid.uuid4()}")
+            calls.append(f"{url}/tables/{table}/rows?requestId={uuid.uuid4()}")
         for call in calls:
             answer = service.call("POST", f"/v2/streaming/data/{call}", b'{"ID":1}\n', token=scoped)
             assert answer.status == status, (call, answer.content)

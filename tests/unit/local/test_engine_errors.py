@@ -1,4 +1,4 @@
-"""Errors that clients read: whatever the engine beneath says, they have Snowflake's number and words."""
+"""Errors that clients read: whatever the engine beneath raises, they have Snowflake's number and words."""
 
 import re
 
@@ -378,7 +378,7 @@ def error_of(sql, statement):
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_no_error_has_words_of_the_engine(sql, statement, caplog):
+def test_no_error_names_the_engine(sql, statement, caplog):
     error = error_of(sql, statement)
     if error is not None:
         assert re.fullmatch(r"\d{6}", error.code)
@@ -404,8 +404,8 @@ def test_the_catalogue_provokes_errors_of_the_engine(sql):
     ],
 )
 def test_an_expression_that_is_not_valid_is_named(statement, at, named):
-    said = f"Binder Error: strange\n\nLINE 1: {statement}\n{' ' * (8 + statement.index(at))}^"
-    message = translate_error(duckdb.BinderException(said)).message
+    engine_error = f"Binder Error: strange\n\nLINE 1: {statement}\n{' ' * (8 + statement.index(at))}^"
+    message = translate_error(duckdb.BinderException(engine_error)).message
     assert f"invalid expression{named}: " in message
     assert "strange" not in message
 

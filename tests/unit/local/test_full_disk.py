@@ -61,7 +61,7 @@ def test_streaming_is_refused_until_there_is_room(
     "failure",
     [OSError(errno.ENOSPC, "No space left on device"), duckdb.IOException("x: No space left on device")],
 )
-def test_statements_and_the_start_say_that_the_disk_is_full(
+def test_statements_and_the_start_report_that_the_disk_is_full(
     service: ServiceInProcess,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

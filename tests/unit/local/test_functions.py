@@ -339,7 +339,7 @@ def test_a_division_by_zero_fails_instead_of_being_infinite(sql, expression):
         ),
     ],
 )
-def test_errors_have_snowflakes_number_and_words(sql, statement, code, words):
+def test_errors_have_snowflakes_number_and_text(sql, statement, code, words):
     sql.run("CREATE OR REPLACE TABLE w (n INT NOT NULL)")
     error = sql.refused(statement)
     assert (error.code, error.message) == (code, words)

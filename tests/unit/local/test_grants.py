@@ -312,5 +312,5 @@ def test_pipes_have_privileges_of_their_own(sql):
         ("CREATE ROLE", "001003"),
     ],
 )
-def test_wrong_statements_say_what_is_wrong(unchanged, statement, code):
+def test_wrong_statements_report_what_is_wrong(unchanged, statement, code):
     assert unchanged.refused(statement).code == code

@@ -33,7 +33,7 @@ def sql(tmp_path_factory):
     sql.close()
 
 
-def test_columns_join_with_tables_and_tell_their_types(sql):
+def test_columns_join_with_tables_and_have_their_types(sql):
     assert sql.values(
         "SELECT c.column_name, c.ordinal_position, c.is_nullable, c.data_type, c.character_maximum_length, "
         "c.numeric_scale, c.column_default, c.comment FROM local.information_schema.columns c "

@@ -1,4 +1,4 @@
-"""A commit puts rows, tokens and counters in place in one step, or leaves everything as it was."""
+"""A commit writes rows, tokens and counters in one step, or leaves everything as it was."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class TestCommit:
         ]
 
     @pytest.mark.parametrize("transforms", [False, True], ids=["matches", "transforms"])
-    def test_the_error_table_has_each_rejected_row_with_its_place(self, engine, transforms):
+    def test_the_error_table_has_each_rejected_row_with_its_position(self, engine, transforms):
         table = engine.table(error_logging=True)
         pipe = (
             table.custom_pipe(columns=("ID",), expressions=("(j->>'id')::DECIMAL(38,0)",))
@@ -176,7 +176,7 @@ class TestCommit:
         assert isolated[name] == 0
         assert len(table.rows()) == left + 1
 
-    def test_rows_that_fit_are_not_looked_at_one_by_one(self, table):
+    def test_rows_that_fit_are_not_checked_one_by_one(self, table):
         channel = table.open()
         commit(table, table.take(channel, row(1, "x"), row(2, "y")), table.take(channel, row(3, "z")))
         commit(table, table.take(channel, row(4), row(5)))
@@ -445,7 +445,7 @@ class TestFailedCommit:
         assert (table.token("a"), table.token("b")) == ("a3", "b1")
         assert (a.status()["rows_error_count"], code(a)) == (1, "SUCCESS")
 
-    def test_the_log_says_that_channels_must_be_opened_again(self, table, fail, caplog):
+    def test_the_log_reports_that_channels_must_be_opened_again(self, table, fail, caplog):
         append = table.take(table.open(), row(1))
         fail()
         with caplog.at_level(logging.ERROR):

@@ -60,7 +60,7 @@ def _coded() -> Iterator[tuple[str, ...]]:
 
 
 def _first_parts() -> set[str]:
-    """Find the first parts of paths that ``server.py`` tells apart, by text or by the name of a bucket."""
+    """Find the first parts of paths that ``server.py`` distinguishes, by text or by the name of a bucket."""
     found = {UPLOAD_BUCKET, FILES_BUCKET}
     for node in ast.walk(ast.parse(Path(server.__file__).read_text())):
         if isinstance(node, ast.match_case):

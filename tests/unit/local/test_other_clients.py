@@ -46,21 +46,21 @@ def test_a_client_gets_arrow_only_if_it_reads_it(
     assert data.get("rowset") == ([["1", "x"]] if form == "json" else None)
 
 
-def test_a_login_tells_how_times_are_written_as_text(service: ServiceInProcess) -> None:
-    def told(answer: dict[str, Any]) -> dict[str, Any]:
+def test_a_login_returns_how_times_are_written_as_text(service: ServiceInProcess) -> None:
+    def formats(answer: dict[str, Any]) -> dict[str, Any]:
         return {one["name"]: one["value"] for one in answer["data"]["parameters"]}
 
     # JDBC formats times itself; without these it writes "Fri, 02 Jan 2026 03:04:05 Z".
-    defaults = told(service.login(**JDBC))
+    defaults = formats(service.login(**JDBC))
     assert defaults["TIMESTAMP_NTZ_OUTPUT_FORMAT"] == "YYYY-MM-DD HH24:MI:SS.FF3"
     assert (defaults["DATE_OUTPUT_FORMAT"], defaults["TIME_OUTPUT_FORMAT"]) == ("YYYY-MM-DD", "HH24:MI:SS")
     assert {"TIMESTAMP_OUTPUT_FORMAT", "TIMESTAMP_LTZ_OUTPUT_FORMAT", "TIMESTAMP_TZ_OUTPUT_FORMAT"} <= set(
         defaults
     )
     own = {"timestamp_ntz_output_format": "YYYY"}
-    assert told(service.login(**JDBC, SESSION_PARAMETERS=own))["TIMESTAMP_NTZ_OUTPUT_FORMAT"] == "YYYY"
+    assert formats(service.login(**JDBC, SESSION_PARAMETERS=own))["TIMESTAMP_NTZ_OUTPUT_FORMAT"] == "YYYY"
     changed = service.connect(**JDBC).query("ALTER SESSION SET DATE_OUTPUT_FORMAT = 'DD.MM.YYYY'")
-    assert told(changed)["DATE_OUTPUT_FORMAT"] == "DD.MM.YYYY"
+    assert formats(changed)["DATE_OUTPUT_FORMAT"] == "DD.MM.YYYY"
 
 
 def test_a_count_of_zero_leaves_one_statement_as_it_is(service: ServiceInProcess) -> None:

@@ -107,7 +107,7 @@ def test_the_query_runs_once_and_takes_values(targets):
 # -- VALIDATE -----------------------------------------------------------------------------------------------
 
 
-def test_validate_tells_all_errors_of_a_past_copy(local):
+def test_validate_reports_all_errors_of_a_past_copy(local):
     local.sql("CREATE TABLE t (a INT)")
     local.put("a.csv", b"1\nx\n2\ny\n")
     local.put("b.csv", b"3\n")
@@ -172,7 +172,7 @@ def test_the_ddl_creates_the_same_object_again(local, statements, kind, name):
     assert values(local, ask) == [(written,)]
 
 
-def test_the_ddl_of_a_table_has_snowflake_s_words(local):
+def test_the_ddl_of_a_table_has_snowflake_s_text(local):
     local.sql("CREATE TABLE t (id INT NOT NULL, n VARCHAR)")
     text = "create or replace TABLE T (\n\tID NUMBER(38,0) NOT NULL,\n\tN VARCHAR(16777216)\n);"
     assert values(local, "SELECT GET_DDL('TABLE', 'T')") == [(text,)]

@@ -101,7 +101,7 @@ def test_others_see_their_own_statements_and_those_of_warehouses_they_monitor(se
     assert "SELECT 'in w'" in texts()
 
 
-def test_the_account_s_view_tells_who_from_where_what_and_how_many(service, connector):
+def test_the_account_s_view_has_user_client_statement_and_rows(service, connector):
     connector.query("CREATE TABLE t (a INT)")
     connector.query("INSERT INTO  t\n VALUES (1)")
     service.login("NOBODY", "wrong")

@@ -48,11 +48,11 @@ def made(folder: Path) -> Iterator[SqlSessions]:
 
 
 def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
-    place = f"{database}.{schema}"
-    sql.run(f"USE SCHEMA {place}")
+    schema_name = f"{database}.{schema}"
+    sql.run(f"USE SCHEMA {schema_name}")
     assert sql.values("SELECT id, n, q FROM v ORDER BY 1") == [(1, 10, 100), (2, 15, 101)]
     sql.run("INSERT INTO t (id, s) VALUES (3, 'c')")
-    assert sql.values(f"SELECT n, q FROM {place}.t WHERE id = 3") == [(20, 102)]
+    assert sql.values(f"SELECT n, q FROM {schema_name}.t WHERE id = 3") == [(20, 102)]
     sql.run("DELETE FROM t WHERE id = 3", "UPDATE t SET s = 'B' WHERE id = 2")
     assert sql.values("SELECT counted.NEXTVAL") == [(103,)]
     shown = sql.run("SHOW TABLES")
@@ -64,10 +64,10 @@ def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
     (stage,) = sql.run("SHOW STAGES")
     assert (stage["database_name"], stage["schema_name"], stage["name"]) == (database, schema, "G")
     named = {r["property"]: r["property_value"] for r in sql.run("DESC STAGE g")}
-    assert named["FORMAT_NAME"] == f"{place}.F"
+    assert named["FORMAT_NAME"] == f"{schema_name}.F"
     pipes = [(r["database_name"], r["schema_name"], r["name"]) for r in sql.run("SHOW PIPES")]
     assert pipes == [(database, schema, "P"), (database, schema, "STREAMED")]
-    assert "RUNNING" in sql.values(f"SELECT SYSTEM$PIPE_STATUS('{place}.p')")[0][0]
+    assert "RUNNING" in sql.values(f"SELECT SYSTEM$PIPE_STATUS('{schema_name}.p')")[0][0]
     assert sql.values("SELECT table_name FROM information_schema.tables WHERE table_schema <> 'PUBLIC'") == [
         ("T",),
         ("V",),
@@ -115,24 +115,26 @@ def test_everything_inside_has_the_new_name_now_and_after_a_restart(
 
 
 @pytest.mark.parametrize(
-    ("rename", "create", "place"),
+    ("rename", "create", "schema_name"),
     [
         pytest.param("ALTER DATABASE d RENAME TO e", "CREATE DATABASE d", "d.public", id="database"),
         pytest.param("ALTER SCHEMA d.s RENAME TO r", "CREATE SCHEMA d.s", "d.s", id="schema"),
     ],
 )
-def test_the_old_name_is_free_for_another(sql, tmp_path, rename, create, place):
-    sql.run(rename, create, f"CREATE TABLE {place}.t (id INT)", f"INSERT INTO {place}.t VALUES (7)")
-    renamed = "e.s" if place == "d.public" else "d.r"
-    assert sql.values(f"SELECT COUNT(*), MAX(id) FROM {place}.t") == [(1, 7)]
+def test_the_old_name_is_free_for_another(sql, tmp_path, rename, create, schema_name):
+    sql.run(
+        rename, create, f"CREATE TABLE {schema_name}.t (id INT)", f"INSERT INTO {schema_name}.t VALUES (7)"
+    )
+    renamed = "e.s" if schema_name == "d.public" else "d.r"
+    assert sql.values(f"SELECT COUNT(*), MAX(id) FROM {schema_name}.t") == [(1, 7)]
     assert sql.values(f"SELECT COUNT(*), MAX(id) FROM {renamed}.t") == [(2, 2)]
-    _put(sql, f"@{place}.%t", "new")
+    _put(sql, f"@{schema_name}.%t", "new")
     _put(sql, f"@{renamed}.%t", "old")
     sql.close()
     again = SqlSessions(tmp_path)
     try:
-        assert again.values(f"SELECT MAX(id) FROM {place}.t") == [(7,)]
-        assert [row[0] for row in again.values(f"LIST @{place}.%t")] == ["new"]
+        assert again.values(f"SELECT MAX(id) FROM {schema_name}.t") == [(7,)]
+        assert [row[0] for row in again.values(f"LIST @{schema_name}.%t")] == ["new"]
         assert [row[0] for row in again.values(f"LIST @{renamed}.%t")] == ["old"]
         assert again.values(f"SELECT MAX(id) FROM {renamed}.t") == [(2,)]
         again.run(f"DROP {create.split()[1]} {create.split()[2]}")
@@ -154,7 +156,7 @@ def _put(sql: SqlSessions, stage: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "code", "says"),
+    ("statement", "code", "expected_message"),
     [
         ("ALTER DATABASE d RENAME TO local", "002002", "LOCAL"),
         ('ALTER DATABASE d RENAME TO "Local"', "002002", "Local"),
@@ -172,11 +174,11 @@ def _put(sql: SqlSessions, stage: str, name: str) -> None:
         ("ALTER SCHEMA d.information_schema RENAME TO r", "002003", "D.INFORMATION_SCHEMA"),
     ],
 )
-def test_a_rename_that_cannot_be_says_why_and_changes_nothing(unchanged, statement, code, says):
+def test_a_refused_rename_gives_the_reason_and_changes_nothing(unchanged, statement, code, expected_message):
     sql = unchanged
     before = (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT"))
     error = sql.refused(statement)
-    assert (error.code, says in error.message) == (code, True), error.message
+    assert (error.code, expected_message in error.message) == (code, True), error.message
     assert (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT")) == before
     assert sql.values("SELECT COUNT(*) FROM d.s.v") == [(2,)]
 

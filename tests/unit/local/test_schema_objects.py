@@ -1,4 +1,4 @@
-"""Views, sequences, temporary tables, copies and changes of tables, comments, and what SHOW says of them."""
+"""Views, sequences, temporary tables, copies and changes of tables, comments; what SHOW lists of them."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_comments_are_kept_and_shown(sql):
     assert sql.refused("COMMENT ON COLUMN t.nope IS 'x'").code == "000904"
 
 
-def test_show_columns_tells_types_as_json(sql):
+def test_show_columns_gives_types_as_json(sql):
     (first, *_) = sql.run("SHOW COLUMNS LIKE 'id' IN TABLE t")
     assert first["data_type"] == '{"type":"FIXED","precision":38,"scale":0,"nullable":true}'
     assert len(sql.run("SHOW COLUMNS IN SCHEMA public")) == len(sql.run("SHOW COLUMNS")) == 3
@@ -298,7 +298,7 @@ def test_a_database_has_a_name_that_a_file_can_have(sql):
 @pytest.mark.parametrize(
     "bindings", [{}, {"1": {"type": "TEXT", "value": None}}, {"1": {"type": "FIXED", "value": "1"}}]
 )
-def test_a_value_that_is_not_bound_is_told(sql, bindings):
+def test_a_value_that_is_not_bound_is_reported(sql, bindings):
     sql.run("CREATE TABLE bound (id INT, name VARCHAR)")
     with pytest.raises(SqlError) as refused:
         front.execute(sql.session(), "INSERT INTO bound (id, name) VALUES (?, ?)", bindings)

@@ -162,7 +162,7 @@ def test_only_the_key_of_the_last_body_under_it_is_deleted(home):
     assert len(spool.key_ids) == 1
 
 
-def test_a_key_that_is_gone_is_told(home, tmp_path):
+def test_a_key_that_is_gone_is_reported(home, tmp_path):
     spool = start(home)
     path = upload(home, spool)
     other = DataDirectory(tmp_path / "other")
@@ -208,7 +208,9 @@ def test_no_key_is_in_a_representation(home):
     ],
     ids=repr,
 )
-def test_a_full_disk_is_told_from_other_failures_and_from_a_database_that_it_broke(error, full, invalidated):
+def test_a_full_disk_is_distinguished_from_other_failures_and_from_a_database_that_it_broke(
+    error, full, invalidated
+):
     assert (is_full(error), is_invalidated(error)) == (full, invalidated)
 
 

@@ -1,4 +1,4 @@
-"""Tables whose names have the same letters in another case ("Identifier requirements")."""
+"""Tables whose names differ only in case ("Identifier requirements")."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_they_are_replaced_renamed_and_dropped_alone(local):
     assert local.refused('CREATE TABLE "t" (a INT)').code == "002002"
 
 
-def test_they_are_told_apart_after_a_restart(tmp_path):
+def test_they_are_distinguished_after_a_restart(tmp_path):
     for attempt in range(2):
         with local_catalog(tmp_path) as local:
             if attempt == 0:

@@ -83,7 +83,7 @@ def test_a_timestamp_keeps_its_offset_and_is_computed_with_it(sql, expression, v
         assert found.utcoffset() == value.utcoffset()
 
 
-# Aggregate functions: the engine does not tell the type of what they return before it has chosen a macro.
+# Aggregate functions: the engine does not show the type of what they return before it has chosen a macro.
 @pytest.mark.parametrize(
     ("expression", "value"),
     [
@@ -149,7 +149,7 @@ def test_the_sessions_time_zone_and_formats_hold(sql):
     assert sql.values("SELECT '2026-01-01'::TIMESTAMP_TZ::VARCHAR", **user) == [("2026 +00:00",)]
 
 
-# DATEADD, ADD_MONTHS, CONVERT_TIMEZONE, TIMESTAMP_FROM_PARTS, ...: the value has the type that its words say.
+# DATEADD, ADD_MONTHS, CONVERT_TIMEZONE, TIMESTAMP_FROM_PARTS, ...: the value has the type of its words.
 @pytest.mark.parametrize(
     ("expression", "text"),
     [

@@ -56,7 +56,7 @@ def test_a_failed_statement_leaves_the_transaction_open(sql: SqlSessions, failin
 @pytest.mark.parametrize(
     "failing",
     [
-        # The engine refuses the second part; the front refuses it, which the engine never hears of.
+        # The engine refuses the second part; the front refuses it, which the engine never gets.
         "INSERT ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
         "INSERT ALL INTO t (id) VALUES (i) INTO missing (id) VALUES (i) SELECT 20 AS i",
         "INSERT OVERWRITE ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
@@ -93,7 +93,7 @@ def test_a_failed_change_of_several_bound_rows_leaves_none_of_them(sql: SqlSessi
     assert ids(sql, OTHER) == [1, 2, 3]
 
 
-def test_a_transaction_that_cannot_be_kept_says_so_until_it_is_rolled_back(sql: SqlSessions) -> None:
+def test_a_transaction_that_cannot_be_kept_fails_until_it_is_rolled_back(sql: SqlSessions) -> None:
     sql.run("BEGIN", "INSERT INTO t SELECT id + 1 FROM t")
     sql.run("INSERT INTO t VALUES (50)", role=OTHER)
     sql.refused("SELECT 1/0")

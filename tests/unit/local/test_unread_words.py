@@ -141,7 +141,7 @@ def test_a_broken_statement_does_not_show_its_password(sql: SqlSessions) -> None
      "ALTER PIPE IF EXISTS nope SET COMMENT = 'x' more", "ALTER STAGE st SET", "ALTER WAREHOUSE wh SET",
      "ALTER TABLE t SET", "ALTER SESSION SET", "ALTER SCHEMA ss SET", "ALTER SEQUENCE sq"],
 )  # fmt: skip
-def test_what_says_nothing_or_too_much_is_refused(sql: SqlSessions, statement: str) -> None:
+def test_an_incomplete_or_unfinished_statement_is_refused(sql: SqlSessions, statement: str) -> None:
     assert sql.refused(statement).code in {"001003", "000002"}
 
 

@@ -37,7 +37,7 @@ both_ways = pytest.mark.parametrize(
 
 
 class Received(BaseNotifier):
-    """Keeps what it is told, as a messenger's notifier would send it."""
+    """Keeps what it is given, as a messenger's notifier would send it."""
 
     template_fields = ("text",)
     texts: list[str] = []  # noqa: RUF012 - one list for all, as a messenger has
@@ -63,7 +63,7 @@ def two_channels(local_service, table):
 
 @pytest.fixture(autouse=True)
 def _standard_logger(monkeypatch):
-    """Airflow 3 hands out a logger that pytest does not hear."""
+    """Airflow 3 hands out a logger that pytest does not capture."""
     monkeypatch.setattr(SnowpipeLagNotifier, "log", logging.getLogger("lag"))
 
 
@@ -159,7 +159,7 @@ def test_a_token_of_another_format_is_an_error_that_names_the_channel(conn_id, t
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"table": "T", "pipe": "P"}, "drop one"),
         ({"table": "T", "max_channels": 0}, "max_channels is 0"),
@@ -168,8 +168,8 @@ def test_a_token_of_another_format_is_an_error_that_names_the_channel(conn_id, t
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments, says):
-    with pytest.raises(ConfigurationError, match=says):
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
         SnowpipeLagNotifier(**arguments)
 
 

@@ -28,20 +28,20 @@ asked_java_version = functools.cache(local_spark.java_version)
 
 
 @pytest.fixture(autouse=True)
-def java_says_its_version_once(monkeypatch):
+def java_version_is_read_once(monkeypatch):
     """A Java that is asked for its version costs as much as all else of a submission."""
     monkeypatch.setattr(local_spark, "java_version", asked_java_version)
 
 
 @pytest.fixture(autouse=True)
 def drivers_are_followed_closely(monkeypatch):
-    """A script stands in for Spark, and has often ended before the first look at its log."""
+    """A script stands in for Spark, and has often ended before the first read of its log."""
     monkeypatch.setattr("airflow_provider_snowpipe.operators.client_job._FOLLOW_SECONDS", 0.01)
 
 
 @pytest.fixture
 def make(snowpipe, set_connection, monkeypatch):
-    """Make an operator on the pipe, whose SQL side sets any token that it is told to."""
+    """Make an operator on the pipe, whose SQL side sets any token that it is asked to."""
     extra = {"account": "a", "auth": "programmatic_access_token", "database": "DB"}
     conn_id = set_connection("fake", conn_type="snowpipe", host=URL, password=PAT, schema="S", extra=extra)
 

@@ -64,7 +64,7 @@ class TestRows:
         assert snowpipe.channels["c"].rows == [*ROWS, *ROWS]
         assert snowpipe.channels["c"].committed == "1769904000000000:5"
 
-    def test_skipped_rows_fail_the_task_for_good_unless_they_are_wanted_reported(self, snowpipe, append):
+    def test_skipped_rows_fail_the_task_for_good_unless_on_error_is_continue(self, snowpipe, append):
         snowpipe.rejects = lambda row: row["ID"] == 2
 
         with pytest.raises(AirflowFailException, match="RowsRejectedError"):
@@ -152,7 +152,7 @@ class TestRowsThatDoNotFit:
             append(**options)
         assert snowpipe.appends() == []
 
-    def test_keys_without_a_column_are_told_or_ignored_or_made_columns(self, table, append):
+    def test_keys_without_a_column_are_reported_or_ignored_or_made_columns(self, table, append):
         rows = [{"ID": number, "NEW": "x"} for number in range(3)]
 
         assert append(rows=rows, batch=1)["unknown_columns"] == {"NEW": 3}
@@ -194,7 +194,7 @@ def test_result_of_a_query_is_appended_in_its_order_within_the_limit(
         append(**query, parameters=(3,), max_rows=1)
 
 
-def test_dry_run_says_how_many_rows_would_be_sent(snowpipe, task, append):
+def test_dry_run_reports_how_many_rows_would_be_sent(snowpipe, task, append):
     append(rows=ROWS[:2], batch=7)
 
     (line,) = task(rows=ROWS, batch=7).preview()

@@ -52,15 +52,15 @@ def _task(name: str) -> Any:
 def skipped(
     operator: Any, *, before: dict[str, Any] | None = None, run_type: str = "manual"
 ) -> tuple[set[str], dict[str, Any]]:
-    """Run it; the tasks that Airflow is told to skip, and the plan."""
+    """Run it; the tasks that Airflow is asked to skip, and the plan."""
     # Elsewhere before Airflow 3.2, nowhere in Airflow 2.
     from airflow.providers.common.compat.sdk import DownstreamTasksSkipped
 
     ti = Instance(operator, before)
     context: Any = {"ti": ti, "dag_run": SimpleNamespace(run_type=run_type)}
-    with pytest.raises(DownstreamTasksSkipped) as told:
+    with pytest.raises(DownstreamTasksSkipped) as raised:
         operator.execute(context)
-    return {one if isinstance(one, str) else one[0] for one in told.value.tasks}, ti.xcoms["plan"]
+    return {one if isinstance(one, str) else one[0] for one in raised.value.tasks}, ti.xcoms["plan"]
 
 
 @pytest.mark.parametrize(("source", "path"), [(SMALL, "stream"), (LARGE, "copy")], ids=["small", "large"])
@@ -73,7 +73,7 @@ def test_the_tasks_of_the_other_paths_are_skipped(source, path):
     assert [one["path"] for one in plan["estimates"]] == ["stream", "copy", "pipe"]
 
 
-def test_a_backfill_run_prefers_copy_and_says_why():
+def test_a_backfill_run_prefers_copy_and_reports_why():
     assert skipped(branch(source=SMALL), run_type="backfill")[1]["reasons"][0].startswith("a backfill")
     assert (
         skipped(branch(source=SMALL, shape={"backfill": False}), run_type="backfill")[1]["path"] == "stream"
@@ -112,14 +112,14 @@ def test_policy_and_figures_reach_the_plan():
     assert (costly["path"], costly["is_forced"]) == ("copy", False)
 
 
-def test_a_path_without_a_task_fails_and_says_what_to_name():
+def test_a_path_without_a_task_fails_and_names_the_parameter():
     operator = branch(source=SMALL, stream=None)
     with pytest.raises(AirflowFailException, match="stream=…"):
         operator.execute({"ti": Instance(operator), "dag_run": None})  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         ({"stream": None, "copy": None, "pipe": None}, "no way to load is given"),
         ({"policy": {"path": "fast"}}, "path is 'fast'"),
@@ -131,13 +131,13 @@ def test_a_path_without_a_task_fails_and_says_what_to_name():
     ],
     ids=["tasks", "path", "policy", "costs-in-policy", "measured", "costs", "no-costs"],
 )
-def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(arguments, complaint):
-    with pytest.raises(ConfigurationError, match=complaint):
+def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
         branch(source=SMALL, **arguments)
 
 
 @pytest.mark.parametrize(
-    ("shape", "complaint"),
+    ("shape", "message"),
     [
         ({"freshnes": 60}, r"'freshnes' .*60.* freshness"),
         ({"now": 1}, "'now'"),
@@ -147,10 +147,10 @@ def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(arguments, co
     ],
     ids=["typo", "no-parameter", "no-truth", "files-that-are-listed", "list"],
 )
-def test_what_the_author_knows_of_the_data_is_refused_by_name_where_it_cannot_be(tmp_path, shape, complaint):
+def test_what_the_author_knows_of_the_data_is_refused_by_name_where_it_cannot_be(tmp_path, shape, message):
     (tmp_path / "a.csv").write_text("1\n")
 
-    with pytest.raises(AirflowFailException, match=complaint):
+    with pytest.raises(AirflowFailException, match=message):
         skipped(branch(source=str(tmp_path), shape=shape))
 
 

@@ -1,4 +1,4 @@
-"""What ``SnowpipeBulkLoadOperator`` refuses before anything is written, and how its COPY is told to read."""
+"""What ``SnowpipeBulkLoadOperator`` refuses before anything is written, and the format of its COPY."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection):
     set_connection("spark_default", conn_type="spark", host="spark://master", port=7077)
     operator = make()
 
-    def plan(*place: str) -> WritePlan:
-        return WritePlan(*place, rows=RowsToWrite(table="t"))
+    def plan(*run: str) -> WritePlan:
+        return WritePlan(*run, rows=RowsToWrite(table="t"))
 
     with (
         pytest.raises(AirflowFailException, match=r"'spark://master:7077'.*give work_path"),
@@ -105,7 +105,7 @@ def loads(*rows: int, status: str = "LOADED") -> dict[str, Any]:
     }
 
 
-def test_what_copy_says_is_held_against_what_was_written():
+def test_the_outcome_of_copy_is_compared_with_what_was_written():
     manifest = RunManifest("w", "a", FILES)
     folder: Any = Folder()
 

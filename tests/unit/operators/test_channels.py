@@ -85,7 +85,7 @@ class TestDrop:
         assert (value["existed"], value["committed"], value["discarded"]) == (True, "a:2", False)
         assert (len(channel.rows), snowpipe.channels) == (2, {})
 
-    def test_force_drops_at_once_and_says_what_is_lost(self, snowpipe, run, capsys):
+    def test_force_drops_at_once_and_reports_what_is_lost(self, snowpipe, run, capsys):
         snowpipe.holds_commits = True
         send(snowpipe, "c", "a:1")
 
@@ -110,7 +110,7 @@ class TestReset:
         with pytest.raises(ChannelFencedError):
             append("a:4")
 
-    def test_refuses_uncommitted_rows_unless_told(self, snowpipe, run):
+    def test_refuses_uncommitted_rows_unless_requested(self, snowpipe, run):
         snowpipe.holds_commits = True
         send(snowpipe, "c", "a:5")
 
@@ -133,7 +133,7 @@ class TestReset:
         (Reset, {"channel": "x"}, "would fail"),
     ],
 )
-def test_dry_run_says_what_would_happen_and_does_nothing(snowpipe, task, kind, options, words):
+def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task, kind, options, words):
     send(snowpipe, "c", "a:1")
     del snowpipe.calls[:]
     operator = task(kind, **options)

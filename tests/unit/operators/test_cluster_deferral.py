@@ -48,7 +48,7 @@ def _resumed(lab: YarnLab, deferral: TaskDeferred, status: str = "ended") -> dic
 def test_gives_the_worker_back_while_rows_move(lab):
     deferral = _deferred(lab)
 
-    assert lab.yarn.looks == 0
+    assert lab.yarn.polls == 0
     trigger = deferral.trigger
     assert isinstance(trigger, SnowpipeApplicationTrigger)
     assert [trigger.application_id] == list(lab.yarn.applications)
@@ -90,7 +90,7 @@ def test_waits_for_the_commit_in_the_triggerer_too(lab):
     assert lab.kept() == {}
 
 
-def test_a_driver_that_failed_says_why(lab):
+def test_a_driver_that_failed_reports_why(lab):
     deferral = _deferred(lab)
     lab.yarn.play(lambda: lab.leave(LASTING), ("FINISHED", "FAILED"))
 
@@ -150,7 +150,7 @@ def test_the_try_after_one_that_was_cleared_resumes(lab, capsys, sees_it_running
 
 
 @keeps_state
-def test_a_try_that_submitted_nothing_says_why_no_other_can_help(lab):
+def test_a_try_that_submitted_nothing_reports_why_a_retry_cannot_help(lab):
     _deferred(lab)
     following = _deferred(lab)
     lab.yarn.play(lambda: lab.leave(LASTING, committed=None), ("FINISHED", "FAILED"))

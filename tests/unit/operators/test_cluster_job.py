@@ -1,6 +1,6 @@
 """A driver on YARN: submitted once whatever dies, followed, stopped, and judged by what is committed.
 
-A scripted ResourceManager stands in for YARN; what its driver leaves and commits, each test says.
+A scripted ResourceManager stands in for YARN; what its driver leaves and commits, each test sets.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def test_an_application_without_secrets_is_submitted_as_it_is(lab):
         lab.leave(WriteReport(plan["application"], plan["folder"], plan["attempt"]), committed=None)
 
     lab.yarn.play("RUNNING", leave, SUCCEEDED)
-    with operator.writing(lab.context(), lambda *place: WritePlan(*place, rows=RowsToWrite(table="t"))):
+    with operator.writing(
+        lab.context(), lambda *submission: WritePlan(*submission, rows=RowsToWrite(table="t"))
+    ):
         (one,) = lab.yarn.submissions
     assert one.job == write_job_file().read_text()
     assert lab.leftovers() == []
@@ -149,7 +151,7 @@ def _secret_in(job: str) -> str:
 
 class TestRefusedBeforeSubmission:
     @pytest.mark.parametrize(
-        ("change", "options", "says"),
+        ("change", "options", "message"),
         [
             ({}, {}, "yarn_resourcemanager_webapp_address"),
             ({"host": "spark://master:7077"}, {}, "only YARN and Kubernetes"),
@@ -161,11 +163,11 @@ class TestRefusedBeforeSubmission:
             (None, {"deploy_mode": "client", "conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
         ],
     )
-    def test_what_would_fail_later(self, lab, change, options, says):
+    def test_what_would_fail_later(self, lab, change, options, message):
         if change is not None:
             lab.connect(**change)
 
-        with pytest.raises(AirflowFailException, match=says):
+        with pytest.raises(AirflowFailException, match=message):
             lab.execute(**options)
         assert lab.yarn.submissions == []
         assert lab.leftovers() == []
@@ -192,7 +194,7 @@ class TestRefusedBeforeSubmission:
 
 
 class TestEnds:
-    """What YARN says of the end, the driver's report, and what is committed; the latter two decide."""
+    """What YARN reports of the end, the driver's report, and what is committed; the latter two decide."""
 
     @pytest.mark.parametrize(
         "end", [SUCCEEDED, ("FINISHED", "FAILED"), ("FAILED", "FAILED"), ("KILLED", "KILLED")]
@@ -211,7 +213,7 @@ class TestEnds:
             (LASTING, "RowsRejectedError: 3 row", True),
         ],
     )
-    def test_a_driver_that_failed_says_why(self, lab, report, kind, permanent):
+    def test_a_driver_that_failed_reports_why(self, lab, report, kind, permanent):
         lab.yarn.play("RUNNING", lambda: lab.leave(report, committed=None), ("FINISHED", "FAILED"))
 
         with pytest.raises(AirflowException, match=kind) as failed:
@@ -221,7 +223,7 @@ class TestEnds:
         assert lab.leftovers() == []
 
     @pytest.mark.parametrize("end", [SUCCEEDED, ("FAILED", "FAILED"), ("KILLED", "KILLED")])
-    def test_everything_committed_without_a_report_is_a_success_that_says_so(self, lab, capsys, end):
+    def test_everything_committed_without_a_report_is_a_success_with_a_notice(self, lab, capsys, end):
         lab.yarn.play("RUNNING", lambda: lab.leave(None), end)
 
         assert lab.execute()["channels"][CHANNEL]["to"] == TARGET
@@ -247,7 +249,7 @@ class TestEnds:
 
         assert lab.execute(wait_for_commit=False)["rows"] == 2
 
-    def test_yarns_text_is_told(self, lab):
+    def test_yarns_text_is_reported(self, lab):
         def end() -> None:
             (one,) = lab.yarn.applications.values()
             one.diagnostics = "Application was\nkilled: no memory"
@@ -324,7 +326,7 @@ class TestAnotherTry:
 
     @keeps_state
     def test_when_its_task_lost_airflow_while_it_ran(self, lab):
-        """When a task's supervisor is killed, whatever the task says to it next is an error."""
+        """When a task's supervisor is killed, whatever the task sends to it next is an error."""
 
         class Orphan(TaskInstance):
             def xcom_push(self, key: str, value: Any) -> None:
@@ -371,8 +373,8 @@ class TestAnotherTry:
     @keeps_state
     def test_a_submission_that_still_runs_on_this_machine_is_stopped_first(self, lab, monkeypatch, tmp_path):
         lab.dies(monkeypatch, "submit")
-        place = lab.kept()["snowpipe_application"]
-        job = str(Path(place["directory"], "snowpipe-job.py"))
+        submission = lab.kept()["snowpipe_application"]
+        job = str(Path(submission["directory"], "snowpipe-job.py"))
         sleeper = "import time; time.sleep(600)"
         orphan = subprocess.Popen([sys.executable, "-c", sleeper, job])
         try:
@@ -419,12 +421,12 @@ class TestAnotherTry:
 
 class TestSubmission:
     def test_the_id_is_found_by_the_tag_where_spark_does_not_log_it(self, lab):
-        lab.yarn.says = "WARN nothing to see"
+        lab.yarn.message = "WARN nothing to see"
         lab.yarn.play(lab.leave, SUCCEEDED)
 
         assert lab.execute()["rows"] == 2
 
-    def test_one_that_fails_says_so_and_leaves_nothing(self, lab):
+    def test_one_that_fails_reports_it_and_leaves_nothing(self, lab):
         lab.yarn.takes, lab.yarn.submit_code = False, 1
 
         with pytest.raises(AirflowException, match="nothing was taken"):
@@ -439,7 +441,7 @@ class TestSubmission:
         assert lab.execute()["rows"] == 2
         assert len(lab.yarn.submissions) == 1
 
-    def test_one_that_went_to_another_cluster_is_told(self, lab):
+    def test_one_that_went_to_another_cluster_is_reported(self, lab):
         lab.yarn.takes = False
 
         with pytest.raises(AirflowException, match="HADOOP_CONF_DIR"):
@@ -447,15 +449,15 @@ class TestSubmission:
 
 
 class TestResourceManagerIsAway:
-    def test_for_a_moment(self, lab):
+    def test_for_a_short_time(self, lab):
         lab.yarn.play("RUNNING", 503, 500, 503, lab.leave, SUCCEEDED)
 
         assert lab.execute()["rows"] == 2
 
-    @pytest.mark.parametrize("looks", [1, 2, 5])
-    def test_while_it_reads_after_a_restart_what_it_knew(self, lab, looks):
+    @pytest.mark.parametrize("polls", [1, 2, 5])
+    def test_while_it_reads_after_a_restart_what_it_knew(self, lab, polls):
         """Its web page is there before its applications are."""
-        lab.yarn.play("RUNNING", lambda: setattr(lab.yarn, "recovering", looks), 503, lab.leave, SUCCEEDED)
+        lab.yarn.play("RUNNING", lambda: setattr(lab.yarn, "recovering", polls), 503, lab.leave, SUCCEEDED)
 
         assert lab.execute()["rows"] == 2
         assert len(lab.yarn.submissions) == 1
@@ -491,11 +493,11 @@ class TestKill:
     def test_while_it_runs(self, lab):
         operator = lab.operator()
         lab.yarn.play("RUNNING", "RUNNING")
-        look = ClusterRun.follow
+        followed = ClusterRun.follow
 
         def killed(run: ClusterRun) -> None:
             operator.on_kill()
-            look(run)
+            followed(run)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ClusterRun, "follow", killed)
@@ -508,7 +510,7 @@ class TestKill:
     def test_while_it_is_submitted(self, lab):
         """YARN has it, and nobody has read that yet."""
         operator = lab.operator()
-        lab.yarn.says = "nothing yet"
+        lab.yarn.message = "nothing yet"
         noticed = ClusterRun._noticed
 
         def killed(run: ClusterRun, lines: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How many files are looked at and brought to a worker before Spark combines them."""
+"""How many files are read and brought to a worker before Spark combines them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_file_of_this_machine_is_read_where_it_is_in_order(tmp_path, count
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
-def test_objects_of_a_store_are_brought_in_order_and_one_that_is_gone_is_said(tmp_path):
+def test_objects_of_a_store_are_fetched_in_order_and_a_missing_one_is_reported(tmp_path):
     store = fsspec.filesystem("memory")
     store.pipe({f"/brought/{number:03}.ndjson": b"%d\n" % number for number in range(100)})
     source = SourceFiles(["memory:///brought"])

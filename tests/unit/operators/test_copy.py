@@ -40,7 +40,7 @@ class Copying:
             self.run(options)
 
     def forget(self) -> None:
-        """The SQL API forgets its statements, so that only history tells."""
+        """The SQL API forgets its statements, so that only history shows them."""
         self.account.statements.clear()
 
 
@@ -193,7 +193,7 @@ class TestPipes:
         copying.account.finish()
         assert copying.account.rows == ["a1", "a2"]
 
-    def test_files_of_an_unknown_age_count_as_told(self, copying: Copying, pipe: Pipe) -> None:
+    def test_files_of_an_unknown_age_count_as_given(self, copying: Copying, pipe: Pipe) -> None:
         pipe.auto_ingest, pipe.created = True, self.STAGED + dt.timedelta(days=1)
         copying.account.staged_at = ""
         self.refused(copying)
@@ -231,7 +231,7 @@ class TestPipes:
         ],
         ids=["database", "schema", "same-url", "url-below", "database-and-url", "other-url", "other-folder"],
     )  # fmt: skip
-    def test_pipes_of_other_places_over_the_same_table_and_location_are_asked(
+    def test_pipes_of_other_schemas_over_the_same_table_and_location_are_asked(
         self, copying: Copying, name: str, statement: str, urls: dict[str, str]
     ) -> None:
         account = copying.account
@@ -259,7 +259,7 @@ class TestPipes:
         assert "SHOW" not in copying.account.calls
 
     @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
-    def test_a_role_that_may_not_ask_is_told_so_in_the_log(
+    def test_a_missing_privilege_is_reported_in_the_log(
         self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
     ) -> None:
         copying.account.fault(call, BEFORE, StatementError(3001, "insufficient privileges"))

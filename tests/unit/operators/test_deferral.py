@@ -33,7 +33,7 @@ echo x >> NOTES/runs; cp "$plan" NOTES/plan.json; cp NOTES/report.json "$work/re
 
 
 class Lab:
-    """A deferrable load whose driver says what a test wants it to say."""
+    """A deferrable load whose driver reports what a test sets."""
 
     def __init__(self, folder: Path, make: Callable[..., Any], snowpipe: FakeSnowpipe) -> None:
         self.notes = folder / "notes"
@@ -203,7 +203,7 @@ def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(lab, reason, kind
     assert lab.submissions == 2
 
 
-def test_a_wait_that_takes_too_long_says_so(lab):
+def test_a_wait_that_takes_too_long_reports_it(lab):
     lab.channel.committed = TOKENS[0]
     lab.defer()
 

@@ -167,9 +167,9 @@ class TestSparkConnect:
             f"json.dump(told, open({str(noted)!r}, 'w'))\n"
         )
         made = operator()
-        place = DriverLocation.here(tmp_path)
+        location = DriverLocation.here(tmp_path)
         made._run = ClientRun(
-            place, DriverMemory({}, durable=False), print, lambda _: None, made._connect_url()
+            location, DriverMemory({}, durable=False), print, lambda _: None, made._connect_url()
         )
         made.application_args = ["plan.json"]
 
@@ -182,7 +182,7 @@ class TestSparkConnect:
         ]
         assert not (tmp_path / "airflow_provider_snowpipe.zip").exists()
 
-    def test_what_only_a_submission_has_is_told_and_not_used(self, operator, capsys):
+    def test_options_of_a_submission_are_reported_and_not_used(self, operator, capsys):
         operator(conf={"spark.executor.memory": "2g"}, num_executors=3)._connect_url()
 
         assert "server of 'remote' has its own settings: conf, num_executors" in capsys.readouterr().out

@@ -92,29 +92,29 @@ class Lab:
         found: list[psutil.Process] = []
 
         def is_one() -> bool:  # a shell that forks is two for a moment
-            found[:] = self.place().processes()
+            found[:] = self.location().processes()
             return len(found) == 1
 
         until(is_one)
         driver = found[0]
-        while (parent := driver.parent()) is not None and str(self.place().plan_path) in parent.cmdline():
+        while (parent := driver.parent()) is not None and str(self.location().plan_path) in parent.cmdline():
             driver = parent
         return driver
 
     def start_driver(self) -> psutil.Process:
         """Start a driver as a try does whose worker is gone by now."""
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
-        place = DriverLocation.here(directory)
+        location = DriverLocation.here(directory)
         operator = SnowpipeStreamOperator(task_id="load", name="app", **self.options)
         memory = DriverMemory({}, durable=False)
-        operator._prepare(ClientRun(place, memory, print, lambda _: None), memory)
-        with place.log_path.open("ab") as log:
-            driver = psutil.Popen([self.options["spark_binary"], str(place.plan_path)], stdout=log)
-        self.state.set("snowpipe_driver", asdict(place))
-        until(lambda: "snowpipe ui" in place.log_path.read_text())
+        operator._prepare(ClientRun(location, memory, print, lambda _: None), memory)
+        with location.log_path.open("ab") as log:
+            driver = psutil.Popen([self.options["spark_binary"], str(location.plan_path)], stdout=log)
+        self.state.set("snowpipe_driver", asdict(location))
+        until(lambda: "snowpipe ui" in location.log_path.read_text())
         return driver
 
-    def place(self) -> DriverLocation:
+    def location(self) -> DriverLocation:
         return DriverLocation(**self.state.values()["snowpipe_driver"])
 
     def end_driver(self, report: RunReport) -> None:
@@ -123,7 +123,7 @@ class Lab:
 
     def end_driver_when_followed(self, report: RunReport) -> None:
         """End the driver as soon as this process reads its log, from where it ended."""
-        log = str(self.place().log_path)
+        log = str(self.location().log_path)
 
         def wait_and_end() -> None:
             until(lambda: any(one.path == log and one.position for one in psutil.Process().open_files()))
@@ -132,9 +132,9 @@ class Lab:
         threading.Thread(target=wait_and_end, daemon=True).start()
 
     def let_driver_end(self, report: RunReport) -> None:
-        place = self.place()
+        location = self.location()
         self.end_driver(report)
-        until(lambda: not place.processes())
+        until(lambda: not location.processes())
 
     def execute(self) -> dict[str, Any]:
         return execute(self.options, self.state)
@@ -225,7 +225,7 @@ def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next
             orphaned.setattr(UiAddresses, "read", lambda _: None)
         with pytest.raises(BrokenPipeError):
             operator.execute({"ti": Orphan(), "task_state_store": lab.state})  # type: ignore[typeddict-item]
-    assert lab.place().processes()
+    assert lab.location().processes()
     assert len(leftovers()) == 1
     lab.end_driver_when_followed(DONE)
 
@@ -250,7 +250,7 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_ol
     driver = lab.start_driver()
     if end == "killed":
         driver.kill()
-        until(lambda: not lab.place().processes())
+        until(lambda: not lab.location().processes())
     else:
         lab.let_driver_end(PASSING)
     lab.end_driver(DONE)
@@ -261,9 +261,7 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_ol
     assert leftovers() == []
 
 
-def test_a_driver_that_outlives_its_spark_submit_leaves_nothing_that_nobody_looks_for(
-    lab, leftovers, monkeypatch
-):
+def test_a_driver_that_outlives_its_spark_submit_leaves_nothing_behind(lab, leftovers, monkeypatch):
     """The next try begins a new one, which shuts it out."""
 
     def end_spark_submit(_: Any, lines: Iterator[str]) -> None:
@@ -303,7 +301,7 @@ def test_a_driver_on_another_machine_is_not_waited_for(lab, capsys):
 
 
 @pytest.mark.parametrize("kept", ["x", {"host": 5}, {"host": "h", "directory": None}, [1]])
-def test_a_state_that_is_no_place_is_not_followed(kept):
+def test_a_state_without_a_location_is_not_followed(kept):
     assert DriverLocation.of(kept) is None
 
 

@@ -152,7 +152,7 @@ class TestLoad:
         assert (load.account.rows, load.account.tokens) == ([], {A: None})
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "message"),
         [
             ({"file_format": {"type": "JSON", "strip_outer_array": True}}, "STRIP_OUTER_ARRAY = TRUE"),
             (f"FILE_FORMAT = (TYPE = JSON NULL_IF = ('a', '')) {BY_NAME}", "NULL_IF = ('', 'a')"),
@@ -160,7 +160,7 @@ class TestLoad:
         ],
     )
     def test_rows_of_another_format_are_not_mixed_with_streamed_ones(
-        self, tmp_path: Path, key_pair: KeyPair, monkeypatch: pytest.MonkeyPatch, given: Any, said: str
+        self, tmp_path: Path, key_pair: KeyPair, monkeypatch: pytest.MonkeyPatch, given: Any, message: str
     ) -> None:
         path = "copy" if isinstance(given, dict) else "pipe"
         load = Load(tmp_path, monkeypatch, key_pair, path)
@@ -174,7 +174,7 @@ class TestLoad:
         found, why = choice.path()
 
         assert found is LoadPath.STREAM
-        assert said in str(why)
+        assert message in str(why)
 
     @pytest.mark.parametrize("streamed", [True, False])
     @pytest.mark.parametrize("path", ["copy", "pipe"])
@@ -272,7 +272,7 @@ class TestLoad:
 
 
 class TestTokens:
-    """What the channel's token says of the files."""
+    """What the channel's token shows of the files."""
 
     @pytest.fixture(autouse=True)
     def files(self, load: Load) -> list[str]:
@@ -361,7 +361,7 @@ class TestLateFiles:
         self.refused(load, name)
         self.refused(load, name, listing_path=str(load.folder / LISTING_FOLDER))
 
-    def test_it_is_named_and_left_out_where_the_source_says_warn(
+    def test_it_is_named_and_left_out_where_the_source_warns(
         self, load: Load, caplog: pytest.LogCaptureFixture
     ) -> None:
         late = load.write("a", "1.ndjson")
@@ -466,13 +466,13 @@ class TestCrashes:
 
 
 class TestIntent:
-    """Between the intent and the token that takes its place."""
+    """Between the intent and the token that replaces it."""
 
     @pytest.fixture(autouse=True)
     def files(self, load: Load) -> None:
         begun(load)
 
-    def test_it_says_where_the_stream_stood_and_what_is_loaded(self, load: Load) -> None:
+    def test_it_reports_where_the_stream_stood_and_what_is_loaded(self, load: Load) -> None:
         load.crash("submit", BEFORE)
         intent = CopyIntent.parse(load.account.tokens[A])
 
@@ -604,7 +604,7 @@ class TestPipe:
         self.refused(piped, "FilesGivenTwiceError", path="copy", stage="@PS")
         assert piped.account.tokens[A] == "1.ndjson:3"
 
-    def test_a_file_that_failed_in_it_is_mended_by_mending_the_file(self, piped: Load) -> None:
+    def test_a_file_that_failed_in_it_is_loaded_once_fixed(self, piped: Load) -> None:
         file = piped.folder / "a" / "3.ndjson"
         good = file.read_text()
         file.write_text("bad\n")
@@ -668,12 +668,12 @@ class TestPipe:
     def test_what_load_history_does_not_know_yet_is_taken_from_the_trigger(self, piped: Load) -> None:
         operator, context, deferred = self.waiting(piped)
         piped.account.finish()
-        told = {
+        outcomes = {
             load.path: load.result()
             for load in (FileLoad.read(row, COPY_HISTORY) for row in piped.account.history)
         }
         piped.account.history.clear()
-        event = {"status": "success", "files": told}
+        event = {"status": "success", "files": outcomes}
         done = operator.execute_complete(context, event, **(deferred.kwargs or {}))
 
         piped.assert_every_row_is_there_once()
@@ -707,7 +707,7 @@ class TestChoice:
     def choice(self, load: Load, shape: Mapping[str, Any], **arguments: Any) -> LoadChoice:
         return load.operator(path="auto", **arguments)._choice(shape, task_context())
 
-    def test_a_backfill_goes_by_copy_and_says_why_and_what_came_of_it(self, load: Load) -> None:
+    def test_a_backfill_goes_by_copy_and_reports_why_and_what_came_of_it(self, load: Load) -> None:
         context = task_context()
         context["dag_run"].run_type = "backfill"
         load.operator(path="auto").execute(context)
@@ -743,7 +743,7 @@ class TestChoice:
 
         assert (done["path"], done["rows_loaded"], piped.account.rows) == ("pipe", 3, files)
 
-    def test_without_a_named_pipe_the_plan_says_that_there_is_none(self, load: Load) -> None:
+    def test_without_a_named_pipe_the_plan_has_none(self, load: Load) -> None:
         plan = self.choice(load, self.FLOOD).plan
 
         assert plan is not None
@@ -857,7 +857,7 @@ class TestOptions:
             load.run(options=options)
         assert set(load.account.calls) == {"status"}
 
-    def test_rows_that_do_not_fit_in_the_pipe_are_reported_where_the_author_says_so(
+    def test_rows_that_do_not_fit_in_the_pipe_are_reported_where_on_error_allows_it(
         self, piped: Load
     ) -> None:
         piped.write("a", "1.ndjson")

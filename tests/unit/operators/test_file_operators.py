@@ -51,7 +51,7 @@ def test_an_argument_that_the_action_does_not_take_is_refused(
     ],
     ids=["nothing", "prefix", "both", "on_failed", "on_unmatched", "errors"],
 )
-def test_files_for_a_pipe_are_said_in_one_way(arguments: dict[str, Any], words: str) -> None:
+def test_files_for_a_pipe_are_given_in_one_way(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         SnowpipeIngestFilesOperator(task_id="ingest", pipe="P", **arguments)
 

@@ -91,7 +91,7 @@ def test_files_that_nobody_has_loaded_are_loaded_once_by_two_tries(account: Fake
 @pytest.mark.parametrize(
     ("call", "errno"), [("DESCRIBE", MISSING), ("HISTORY", REFUSED), ("HISTORY", MISSING)]
 )
-def test_a_role_that_may_not_look_is_told_so_in_the_log(
+def test_a_missing_privilege_is_reported_in_the_log(
     account: FakeAccount, caplog: pytest.LogCaptureFixture, call: str, errno: int
 ) -> None:
     account.fault(call, BEFORE, StatementError(errno, "not authorized"))
@@ -125,7 +125,7 @@ def test_a_wait_that_ends_badly_fails_the_task(
         waiting.execute_complete(task_context(), event, **(deferred.value.kwargs or {}))
 
 
-def test_a_pipe_that_does_not_load_in_time_says_which_files_and_the_next_try_goes_on(
+def test_a_pipe_that_does_not_load_in_time_names_its_files_and_the_next_try_goes_on(
     account: FakeAccount,
 ) -> None:
     account.holds = True
@@ -137,7 +137,7 @@ def test_a_pipe_that_does_not_load_in_time_says_which_files_and_the_next_try_goe
     assert sorted(account.rows) == ["a1", "b1"]
 
 
-def test_a_file_that_failed_and_was_mended_is_loaded(account: FakeAccount) -> None:
+def test_a_file_that_failed_and_was_fixed_is_loaded(account: FakeAccount) -> None:
     account.put("a", "bad")
     with pytest.raises(AirflowFailException, match="load_failed"):
         ingest(files=["a"], table="T")

@@ -237,7 +237,7 @@ class TestSecret:
             lab.leave(WriteReport(plan["application"], plan["folder"], plan["attempt"]), committed=None)
 
         lab.kubernetes.play("Running", leave, "Succeeded")
-        with operator.writing(lab.context(), lambda *place: WritePlan(*place, rows=RowsToWrite(table="t"))):
+        with operator.writing(lab.context(), lambda *names: WritePlan(*names, rows=RowsToWrite(table="t"))):
             settings = lab.kubernetes.submissions[0].settings
         assert "'airflow_provider_snowpipe.spark.bulk.job'" in lab.kubernetes.submissions[0].job
         assert not [name for name in settings if "secret" in name]
@@ -279,7 +279,7 @@ def _has_secret(lab: KubernetesLab) -> None:
 
 class TestRefusedBeforeSubmission:
     @pytest.mark.parametrize(
-        ("options", "says"),
+        ("options", "message"),
         [
             ({"conf": {}}, "image"),
             ({"conf": {"spark.kubernetes.container.image": "i"}}, "serviceAccountName"),
@@ -292,8 +292,8 @@ class TestRefusedBeforeSubmission:
             ({"conf": {**CONF, "spark.kubernetes.namespace": "others"}}, "403.*'others'|'others'.*403"),
         ],
     )
-    def test_what_would_fail_later(self, lab, options, says):
-        with pytest.raises(AirflowFailException, match=says):
+    def test_what_would_fail_later(self, lab, options, message):
+        with pytest.raises(AirflowFailException, match=message):
             lab.execute(**options)
         assert lab.kubernetes.submissions == []
         assert lab.leftovers() == []
@@ -331,7 +331,7 @@ class TestRefusedBeforeSubmission:
 
 
 class TestEnds:
-    """What Kubernetes says of the end, the driver's report, and what is committed; the latter two decide."""
+    """The end in Kubernetes, the driver's report, and what is committed; the latter two decide."""
 
     @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
     def test_a_good_report_of_committed_rows_is_a_success(self, lab, capsys, end):
@@ -343,7 +343,7 @@ class TestEnds:
         assert lab.leftovers() == []
 
     @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
-    def test_everything_committed_without_a_report_is_a_success_that_says_so(self, lab, capsys, end):
+    def test_everything_committed_without_a_report_is_a_success_with_a_notice(self, lab, capsys, end):
         ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
         lab.kubernetes.play("Running", lambda: lab.leave(None), *ends)
 
@@ -365,21 +365,21 @@ class TestEnds:
             lab.execute()
 
     @pytest.mark.parametrize(("report", "permanent"), [(PASSING, False), (LASTING, True)])
-    def test_a_driver_that_failed_says_why_in_its_report(self, lab, report, permanent):
+    def test_a_driver_that_failed_reports_why_in_its_report(self, lab, report, permanent):
         lab.kubernetes.play("Running", lambda: lab.leave(report, committed=None), "Failed")
 
         with pytest.raises(AirflowException, match=report.error_type) as failed:
             lab.execute()
         assert isinstance(failed.value, AirflowFailException) == permanent
 
-    def test_one_that_could_not_write_it_says_why_in_its_log(self, lab):
+    def test_one_that_could_not_write_it_reports_why_in_its_log(self, lab):
         lab.kubernetes.log = "INFO x\nsnowpipe error: ConfigurationError: no such variable\n"
         lab.kubernetes.play("Running", "Failed")
 
         with pytest.raises(AirflowFailException, match="no such variable"):
             lab.execute()
 
-    def test_one_that_was_killed_says_why_and_leaves_its_pod_for_the_log(self, lab):
+    def test_one_that_was_killed_reports_why_and_leaves_its_pod_for_the_log(self, lab):
         lab.kubernetes.play("Running", KILLED)
 
         with pytest.raises(AirflowException, match=r"OOMKilled.*kubectl logs -n loads snowpipe-"):
@@ -434,7 +434,7 @@ class TestAnotherTry:
             killed.extend(lab.kubernetes.killed)
             lab.leave()
 
-        # The sweep looks twice at the first pod: whether it waits, and for the name of its secret.
+        # The sweep reads the first pod twice: whether it waits, and for the name of its secret.
         lab.kubernetes.play("Pending", "Pending", run, "Succeeded")
 
         assert lab.execute()["rows"] == 2
@@ -456,14 +456,14 @@ class TestAnotherTry:
         assert list(lab.kubernetes.pods) == [running]
         assert lab.kubernetes.secrets == {}
 
-    def test_a_submission_that_failed_is_told(self, lab):
+    def test_a_submission_that_failed_is_reported(self, lab):
         lab.kubernetes.takes, lab.kubernetes.submit_code = False, 1
 
         with pytest.raises(AirflowException, match="nothing was taken"):
             lab.execute()
         assert lab.leftovers() == []
 
-    def test_one_that_went_to_another_cluster_is_told(self, lab):
+    def test_one_that_went_to_another_cluster_is_reported(self, lab):
         lab.kubernetes.takes = False
 
         with pytest.raises(AirflowException, match="kubernetes_executor"):
@@ -493,11 +493,11 @@ class TestKill:
     def test_while_it_runs(self, lab, secret):
         operator = lab.operator(driver_secret=secret)
         lab.kubernetes.play("Running", "Running")
-        look = ClusterRun.follow
+        followed = ClusterRun.follow
 
         def killed(run: ClusterRun) -> None:
             operator.on_kill()
-            look(run)
+            followed(run)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ClusterRun, "follow", killed)
@@ -553,7 +553,7 @@ class TestTrigger:
         assert _event(follow())["status"] == "ended"
 
     @pytest.mark.parametrize("status", [403, 503])
-    def test_an_api_that_does_not_answer_is_told(self, lab, follow, status):
+    def test_an_api_that_does_not_answer_is_reported(self, lab, follow, status):
         lab.kubernetes.play("Running", status)
 
         found = _event(follow(unreachable_seconds=0))

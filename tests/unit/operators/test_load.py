@@ -166,7 +166,7 @@ def test_options_that_make_other_rows_are_found(
     found = judged.differences(row_options(files, {}), {"NONE"})
 
     assert sorted(one.option for one in found) == sorted(differences)
-    assert all(part in said for part, said in zip(doubts, judged.doubts(), strict=True))
+    assert all(part in doubt for part, doubt in zip(doubts, judged.doubts(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,13 @@ def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str
 
 def test_columns_and_selections_of_a_statement_are_seen() -> None:
     files = spec(format="text", text_column="LINE")
-    wanted, rest = row_options(files, {}), f"FROM @S {TEXT_PIPE})"
+    expected, rest = row_options(files, {}), f"FROM @S {TEXT_PIPE})"
     selects = RowOptions.of_statement(f"COPY INTO T FROM (SELECT $1, UPPER($2) FROM @S t) {TEXT_PIPE})")
 
-    assert RowOptions.of_statement(f'COPY INTO D.S.T ("LINE") {rest}').differences(wanted) == []
-    (found,) = RowOptions.of_statement(f"COPY INTO T (a, b) {rest}").differences(wanted)
+    assert RowOptions.of_statement(f'COPY INTO D.S.T ("LINE") {rest}').differences(expected) == []
+    (found,) = RowOptions.of_statement(f"COPY INTO T (a, b) {rest}").differences(expected)
     assert found.given == ("A", "B")
-    assert (selects.differences(wanted), len(selects.doubts())) == ([], 1)
+    assert (selects.differences(expected), len(selects.doubts())) == ([], 1)
 
 
 def test_the_outcome_has_the_estimate_of_the_path_that_was_taken() -> None:

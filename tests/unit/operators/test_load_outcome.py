@@ -101,7 +101,7 @@ class TestCredits:
 
         assert (load.credits, load.credits_from) == (pytest.approx(credits), "bytes of the files")
 
-    def test_files_of_a_stage_whose_size_a_pipe_does_not_tell_cost_an_unknown_amount(self):
+    def test_files_of_a_stage_whose_size_a_pipe_does_not_report_cost_an_unknown_amount(self):
         assert measured(account(), "pipe", None).credits is None
 
     def test_credits_of_earlier_loads_are_those_that_the_account_attributes(self):
@@ -133,7 +133,7 @@ class TestLatency:
         outcome = outcome_of(None, "pipe", {"rows": 0, "bytes": 0, "seconds": 3.0}, load, before)
         assert outcome["loads"] == [before[0].as_json()]
 
-    def test_the_next_plan_has_the_measured_floor_and_says_so(self):
+    def test_the_next_plan_has_the_measured_floor_and_reports_it(self):
         loads = [MeasuredLoad("T", PIPE, 160.0, latency) for latency in (150.0, 140.0, 180.0)]
         policy = load_policy({"has_pipe": True}, None, loads)
         plan = plan_load(STAGED, policy)

@@ -33,7 +33,7 @@ def targets(plan, **context):
     return plan.targets(context, JINJA)
 
 
-def test_the_job_reads_what_the_plan_says():
+def test_the_job_reads_what_the_plan_specifies():
     (text,) = SnowpipePlan(**GIVEN, table="T", work_path="s3://conn@b/w/", on_error="continue").arguments()
 
     plan = JobPlan.from_json(text)
@@ -45,7 +45,7 @@ def test_the_job_reads_what_the_plan_says():
     assert plan.channel("a") == CHANNEL
 
 
-def test_a_mapping_and_a_pipe_say_the_same():
+def test_a_mapping_and_a_pipe_are_equivalent():
     source = {"path": "/data/src", "pattern": "*.ndjson"}
     mapped = SnowpipePlan(**{**GIVEN, "source": source}, pipe="T-STREAMING")
 
@@ -53,7 +53,7 @@ def test_a_mapping_and_a_pipe_say_the_same():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ({}, "give one of the two"),
         ({"table": "T", "pipe": "P"}, "give one of the two"),
@@ -63,8 +63,8 @@ def test_a_mapping_and_a_pipe_say_the_same():
         ({"table": "T", "work_path": "{{ var.value.loads }}"}, "work_path"),
     ],
 )
-def test_a_wrong_value_is_refused_where_the_dag_file_gives_it(wrong, says):
-    with pytest.raises(ConfigurationError, match=says):
+def test_a_wrong_value_is_refused_where_the_dag_file_gives_it(wrong, message):
+    with pytest.raises(ConfigurationError, match=message):
         SnowpipePlan(**{**GIVEN, **wrong})
 
 
@@ -85,21 +85,21 @@ def test_a_sensor_waits_for_what_the_run_reported(tmp_path, make, snowpipe):
 
 
 @pytest.mark.parametrize(
-    ("report", "kind", "says"),
+    ("report", "kind", "message"),
     [
         (None, ConfigurationError, "no report.json"),
         (LASTING, AirflowException, "RowsRejectedError: 3 row"),
         (replace(REPORT, channels=()), None, ""),
     ],
 )
-def test_a_run_without_a_good_report_has_no_targets(tmp_path, report, kind, says):
+def test_a_run_without_a_good_report_has_no_targets(tmp_path, report, kind, message):
     plan = SnowpipePlan(**GIVEN, table="T", work_path=str(tmp_path))
     if report is not None:
         (tmp_path / "report.json").write_text(report.to_json())
     if kind is None:
         assert targets(plan) == {}
         return
-    with pytest.raises(kind, match=says):
+    with pytest.raises(kind, match=message):
         targets(plan)
 
 

@@ -48,7 +48,7 @@ def test_a_path_in_a_stage_is_listed_with_sizes_and_ages(stage, conn_id):
 
 
 @pytest.mark.usefixtures("stage")
-def test_past_loads_say_what_keeps_coming(conn_id):
+def test_past_loads_give_the_files_that_keep_coming(conn_id):
     shape = shape_of("table:SHAPED", conn_id, bounded=True)
 
     assert shape.files is not None

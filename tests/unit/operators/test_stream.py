@@ -60,7 +60,7 @@ class TaskInstance:
 
 @pytest.fixture(autouse=True)
 def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place for temporary files where leftovers are seen."""
+    """A directory for temporary files where leftovers are seen."""
     directory = tmp_path / "tmp"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
@@ -87,7 +87,7 @@ def connections(set_connection: SetConnection, encrypted_pem: str) -> None:
 
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make a program in the place of ``spark-submit`` that notes what it was given, then does as told."""
+    """Make a program instead of ``spark-submit`` that notes what it was given, then does as scripted."""
 
     def make(then: str) -> tuple[str, Path]:
         program, notes = tmp_path / "fake-spark-submit", tmp_path / "notes"
@@ -181,7 +181,7 @@ class TestSubmission:
         args = (notes / "args").read_text().splitlines()
         assert args[args.index("--name") + 1] == plan.application
 
-    def test_channels_are_named_by_the_dag_unless_told_otherwise(self, submit: Any) -> None:
+    def test_channels_are_named_by_the_dag_by_default(self, submit: Any) -> None:
         from airflow.providers.common.compat.sdk import DAG
 
         program, notes = submit("exit 3")
@@ -201,7 +201,7 @@ class TestSubmission:
             ({"conf": {"spark.log.level": "INFO"}}, "INFO"),
         ],
     )
-    def test_spark_itself_says_little_in_the_tasks_log(
+    def test_spark_itself_logs_little_in_the_tasks_log(
         self, submit: Any, options: dict[str, Any], level: str
     ) -> None:
         program, notes = submit("exit 3")
@@ -295,9 +295,7 @@ class TestResult:
 
 @pytest.mark.usefixtures("connections")
 class TestFailure:
-    def test_is_said_in_the_jobs_own_words_and_leaves_nothing(
-        self, submit: Any, temporary_files: Path
-    ) -> None:
+    def test_is_the_jobs_own_error_and_leaves_nothing(self, submit: Any, temporary_files: Path) -> None:
         program, _ = submit(
             "echo noise; "
             "echo \"snowpipe error: SourceMissingError: source path '/data/src' does not exist\" >&2; exit 1"
@@ -306,12 +304,12 @@ class TestFailure:
         with pytest.raises(AirflowException) as raised:
             run(make(spark_binary=program))
 
-        said = "snowpipe error: SourceMissingError: source path '/data/src' does not exist [SP04]"
-        assert str(raised.value) == said
+        message = "snowpipe error: SourceMissingError: source path '/data/src' does not exist [SP04]"
+        assert str(raised.value) == message
         assert type(raised.value) is AirflowException
         assert list(temporary_files.iterdir()) == []
 
-    def test_without_words_of_the_job_is_sparks_own(self, submit: Any) -> None:
+    def test_without_an_error_of_the_job_is_sparks_own(self, submit: Any) -> None:
         program, _ = submit("echo 'Exception: no more memory'; exit 137")
 
         with pytest.raises(AirflowException, match=r"137[\s\S]*no more memory"):
@@ -435,13 +433,13 @@ class TestColumnsForKeys:
     def test_are_the_tables_where_keys_have_to_match_and_can(
         self, known: Any, wishes: Any, columns: Any, policy: str
     ) -> None:
-        said: list[Any] = []
+        message: list[Any] = []
         room = SchemaPolicy(RowPolicy(**wishes))
 
-        rules = room.rules(DescribedTable(known), lambda *words: said.append(words))  # type: ignore[arg-type]
+        rules = room.rules(DescribedTable(known), lambda *words: message.append(words))  # type: ignore[arg-type]
 
         assert (rules["columns"], rules["unknown_columns"]) == (columns, policy)
-        assert len(said) == isinstance(known, Exception)
+        assert len(message) == isinstance(known, Exception)
 
     def test_fail_needs_a_table_that_can_be_described(self) -> None:
         room = SchemaPolicy(RowPolicy(unknown_columns="fail"))

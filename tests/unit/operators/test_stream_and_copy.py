@@ -184,10 +184,10 @@ def test_file_gives_these_rows_on_both_paths(
 ) -> None:
     mixed = Mixed(tmp_path / "x", content.encode(), **source)
     names = ("LINE",) if source["format"] == "text" else NAMES
-    wanted = [dict(zip(names, row if isinstance(row, list) else [row], strict=True)) for row in rows]
+    expected = [dict(zip(names, row if isinstance(row, list) else [row], strict=True)) for row in rows]
 
-    assert mixed.streamed() == wanted
-    assert mixed.copied() == wanted
+    assert mixed.streamed() == expected
+    assert mixed.copied() == expected
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class TestJobError:
             False,
         )
 
-    def test_is_absent_when_the_job_said_nothing(self):
+    def test_is_absent_when_the_job_logged_nothing(self):
         assert job_error(None, "Cannot execute") is None
         assert job_error(RunReport("a", (), 1.0), "Killed") is None
 
@@ -83,7 +83,7 @@ def test_report_is_a_table_with_a_line_for_each_channel():
     ]
 
 
-def test_missing_spark_submit_says_which_extra_brings_it(tmp_path):
+def test_missing_spark_submit_names_the_extra_to_install(tmp_path):
     with pytest.raises(ConfigurationError) as missing:
         require_spark_submit("spark-submit", str(tmp_path))
 
@@ -91,7 +91,7 @@ def test_missing_spark_submit_says_which_extra_brings_it(tmp_path):
     assert "airflow-provider-snowpipe[spark]" in str(missing.value)
 
 
-def test_missing_spark_connection_says_how_to_make_one():
+def test_missing_spark_connection_is_reported_with_how_to_create_one():
     with pytest.raises(ConfigurationError) as missing:
         spark_connection("no_such_spark")
 

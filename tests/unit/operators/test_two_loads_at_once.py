@@ -225,7 +225,7 @@ def test_loads_of_other_files_do_not_meet(account: FakeAccount, other: str) -> N
     assert errors == [None]
 
 
-def test_tasks_of_one_loader_do_not_look_at_each_other(account: FakeAccount) -> None:
+def test_tasks_of_one_loader_do_not_check_each_other(account: FakeAccount) -> None:
     account.fault("insertFiles", BEFORE, CrashError())
     with pytest.raises(CrashError):
         ingest()

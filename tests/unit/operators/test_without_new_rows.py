@@ -70,7 +70,7 @@ class Lab:
         return self.operator(**options).execute(context), context["ti"].xcoms
 
     def starts_spark(self, **options: Any) -> bool:
-        """Run, and say whether Spark was started, which then fails."""
+        """Run, and return whether Spark was started, which then fails."""
         try:
             self.execute(**options)
         except AirflowException:
@@ -109,12 +109,12 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
     assert lab.snowpipe.did("open") == opened
 
 
-def test_it_says_so_in_the_log_and_shows_the_channels(lab, capsys):
+def test_it_is_logged_and_shows_the_channels(lab, capsys):
     lab.execute()
 
-    said = "".join(capsys.readouterr())
-    assert "0 new rows" in said
-    assert all(channel in said for channel in CHANNELS)
+    printed = "".join(capsys.readouterr())
+    assert "0 new rows" in printed
+    assert all(channel in printed for channel in CHANNELS)
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")

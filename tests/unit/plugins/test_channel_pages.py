@@ -1,4 +1,4 @@
-"""The pages of channels: what they show, to whom, and what they say when something is wrong."""
+"""The pages of channels: what they show, to whom, and what they report when something is wrong."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cell(page: str, name: str) -> str:
 
 
 class TestChannel:
-    def test_shows_what_the_service_says_of_it(self, get, service, service_connection):
+    def test_shows_what_the_service_reports_of_it(self, get, service, service_connection):
         status = {
             "last_committed_offset_token": "a:7",
             "rows_inserted": 7,
@@ -227,8 +227,8 @@ class TestWhoMaySee:
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; style-src 'sha256-")
         (script,) = re.findall("<script>(.*?)</script>", answer.text, re.DOTALL)
-        wanted = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        assert f"; script-src 'sha256-{wanted}';" in policy
+        expected = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"; script-src 'sha256-{expected}';" in policy
         assert "unsafe" not in policy
         assert answer.headers["Cache-Control"] == "no-store"
         assert "http://" not in answer.text

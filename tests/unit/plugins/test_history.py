@@ -34,7 +34,7 @@ PIPE = PipeName("LOCAL", "PUBLIC", "ORDERS-STREAMING")
 
 @pytest.fixture
 def read(airflow_tables):
-    """Read as a user who may read everything unless ``rights`` says otherwise."""
+    """Read as a user who may read everything unless ``rights`` limits it."""
 
     def history(where=None, rights=None, **limits):
         given = rights or Rights(frozenset({"orders", "other"}), lambda _: True)
@@ -107,7 +107,7 @@ class TestHistory:
 
     @pytest.mark.parametrize("as_text", [False, True], ids=["worker", "triggerer"])
     @pytest.mark.parametrize(("token", "lag"), [("f:2", 3), ("f:3", 0), ("f:10", 0), ("other", 3)])
-    def test_a_sensor_tells_what_is_committed(self, airflow_tables, pipe, token, lag, as_text):
+    def test_a_sensor_reports_what_is_committed(self, airflow_tables, pipe, token, lag, as_text):
         airflow_tables.leave(**streamed({"a": {"to": "f:3", "rows": 3, "committed": False}}))
         assert pipe().lag_rows == 3
         seen = {"a": token}
@@ -121,7 +121,7 @@ class TestHistory:
         assert pipe().lag_rows == lag
         assert [(point.sent, point.committed) for point in pipe().points] == [(3, 0), (3, 3 - lag)]
 
-    def test_the_next_load_tells_that_its_predecessor_is_committed(self, airflow_tables, pipe):
+    def test_the_next_load_reports_that_its_predecessor_is_committed(self, airflow_tables, pipe):
         airflow_tables.leave(run="r1", **streamed({"a": {"to": "f:3", "rows": 3, "committed": False}}))
         second = {"a": {"from": "f:3", "to": "f:5", "rows": 2, "committed": False}}
         airflow_tables.leave(run="r2", minutes_ago=2, **streamed(second))
@@ -246,7 +246,7 @@ class TestPlans:
         assert LoadPlan.from_json(PLAN.as_json()) == PLAN
         assert LoadPlan.from_json({**PLAN.as_json(), **changed}) is None
 
-    def test_shape_that_is_not_known_has_no_words(self):
+    def test_shape_that_is_not_known_has_no_text(self):
         assert shape_words({}) == []
         live = {"bounded": False, "arrival_rate": 2000, "files": {"count": 3, "staged": True}}
         assert shape_words(live) == ["without an end", "3 file(s)", "staged", "2 kB/s"]

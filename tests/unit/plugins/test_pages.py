@@ -207,7 +207,7 @@ class TestWhoMaySee:
         assert answer.status_code == 403
         assert answer.json() == {"detail": "Forbidden"}
 
-    def test_a_browser_is_told_why(self, signed_in):
+    def test_a_browser_gets_the_reason(self, signed_in):
         signed_in("viewer")
 
         answer = TestClient(pages.app).get("/overview", headers={"Accept": "text/html"})
@@ -248,7 +248,7 @@ class TestNavigation:
             assert answer.status_code == 200
             assert "ORDERS-STREAMING" in answer.text
 
-    def test_routes_are_told_apart(self):
+    def test_routes_are_distinguished(self):
         routes = [one["url_route"] for one in SnowpipePlugin.external_views]
 
         assert len(set(routes)) == len(routes)

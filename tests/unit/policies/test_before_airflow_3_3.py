@@ -1,4 +1,4 @@
-"""Where Airflow has no retry policies, ours says so."""
+"""Where Airflow has no retry policies, ours reports it."""
 
 import importlib
 
@@ -10,7 +10,7 @@ from tests.airflow_version import AIRFLOW
 pytestmark = pytest.mark.skipif(AIRFLOW >= (3, 3), reason="Airflow has retry policies since 3.3")
 
 
-def test_the_policy_says_which_airflow_it_needs():
+def test_the_policy_names_the_airflow_it_needs():
     from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
     with pytest.raises(AirflowOptionalProviderFeatureException, match=r"3\.3"):

@@ -30,7 +30,7 @@ def decide(error: BaseException, own_delay: float | None = None, **options: Any)
     return SnowpipeRetryPolicy(**options).evaluate(error, 1, 3, context)
 
 
-def test_what_no_try_can_mend_fails_and_says_why():
+def test_what_no_retry_can_fix_fails_and_reports_why():
     decision = decide(AuthenticationError("refused"))
 
     assert decision.action is RetryAction.FAIL

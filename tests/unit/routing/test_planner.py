@@ -398,7 +398,7 @@ def test_a_shape_gets_its_path_and_its_warnings(case):
     assert plan.nothing_to_load is case.nothing
 
 
-class TestWhatAPlanSays:
+class TestDescription:
     def test_tiny_files_are_combined_to_the_size_that_is_advised(self):
         plan = plan_load(DataShape(files=files(100_000, 4 * KB, staged=True)))
 
@@ -468,7 +468,7 @@ class TestWhatAPlanSays:
         ],
         ids=["not-asked-for", "csv", "csv-gz", "json", "parquet"],
     )
-    def test_only_csv_without_compression_is_split_and_only_where_copy_is_told(
+    def test_only_csv_without_compression_is_split_and_only_where_the_policy_allows_it(
         self, splits, kind, compressed, seconds
     ):
         shape = DataShape(files=files(1, 400 * GB, kind, compressed=compressed, staged=True))
@@ -485,9 +485,9 @@ class TestWhatAPlanSays:
         assert hurried.seconds < 60 < patient.seconds
         assert hurried.credits == pytest.approx(4 * 60 / 3600)
 
-    @pytest.mark.parametrize(("wanted", "is_advised"), [(20, True), (4, False)])
-    def test_streaming_is_advised_only_where_it_keeps_the_freshness(self, wanted, is_advised):
-        shape = DataShape(files=files(9, MB, staged=True), freshness=wanted)
+    @pytest.mark.parametrize(("required", "is_advised"), [(20, True), (4, False)])
+    def test_streaming_is_advised_only_where_it_keeps_the_freshness(self, required, is_advised):
+        shape = DataShape(files=files(9, MB, staged=True), freshness=required)
         (warning,) = plan_load(shape).warnings
 
         assert warning.concern is Concern.NOT_FRESH

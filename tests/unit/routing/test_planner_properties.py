@@ -152,17 +152,17 @@ def test_tighter_freshness_never_moves_away_from_streaming_that_keeps_it(shape, 
 def test_a_freshness_that_a_path_keeps_is_kept(shape, policy, previous):
     """Of the paths that suit the shape, no late one is chosen where another has all rows in time."""
     plan = plan_load(shape, policy, previous)
-    wanted = shape.freshness
-    assume(wanted is not None and shape.nothing() is None)
-    assert wanted is not None
+    required = shape.freshness
+    assume(required is not None and shape.nothing() is None)
+    assert required is not None
 
     def needs(path: LoadPath) -> float:
         return least_seconds(path, shape, policy)
 
-    if needs(plan.path) > wanted * (1 + policy.band):
+    if needs(plan.path) > required * (1 + policy.band):
         without = plan_load(replace(shape, freshness=None), policy, previous)
         suited = [one.path for one in without.estimates if one.unfit is None or "flood" in one.unfit]
-        assert all(needs(path) > wanted for path in suited)
+        assert all(needs(path) > required for path in suited)
         assert any(one.concern in (Concern.NOT_FRESH, Concern.SLOW) for one in plan.warnings) or (
             shape.backfill or not shape.bounded
         )

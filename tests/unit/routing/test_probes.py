@@ -41,7 +41,7 @@ def minutes_ago(minutes: float) -> dt.datetime:
         ("data.gz", (None, True)),
     ],
 )
-def test_endings_tell_format_and_compression(name, kind):
+def test_endings_determine_format_and_compression(name, kind):
     assert file_kind(name) == kind
 
 
@@ -124,7 +124,7 @@ class TestStatisticsAndHistory:
         with pytest.raises(ConfigurationError, match="stands for unknown"):
             dataframe_shape(2**63 - 1, 1)
 
-    def test_past_loads_say_what_keeps_coming(self):
+    def test_past_loads_give_the_files_that_keep_coming(self):
         rows = [
             {"file_name": f"{n}.parquet", "file_size": 1000, "last_load_time": minutes_ago(10 * n)}
             for n in range(4)
@@ -137,6 +137,6 @@ class TestStatisticsAndHistory:
         )  # fmt: skip
         assert (shape.freshness, shape.arrival_rate) == (600, 50.0)
 
-    def test_one_load_says_no_rate(self):
+    def test_one_load_gives_no_rate(self):
         with pytest.raises(ConfigurationError, match="has 1 loads"):
             past_loads_shape([{"file_name": "a", "file_size": 1, "last_load_time": NOW}])

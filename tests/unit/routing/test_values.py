@@ -1,4 +1,4 @@
-"""Shapes, policies and cost models refuse what cannot be, and say what can."""
+"""Shapes, policies and cost models refuse what cannot be, and name what can."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 
 @pytest.mark.parametrize(
-    ("shape", "complaint"),
+    ("shape", "message"),
     [
         ({}, "the shape has no size: give bytes, rows or files"),
         ({"bounded": False}, "unbounded and has no rate"),
@@ -34,8 +34,8 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
     ],
     ids=range(17),
 )
-def test_a_shape_that_cannot_be_is_refused(shape, complaint):
-    with pytest.raises(ConfigurationError, match=complaint):
+def test_a_shape_that_cannot_be_is_refused(shape, message):
+    with pytest.raises(ConfigurationError, match=message):
         DataShape.from_json(shape)
 
 
@@ -49,7 +49,7 @@ def test_a_shape_is_json_and_back():
 
 
 @pytest.mark.parametrize(
-    ("policy", "complaint"),
+    ("policy", "message"),
     [
         ({"path": "fast"}, "path is 'fast'"),
         ({"warehouse": "XS"}, "warehouse is 'XS': give one of X-SMALL"),
@@ -61,8 +61,8 @@ def test_a_shape_is_json_and_back():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_policy_that_cannot_be_is_refused(policy, complaint):
-    with pytest.raises(ConfigurationError, match=complaint):
+def test_a_policy_that_cannot_be_is_refused(policy, message):
+    with pytest.raises(ConfigurationError, match=message):
         LoadPolicy(**policy)
 
 
@@ -75,7 +75,7 @@ class TestCostModel:
         assert {one.name for one in figures if one.is_guess} > {"copy_file_seconds", "pipe_floor_seconds"}
         assert not next(one for one in figures if one.name == "stream_credits_per_gb").is_guess
 
-    def test_the_reference_page_says_the_same(self):
+    def test_the_reference_page_agrees(self):
         page = Path(__file__).parents[3] / "docs" / "reference" / "cost-model.md"
         rows = [
             [cell.strip() for cell in line.strip("|").split("|")]
@@ -107,7 +107,7 @@ class TestCostModel:
         assert costs.pipe_credits_per_gb == 0.0037
 
     @pytest.mark.parametrize(
-        ("figures", "complaint"),
+        ("figures", "message"),
         [
             ({"stream_credits": 1}, "cost figure 'stream_credits' is unknown: use one of bytes_per_row"),
             ({"text_ratio": "four"}, "cost figure text_ratio is 'four'"),
@@ -116,6 +116,6 @@ class TestCostModel:
         ],
         ids=["name", "text", "zero", "infinite"],
     )
-    def test_a_figure_that_cannot_be_is_refused(self, figures, complaint):
-        with pytest.raises(ConfigurationError, match=complaint):
+    def test_a_figure_that_cannot_be_is_refused(self, figures, message):
+        with pytest.raises(ConfigurationError, match=message):
             CostModel.with_figures(figures)

@@ -293,7 +293,7 @@ class TestStartingInTheTriggerer:
 class TestStandingStill:
     @pytest.fixture
     def clock(self, monkeypatch) -> JumpingTime:
-        """What the sensor takes for the time of its looks."""
+        """What the sensor takes for the time of its polls."""
         clock = JumpingTime()
         monkeypatch.setattr("airflow_provider_snowpipe.sensors.commit.time", clock)
         return clock
@@ -309,14 +309,14 @@ class TestStandingStill:
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
         ctx = context(task_state_store=TaskState())
 
-        def look() -> bool:
+        def poll() -> bool:
             sensor = make(service_connection, mode="reschedule", stall_timeout=60)
             return bool(sensor.poke(ctx).is_done)
 
-        assert not look()
+        assert not poll()
         clock.sleep(61)
         with pytest.raises(AirflowException, match="stalled"):
-            look()
+            poll()
         assert ctx["task_state_store"].values == {}
 
     def test_starts_anew_with_the_next_try(self, service, service_connection, clock):
@@ -341,13 +341,13 @@ class TestStandingStill:
         service.on("bulk-channel-status", error(503, "ERR_BUSY"))
         ctx = context(task_state_store=TaskState())
 
-        def look() -> bool:
+        def poll() -> bool:
             sensor = make(service_connection, mode="reschedule", max_consecutive_errors=2)
             return bool(sensor.poke(ctx).is_done)
 
-        assert not look()
+        assert not poll()
         with pytest.raises(AirflowException, match="too_many_errors: 2"):
-            look()
+            poll()
 
 
 class TaskState:
@@ -388,7 +388,7 @@ class TestAssetEvents:
         sensor = make(conn_id, outlets=[asset], deferrable=deferrable)
 
         sensor.execute(context(outlet_events=events))
-        by_look = dict(events[asset].extra)
+        by_poll = dict(events[asset].extra)
         events[asset].extra.clear()
         sensor.execute_complete(
             context(outlet_events=events), {"status": "success", "tokens": {"c1": "a:2", "c2": "b:2"}}
@@ -396,6 +396,6 @@ class TestAssetEvents:
 
         assert (
             events[asset].extra
-            == by_look
+            == by_poll
             == {"pipe": "DB.S.T-STREAMING", "committed": True, "tokens": {"c1": "a:2", "c2": "b:2"}}
         )

@@ -187,7 +187,7 @@ def test_first_poll_that_meets_an_outage_leaves_the_wait_to_the_triggerer(snowpi
     assert resumed(make(conn_id, deferrable=True), snowpipe, commit) == {"c": "9"}
 
 
-def test_what_nobody_says_is_waited_for_in_the_worker_every_five_seconds():
+def test_the_default_waits_in_the_worker_every_five_seconds():
     sensor = SnowpipeCommitSensor(task_id="wait", targets={"c": "9"}, offset_format="integer", table="T")
 
     assert (sensor.poke_interval, sensor.max_consecutive_errors, sensor.stall_timeout) == (5, 10, None)
@@ -208,8 +208,8 @@ def test_page_of_the_channels_and_lineage_are_left_behind(snowpipe, conn_id, tar
         sensor.execute_complete(ctx, {"status": "success", "tokens": targets})
 
     (address,) = set(ctx["ti"].xcoms.values())
-    wanted = "channel?" if len(targets) == 1 else "channels?"
-    assert wanted in address
+    expected = "channel?" if len(targets) == 1 else "channels?"
+    assert expected in address
     assert ("target=9" in address and "offset_format=integer" in address) is (len(targets) == 1)
     assert sensor.task_lineage is not None
     assert sensor.task_lineage.offset_format == "integer"

@@ -14,13 +14,13 @@ from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 
 class ConnectSession:
-    """As much of a session of Spark Connect as is looked at before it is refused."""
+    """As much of a session of Spark Connect as is read before it is refused."""
 
 
 ConnectSession.__module__ = "pyspark.sql.connect.session"
 
 
-def test_session_of_spark_connect_is_told_by_its_class():
+def test_session_of_spark_connect_is_recognised_by_its_class():
     assert is_connect(ConnectSession())
     assert not is_connect(object())
 

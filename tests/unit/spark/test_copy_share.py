@@ -26,8 +26,8 @@ def position(
     committed: str | None = None, *, rest: bool = False, copying_to: str | None = None
 ) -> PartitionPosition:
     intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE)
-    place = None if committed is None else FileLineOffset.parse(committed)
-    return PartitionPosition("p", "x_p", FILES, place, rest, intent)
+    offset = None if committed is None else FileLineOffset.parse(committed)
+    return PartitionPosition("p", "x_p", FILES, offset, rest, intent)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_another_token_is_no_intent():
         CopyIntent.parse('{"copy_after":1')
 
 
-def test_a_writer_that_finds_an_intent_is_told_what_it_is():
+def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
     token = str(CopyIntent("a:10", "b:c", SINCE))
 
     with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):

@@ -78,11 +78,13 @@ def test_a_variable_that_passes_through_a_shell_holds_no_letter_that_means_anyth
     assert "SNOWPIPE_SECRET" not in os.environ
 
 
-@pytest.mark.parametrize(("value", "says"), [("", "is not set"), ("s3cret", "holds no JSON"), ("{}", "kind")])
-def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeypatch, value, says):
+@pytest.mark.parametrize(
+    ("value", "message"), [("", "is not set"), ("s3cret", "holds no JSON"), ("{}", "kind")]
+)
+def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeypatch, value, message):
     monkeypatch.setenv("SNOWPIPE_SECRET", value)
 
-    with pytest.raises(ConfigurationError, match=says) as refused:
+    with pytest.raises(ConfigurationError, match=message) as refused:
         read_credentials_variable("SNOWPIPE_SECRET")
 
     assert "environment variable 'SNOWPIPE_SECRET'" in str(refused.value)

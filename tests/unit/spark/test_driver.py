@@ -88,7 +88,7 @@ class PaddedPartition(MemoryPartition):
 
 @dataclass
 class ScriptedRounds:
-    """Rounds of one channel each of which ends as the script says."""
+    """Rounds of one channel each of which ends as scripted."""
 
     script: list[PartitionResult]
 
@@ -182,23 +182,23 @@ def test_source_without_a_partition_is_a_run_of_no_rows(snowpipe, make_run):
     assert (run.channels, snowpipe.did("open", "append"), run.source.bookmark) == ((), [], {})
 
 
-def test_report_sums_up_what_the_tasks_of_all_rounds_told(snowpipe, make_run):
+def test_report_sums_up_the_results_of_all_rounds(snowpipe, make_run):
     snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=3)
     run = make_run(P, wait_for_commit=False, rejected_before={"job_src_p": 1})
-    told = {
+    result = {
         "rows": 1, "bytes": 2, "requests": 3, "retries": 5, "dead_lettered": 6, "undecoded": 7,
         "append_seconds": 1.12324, "commit_seconds": 2.12324, "request_seconds": 3.12324,
     }  # fmt: skip
     run.prepare()
     run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(1))}
     for longest in (4.12324, 1.0):
-        run._take([PartitionResult("job_src_p", IntegerOffset(5), longest_request=longest, **told)])
+        run._take([PartitionResult("job_src_p", IntegerOffset(5), longest_request=longest, **result)])
 
     run.verify()
 
     assert [asdict(one) for one in run.channels] == [
         {
-            **{name: round(2 * value, 3) for name, value in told.items()}, "longest_request": 4.123,
+            **{name: round(2 * value, 3) for name, value in result.items()}, "longest_request": 4.123,
             "channel": "job_src_p", "partition": "p", "from_token": "1", "to_token": "5", "target_token": "5",
             "rejected": 0, "committed": False, "latency_ms": None, "inserted_before": 2, "errors_before": 3,
             "rejected_before": 1, "unknown_columns": {},
@@ -206,7 +206,7 @@ def test_report_sums_up_what_the_tasks_of_all_rounds_told(snowpipe, make_run):
     ]  # fmt: skip
 
 
-def test_source_is_given_what_the_plan_and_the_channels_say(snowpipe, monkeypatch):
+def test_source_is_given_the_limits_of_the_plan_and_the_tokens_of_the_channels(snowpipe, monkeypatch):
     source, opened = AskedSource([P, Q]), []
     monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
     monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
@@ -387,7 +387,7 @@ def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
     assert (running.added, running.release_session_on_close) == ([PACKAGE], True)
 
 
-def test_elapsed_seconds_are_told_to_the_millisecond(monkeypatch):
+def test_elapsed_seconds_are_reported_to_the_millisecond(monkeypatch):
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 12.34567))
 
     assert elapsed(2.0) == 10.346
@@ -505,16 +505,16 @@ class TestRunWithoutRows:
         ],
         ids=["little", "some bytes", "many bytes", "some rows", "many rows", "unknown", "nothing listed"],
     )
-    def test_is_small_where_all_partitions_say_so(self, snowpipe, monkeypatch, behind, expected):
-        told = [replace(P, name=str(number)) for number in range(len(behind))]
-        monkeypatch.setattr(driver, "open_source", lambda *_: MemorySource(told))
+    def test_is_small_where_all_partitions_are_small_enough(self, snowpipe, monkeypatch, behind, expected):
+        result = [replace(P, name=str(number)) for number in range(len(behind))]
+        monkeypatch.setattr(driver, "open_source", lambda *_: MemorySource(result))
         monkeypatch.setattr(MemoryPartition, "behind", lambda self, _: behind[int(self.name)])
         run = Run(PLAN, snowpipe.client())
         run.has_no_rows()
 
         assert run.is_small() is expected
 
-    def test_rows_that_only_spark_reads_are_not_looked_for(self, snowpipe, make_run):
+    def test_rows_that_only_spark_reads_are_not_searched(self, snowpipe, make_run):
         partition = MemoryFramePartition("p", rows(2))
         snowpipe.channel("job_src_p", committed="1")
 
@@ -604,7 +604,7 @@ class TestRounds:
     def test_progress_asks_with_each_rounds_token_and_knows_how_many_channels_have_ended(
         self, snowpipe, make_run, monkeypatch
     ):
-        told, bundles = [], []
+        result, bundles = [], []
 
         @dataclass
         class Lines:
@@ -618,8 +618,8 @@ class TestRounds:
                 before = len(snowpipe.calls)
                 with self.client() as client:
                     client.channel_statuses(list(self.partitions))
-                told.append((self.done(), *snowpipe.did()[before:]))
-                told.append((snowpipe.calls[-1].bearer, self.start["job_src_a"].committed))
+                result.append((self.done(), *snowpipe.did()[before:]))
+                result.append((snowpipe.calls[-1].bearer, self.start["job_src_a"].committed))
 
             def __exit__(self, *_):
                 """Nothing was started."""
@@ -634,7 +634,7 @@ class TestRounds:
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", transports)
         load(run)
 
-        asked, bearers = told[::2], told[1::2]
+        asked, bearers = result[::2], result[1::2]
         status = "status job_src_a,job_src_p"
         assert asked == [(0, status), *[(1, status)] * (len(asked) - 1)]
         assert len(asked) > 1
@@ -718,7 +718,7 @@ class TestEndWithoutRows:
             run.load(InProcessSpark())
         assert snowpipe.channels["job_src_p"].committed == "7"
 
-    def test_run_that_is_killed_before_the_token_is_set_is_repeated_without_a_second_letter(
+    def test_run_that_is_killed_before_the_token_is_set_is_repeated_without_a_second_dead_letter(
         self, snowpipe, make_run, rules, tmp_path
     ):
         snowpipe.fault(before="open", skip=1, error=KilledError())
@@ -826,7 +826,7 @@ class TestVerify:
         (1, 2_000, {}, 1), (1, 2_001, {}, 1), (1, None, {}, 1), (1, 1_999, {}, 0), (2_000, 2_001, {}, 3),
         (1, 2_001, {"job_src_p": 3}, 0), (2_000, 2_001, {"job_src_p": 3}, 0),
     ])  # fmt: skip
-    def test_next_try_that_was_told_nothing_goes_by_the_time_of_the_last_rejection(
+    def test_next_try_without_a_baseline_uses_the_time_of_the_last_rejection(
         self, snowpipe, make_run, made_at, rejected_at, known, expected
     ):
         counted = {"rows_error_count": 3, "last_error_at_ms": rejected_at, "created_on_ms": made_at}
@@ -907,7 +907,7 @@ class TestUnknownColumns:
         assert snowpipe.did("append") == []
 
     @pytest.mark.parametrize("rules", [{"columns": ()}, {"columns": COLUMNS, "unknown_columns": "ignore"}])
-    def test_nothing_is_looked_at_without_columns_or_where_it_is_ignored(self, snowpipe, make_run, rules):
+    def test_nothing_is_checked_without_columns_or_where_it_is_ignored(self, snowpipe, make_run, rules):
         run = make_run(self.STRANGE, **rules)
 
         whole(run)
@@ -915,7 +915,7 @@ class TestUnknownColumns:
         assert by_channel(run, "rows") == {"job_src_p": 2}
         assert by_channel(run, "unknown_columns") == {"job_src_p": {}}
 
-    def test_row_of_which_no_key_matches_is_put_aside_where_there_is_a_place(
+    def test_row_of_which_no_key_matches_is_put_aside_where_there_is_a_dead_letter_path(
         self, snowpipe, make_run, tmp_path
     ):
         run = make_run(
@@ -925,8 +925,8 @@ class TestUnknownColumns:
         whole(run)
 
         (file,) = tmp_path.rglob("*.parquet")
-        (letter,) = pq.read_table(file).to_pylist()
-        assert (letter["position"], letter["column"]) == ("1", None)
+        (dead_letter,) = pq.read_table(file).to_pylist()
+        assert (dead_letter["position"], dead_letter["column"]) == ("1", None)
         assert (ids(snowpipe), snowpipe.channels["job_src_p"].committed) == ([0], "1")
 
 

@@ -60,7 +60,7 @@ def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "says"),
+    ("text", "kind", "message"),
     [
         (
             "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker "
@@ -98,9 +98,9 @@ def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
     ],
     ids=["other-python", "other-package", "no-python", "executor-lost", "worker-lost"],
 )
-def test_what_is_wrong_with_the_executors_is_said_in_words(text, kind, says):
+def test_what_is_wrong_with_the_executors_is_reported(text, kind, message):
     error = error_of_task(text)
 
     assert error is not None
     assert error_type_of(error) == kind
-    assert says in str(error)
+    assert message in str(error)

@@ -73,7 +73,7 @@ def test_old_java_home_gives_way_to_a_newer_java_on_path(no_java, monkeypatch, t
         ("nothing of the kind", 0, None),
     ],
 )
-def test_java_version_is_read_from_what_java_says(tmp_path, answer, code, version):
+def test_java_version_is_read_from_the_output_of_java(tmp_path, answer, code, version):
     home = _java(tmp_path / "x" / "bin" / "java", answer, code)
 
     assert java_version(home / "bin" / "java") == version
@@ -121,20 +121,20 @@ def test_wrapper_directory_that_others_may_write_is_refused(no_java, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("installed", "says"),
+    ("installed", "message"),
     [
         ({"pyspark": "4.2.1", "pyspark-client": "4.2.0"}, "--no-deps pyspark==4.2.0 pyspark-client==4.2.0"),
         ({}, r"airflow-provider-snowpipe\[spark\]"),
     ],
 )
-def test_versions_that_break_spark_are_refused_with_the_remedy(monkeypatch, tmp_path, installed, says):
+def test_versions_that_break_spark_are_refused_with_the_remedy(monkeypatch, tmp_path, installed, message):
     for name, version in installed.items():
         info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         check_versions()
 
 

@@ -46,7 +46,7 @@ def test_layout_is_pinned_inside_the_block_and_the_own_settings_come_back(error)
     assert session.settings == own
 
 
-def test_settings_that_differ_are_told_however_spark_spells_them():
+def test_settings_that_differ_are_reported_however_spark_spells_them():
     session = Session()
     assert unpinned(session) == {ADAPTIVE: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
 

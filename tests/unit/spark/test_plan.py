@@ -120,7 +120,7 @@ def test_missing_plan_is_refused_by_path(tmp_path):
         read_plan(tmp_path / "none.json")
 
 
-def test_plan_has_no_place_for_a_secret():
+def test_plan_has_no_field_for_a_secret():
     assert "private_key" not in PLAN.to_json()
     with pytest.raises(ConfigurationError, match="unknown key 'private_key'"):
         JobPlan.from_json(_changed(private_key="x"))

@@ -1,4 +1,4 @@
-"""What a running job says of itself."""
+"""What a running job reports of itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.memory_source import MemoryPartition, rows
 
 
-def test_rows_per_second_are_those_since_the_last_look() -> None:
+def test_rows_per_second_are_those_since_the_last_poll() -> None:
     totals = Totals(Poll(0.0, bytes_behind=1_400))
     totals.take(Poll(2.0, 200, bytes_behind=1_000))
     totals.take(Poll(4.0, 1_200, bytes_behind=600))
@@ -26,7 +26,7 @@ def test_rows_per_second_are_those_since_the_last_look() -> None:
     )
 
 
-def test_first_poll_foretells_from_what_there_was_when_the_run_began() -> None:
+def test_first_poll_estimates_from_what_there_was_when_the_run_began() -> None:
     totals = Totals(Poll(0.0, bytes_behind=1_200))
     totals.take(Poll(1.0, 200, bytes_behind=1_000))
 
@@ -35,7 +35,7 @@ def test_first_poll_foretells_from_what_there_was_when_the_run_began() -> None:
     )
 
 
-def test_rows_foretell_where_bytes_are_not_known() -> None:
+def test_estimate_is_by_rows_where_bytes_are_not_known() -> None:
     totals = Totals(Poll(0.0, rows_behind=1_000))
     totals.take(Poll(2.0, 200, rows_behind=800))
 
@@ -51,7 +51,7 @@ def test_what_is_not_known_is_left_out() -> None:
     assert totals.line(0, 2) == "snowpipe progress total done=0/2 rows=0 rows_per_second=0"
 
 
-def test_nothing_is_foretold_while_nothing_moves() -> None:
+def test_nothing_is_estimated_while_nothing_moves() -> None:
     totals = Totals(Poll(0.0, bytes_behind=1_000))
     for second in (2.0, 4.0, 6.0):
         totals.take(Poll(second, bytes_behind=1_000))
@@ -59,7 +59,7 @@ def test_nothing_is_foretold_while_nothing_moves() -> None:
     assert totals.seconds_left() is None
 
 
-def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_said_once_there_are_some() -> None:
+def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_reported_once_there_are_some() -> None:
     totals = Totals(Poll(0.0))
     totals.take(Poll(2.0, 200))
     assert "latency" not in totals.line(0, 1)
@@ -70,21 +70,21 @@ def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_said_once_the
     assert totals.line(0, 1).endswith(" rejected=3 latency_ms<=1250")
 
 
-class Told(MemoryPartition):
-    """A partition that tells rows and bytes."""
+class BehindPartition(MemoryPartition):
+    """A partition that reports rows and bytes."""
 
     def behind(self, committed: str | None) -> Behind:
         left = 10 - int(committed or 0)
         return Behind(left * 100, "", left)
 
 
-class Looks:
+class Polls:
     """A client that gives one answer after the other, and ends the lines after the last."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.ended = list(answers), Event()
 
-    def __enter__(self) -> Looks:
+    def __enter__(self) -> Polls:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,30 +104,30 @@ def status(name: str, committed: str | None, inserted: int) -> ChannelStatus:
     return ChannelStatus(name, "SUCCESS", committed, rows_inserted=inserted)
 
 
-def test_many_channels_that_move_are_one_line_a_look(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_channels_that_move_are_one_line_per_poll(capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"c{number}" for number in range(30)]
-    client = Looks(dict.fromkeys(names, ("5", 15)), SnowpipeError("busy"), dict.fromkeys(names, ("10", 20)))
+    client = Polls(dict.fromkeys(names, ("5", 15)), SnowpipeError("busy"), dict.fromkeys(names, ("10", 20)))
 
     start = {name: status(name, None, 10) for name in names}
-    partitions = {name: Told(name, rows(10)) for name in names}
+    partitions = {name: BehindPartition(name, rows(10)) for name in names}
     with ProgressLines(lambda: client, partitions, start, began=0.0, interval=0.001):  # type: ignore[arg-type, return-value]
         assert client.ended.wait(30)
 
-    said = capsys.readouterr()
-    first, second = said.out.splitlines()
+    printed = capsys.readouterr()
+    first, second = printed.out.splitlines()
     assert "rows=150 " in first
     assert "rows_behind<=150 bytes_behind<=15000" in first
     assert "rows=300 " in second
-    assert "busy" in said.err
+    assert "busy" in printed.err
 
 
 def test_more_channels_are_asked_after_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = []
     monkeypatch.setattr(progress, "Event", lambda: Waiting(waits))
     for channels in (1, 1_000, 10_000):
-        partitions = {str(number): Told("p", ()) for number in range(channels)}
+        partitions = {str(number): BehindPartition("p", ()) for number in range(channels)}
         start = {name: status(name, None, 0) for name in partitions}
-        with ProgressLines(Looks, partitions, start, began=0.0):  # type: ignore[arg-type]
+        with ProgressLines(Polls, partitions, start, began=0.0):  # type: ignore[arg-type]
             pass
 
     assert waits[:2] == [1.0, 1.0]

@@ -52,7 +52,7 @@ def archive(java):
 
 
 def fresh(archive: ClassDataArchive) -> Path:
-    """The file that a JVM is told to make."""
+    """The file that a JVM is asked to make."""
     [option] = [one for one in archive.options() if one.startswith("-XX:ArchiveClassesAtExit=")]
     return Path(option.partition("=")[2])
 
@@ -123,8 +123,8 @@ class TestSettings:
         }
         assert quick(environment={name: "-Dx=y"}).variables() == {}
 
-    @pytest.mark.parametrize("place", ["SPARK_CONF_DIR", "SPARK_HOME", "binary", "given"])
-    def test_properties_files_are_read_wherever_spark_looks_for_them(self, tmp_path, java, place):
+    @pytest.mark.parametrize("where", ["SPARK_CONF_DIR", "SPARK_HOME", "binary", "given"])
+    def test_properties_files_are_read_from_every_directory_of_spark(self, tmp_path, java, where):
         conf = tmp_path / "spark" / "conf"
         binary = tmp_path / "spark" / "bin" / "spark-submit"
         for folder in (conf, binary.parent):
@@ -134,14 +134,14 @@ class TestSettings:
         file.write_text("spark.ui.enabled true")
         variables = {"SPARK_CONF_DIR": str(conf), "SPARK_HOME": str(conf.parent)}
         environment = {"JAVA_HOME": str(java), "PATH": ""}
-        if place in variables:
-            environment[place] = variables[place]
+        if where in variables:
+            environment[where] = variables[where]
 
         found = QuickStart.of(
             {},
             environment,
-            binary=str(binary) if place == "binary" else "spark-submit",
-            properties_file=str(file) if place == "given" else None,
+            binary=str(binary) if where == "binary" else "spark-submit",
+            properties_file=str(file) if where == "given" else None,
             driver_class_path=None,
             is_small=True,
         )

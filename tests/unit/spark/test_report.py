@@ -15,7 +15,7 @@ def test_report_comes_back_unchanged_from_its_file(tmp_path):
     assert RunReport.read(tmp_path / "report.json") == REPORT
 
 
-def test_failed_run_says_which_error_ended_it():
+def test_failed_run_names_the_error_that_ended_it():
     failed = RunReport("app", (), 0.1, error="3 rows", error_type="RowsRejectedError")
 
     assert RunReport.from_json(failed.to_json()) == failed

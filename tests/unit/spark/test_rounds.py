@@ -58,7 +58,7 @@ def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_le
 
 
 class QuickPartition(MemoryPartition):
-    """One in whose rows the driver looks itself."""
+    """One in whose rows the driver searches itself."""
 
     def is_quick(self, committed):
         return True
@@ -76,7 +76,7 @@ def test_positions_that_are_found_quickly_take_no_task(spark, monkeypatch):
         TaskRounds(spark).locate(partitions, {"c0": None, "c1": IntegerOffset(70), "c2": None})
 
 
-def test_driver_that_has_looked_for_long_leaves_the_rest_to_tasks(spark, monkeypatch):
+def test_driver_that_has_read_for_long_leaves_the_rest_to_tasks(spark, monkeypatch):
     partitions = {f"c{number}": QuickPartition(str(number), rows(4)) for number in range(4)}
     clock = iter([0.0, 0.9, 1.0, 1.1])
     monkeypatch.setattr(rounds_module.time, "monotonic", lambda: next(clock))
@@ -118,7 +118,7 @@ def test_task_that_was_fenced_is_tried_again_by_spark_and_no_row_doubled(snowpip
     assert [row["ID"] for row in snowpipe.channels["c1"].rows] == [0, 1, 2, 3]
 
 
-def test_error_of_a_task_that_failed_for_good_is_told_as_it_was_there(snowpipe, spark):
+def test_error_of_a_task_that_failed_for_good_is_reported_as_it_was_there(snowpipe, spark):
     snowpipe.fault(before="append", error=error(409, STALE))
     rounds = TaskRounds(spark)
 
@@ -235,7 +235,7 @@ class TestConnect:
         return session
 
     def executors_run(self, monkeypatch, **versions):
-        """Let what runs after the driver's look at its own versions run with others."""
+        """Let what runs after the driver's check of its own versions run with others."""
         here = Versions.here()
         found = iter([here])
         monkeypatch.setattr(Versions, "here", lambda: next(found, replace(here, **versions)))

@@ -171,20 +171,22 @@ def test_file_that_another_attempt_clears_away_meanwhile_is_no_error(tmp_path):
 
 @pytest.mark.parametrize("url", [False, True])
 def test_file_of_dead_letters_has_the_columns_that_readers_know(tmp_path, url):
-    place = tmp_path / "new" / "er"
-    letters = DeadLetterFolder(f"file://{place}" if url else str(place), "c", FileLineOffset, None)
+    directory = tmp_path / "new" / "er"
+    folder_store = DeadLetterFolder(
+        f"file://{directory}" if url else str(directory), "c", FileLineOffset, None
+    )
     (row,) = [DeadLetter(None, 7, None, "bad", b"raw")]
     before = dt.datetime.now(dt.UTC)
 
-    letters.write(FileLineOffset("a/b", 1), FileLineOffset("a/b", 2), [row], "app")
+    folder_store.write(FileLineOffset("a/b", 1), FileLineOffset("a/b", 2), [row], "app")
 
-    (file,) = place.rglob("*.parquet")
+    (file,) = directory.rglob("*.parquet")
     table = pq.read_table(file)
     assert (file.parent.name, file.name) == ("c", "a%2Fb%3A1.parquet")
     assert table.schema.equals(SCHEMA)
-    (told,) = table.to_pylist()
-    assert before <= told.pop("at") <= dt.datetime.now(dt.UTC)
-    assert told == {
+    (row_read,) = table.to_pylist()
+    assert before <= row_read.pop("at") <= dt.datetime.now(dt.UTC)
+    assert row_read == {
         "channel": "c", "position": None, "first_position": "a/b:1", "last_position": "a/b:2", "row": 7,
         "column": None, "reason": "bad", "payload": b"raw", "application": "app", "key": None, "headers": [],
     }  # fmt: skip
@@ -251,7 +253,7 @@ def test_position_of_a_row_is_not_guessed_from_a_part_of_another_length(tmp_path
     assert _positions(tmp_path) == [None]
 
 
-def test_position_of_a_row_is_not_told_where_the_format_cannot_count(tmp_path):
+def test_position_of_a_row_is_not_reported_where_the_format_cannot_count(tmp_path):
     gate = _gate(tmp_path, offset_class=LexicographicOffset)
 
     gate.admit(Part(b'{"ID":1}\n{"ID":"x"}\n', LexicographicOffset("a"), LexicographicOffset("b"), 2))
@@ -259,7 +261,7 @@ def test_position_of_a_row_is_not_told_where_the_format_cannot_count(tmp_path):
     assert _positions(tmp_path) == [None]
 
 
-def test_rows_and_records_put_aside_say_what_is_wrong_with_them_and_where_they_were(tmp_path):
+def test_dead_letters_of_rows_and_records_have_reason_and_position(tmp_path):
     gate = _gate(tmp_path)
     lost = Undecoded(IntegerOffset(12), "broken", b"raw")
     part = replace(_part(10, 1, '"x"'), end=IntegerOffset(12), undecoded=(lost,))
@@ -290,8 +292,8 @@ class TestFolder:
     BAD = DeadLetter(None, 0, None, "bad", b"raw")
 
     def write(self, path, start, offset_class=IntegerOffset):
-        letters = DeadLetterFolder(str(path), "c", offset_class, None)
-        letters.write(offset_class.parse(start), offset_class.parse(start), [self.BAD], "app")
+        folder_store = DeadLetterFolder(str(path), "c", offset_class, None)
+        folder_store.write(offset_class.parse(start), offset_class.parse(start), [self.BAD], "app")
 
     def names(self, path):
         return sorted(file.name for file in path.rglob("*.parquet"))
@@ -301,25 +303,25 @@ class TestFolder:
     ):
         for start in ("4", "5", "9", "10", "11"):
             self.write(tmp_path, start)
-        letters = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, IntegerOffset(4))
+        folder_store = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, IntegerOffset(4))
 
-        letters.pass_by(IntegerOffset(4), IntegerOffset(10))
+        folder_store.pass_by(IntegerOffset(4), IntegerOffset(10))
 
         assert self.names(tmp_path) == ["11.parquet", "4.parquet"]
 
     def test_first_row_that_is_read_again_is_in_no_file_of_an_earlier_attempt(self, tmp_path):
         self.write(tmp_path, "3")
-        letters = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
+        folder_store = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
 
-        letters.pass_by(IntegerOffset(3), IntegerOffset(4))
+        folder_store.pass_by(IntegerOffset(3), IntegerOffset(4))
 
         assert self.names(tmp_path) == []
 
     def test_file_of_a_token_that_begins_with_a_dot_is_cleared_away(self, tmp_path):
         self.write(tmp_path, ".5", LexicographicOffset)
-        letters = DeadLetterFolder(str(tmp_path), "c", LexicographicOffset, None)
+        folder_store = DeadLetterFolder(str(tmp_path), "c", LexicographicOffset, None)
 
-        letters.pass_by(LexicographicOffset("."), LexicographicOffset("a"))
+        folder_store.pass_by(LexicographicOffset("."), LexicographicOffset("a"))
 
         assert self.names(tmp_path) == []
 
@@ -329,7 +331,7 @@ class TestFolder:
         file = tmp_path / "BOX" / "c" / "3.parquet"
         assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
 
-    def test_time_is_told_in_utc_wherever_the_executor_is(self, tmp_path, monkeypatch):
+    def test_time_is_reported_in_utc_wherever_the_executor_is(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TZ", "Asia/Tokyo")
         time.tzset()
         try:
@@ -387,7 +389,7 @@ class TestFolder:
             assert pq.read_table(file)["payload"].to_pylist() == [b"raw"]
 
 
-def test_without_a_place_for_it_the_first_bad_row_is_named():
+def test_without_a_dead_letter_path_the_first_bad_row_is_named():
     with pytest.raises(UnfitRowsError) as refused:
         _gate(None).admit(_part(10, 1, '"secret"', '"x"'))
 
@@ -408,7 +410,7 @@ def test_place_that_cannot_be_reached_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("on_error", "check", "path", "columns", "said"),
+    ("on_error", "check", "path", "columns", "message"),
     [
         ("abort", False, "/dead", COLUMNS, "set on_error='dead_letter', or drop the path"),
         ("continue", True, None, COLUMNS, "check_rows is True, but on_error is 'continue'"),
@@ -418,8 +420,8 @@ def test_place_that_cannot_be_reached_is_named(tmp_path):
         ("dead_letter", False, "s3://key:hidden@bucket/dead", COLUMNS, "holds credentials"),
     ],
 )
-def test_rules_that_do_not_go_together_are_refused(on_error, check, path, columns, said):
-    with pytest.raises(ConfigurationError, match=said) as refused:
+def test_rules_that_do_not_go_together_are_refused(on_error, check, path, columns, message):
+    with pytest.raises(ConfigurationError, match=message) as refused:
         RowRules.of(on_error, check, path, columns, "app")
     assert "hidden" not in str(refused.value)
 

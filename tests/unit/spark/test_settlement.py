@@ -1,4 +1,4 @@
-"""What the committed tokens say of a run."""
+"""What the committed tokens show of a run."""
 
 from dataclasses import replace
 

@@ -46,8 +46,8 @@ class UndecodedPartition(MemoryPartition):
 
     lost: tuple[int, ...] = ()
 
-    def read(self, place, limits):
-        for part in super().read(place, limits):
+    def read(self, begin, limits):
+        for part in super().read(begin, limits):
             kept = [
                 line
                 for line in part.body.splitlines(keepends=True)
@@ -66,12 +66,12 @@ class UndecodedPartition(MemoryPartition):
 
 @dataclass(frozen=True)
 class GapsPartition(MemoryPartition):
-    """Rows with the positions 0, 2, 4, …, of a source that says whether it may skip some."""
+    """Rows with the positions 0, 2, 4, …, of a source that declares whether it may skip some."""
 
     gaps_legal: bool = True
 
-    def read(self, place, limits):
-        for part in super().read(place, limits):
+    def read(self, begin, limits):
+        for part in super().read(begin, limits):
             start = IntegerOffset(2 * part.start.value)
             yield replace(part, start=start, end=start.next())
 
@@ -79,7 +79,7 @@ class GapsPartition(MemoryPartition):
 @pytest.mark.parametrize(
     ("on_error", "path"), [("abort", None), ("continue", None), ("dead_letter", "/dead")]
 )
-def test_tasks_get_what_the_plan_says(on_error, path):
+def test_tasks_get_what_the_plan_specifies(on_error, path):
     columns = (TableColumn("ID", "NUMBER(38,0)"),)
     plan = JobPlan(
         "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", ca_bundle="ca",
@@ -95,8 +95,8 @@ def test_tasks_get_what_the_plan_says(on_error, path):
 
 
 def work(partition=SIX, committed=None):
-    place = IntegerOffset(committed) if committed is not None else None
-    return PartitionWork("c", partition, place, partition.resume(place))
+    begin = IntegerOffset(committed) if committed is not None else None
+    return PartitionWork("c", partition, begin, partition.resume(begin))
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load)
     assert snowpipe.did("status") == ["status c"]
 
 
-def test_wait_for_the_commit_ends_when_the_plan_says(snowpipe, load):
+def test_wait_for_the_commit_ends_at_the_limit_of_the_plan(snowpipe, load):
     snowpipe.holds_commits = True
 
     with pytest.raises(CommitTimeoutError):
@@ -224,7 +224,7 @@ def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load, whole):
     assert "append c 4..5" not in snowpipe.did("append")
 
 
-def test_place_that_was_found_is_not_looked_for_again_and_is_read_within_the_limits(
+def test_position_that_was_found_is_not_searched_again_and_is_read_within_the_limits(
     snowpipe, load, monkeypatch
 ):
     known, read = work(SIX, 1), []
@@ -311,7 +311,7 @@ class TestCrash:
         assert result.position == IntegerOffset(5)
         assert snowpipe.did()[calls:][:2] == ["status c", "open c"]
 
-    def test_killed_task_says_nothing_more(self, snowpipe, load):
+    def test_killed_task_reports_nothing_more(self, snowpipe, load):
         snowpipe.fault(after="append", skip=1, error=KilledError())
 
         with pytest.raises(KilledError):
@@ -331,7 +331,7 @@ class TestResume:
         assert (result.rows, result.position) == (4, IntegerOffset(5))
 
     @pytest.mark.parametrize("found", [None, 1])
-    def test_token_is_read_again_at_open_and_the_place_found_anew(self, snowpipe, load, found):
+    def test_token_is_read_again_at_open_and_the_position_found_anew(self, snowpipe, load, found):
         snowpipe.channel("c", committed="3")
 
         load(committed=found)
@@ -630,9 +630,9 @@ class TestDeadLetters:
 
     def leave_file(self, path):
         """A zombie, which cut its parts elsewhere, puts row 4 aside once more."""
-        place = DeadLetterFolder(str(path), "c", IntegerOffset, None)
+        begin = DeadLetterFolder(str(path), "c", IntegerOffset, None)
         bad = DeadLetter(IntegerOffset(4), 1, "ID", "does not fit", b"{}")
-        place.write(IntegerOffset(3), IntegerOffset(5), [bad], "app")
+        begin.write(IntegerOffset(3), IntegerOffset(5), [bad], "app")
 
     def test_file_of_a_shut_out_attempt_is_removed_after_the_commit(self, snowpipe, load, aside, tmp_path):
         snowpipe.fault(before="append", do=partial(self.leave_file, tmp_path))
@@ -650,7 +650,7 @@ class TestDeadLetters:
 
         assert self.positions(tmp_path) == ["1", "4", "4"]
 
-    def test_without_a_place_the_first_bad_row_ends_the_run(self, snowpipe, load, aside):
+    def test_without_a_dead_letter_path_the_first_bad_row_ends_the_run(self, snowpipe, load, aside):
         strict = replace(aside, row_rules=replace(aside.row_rules, dead_letter_path=None))
 
         result = load(self.BAD, settings=strict)
@@ -658,7 +658,7 @@ class TestDeadLetters:
         assert result.error_type == "UnfitRowsError"
         assert snowpipe.did("append") == []
 
-    def test_bad_rows_go_where_the_source_says_from_the_position_found_at_open(
+    def test_bad_rows_go_to_the_store_of_the_source_from_the_position_found_at_open(
         self, snowpipe, load, aside, tmp_path
     ):
         opened = []
@@ -684,12 +684,12 @@ class TestUnknownColumns:
     COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
 
     @pytest.mark.parametrize(("rule", "counts"), [("ignore", {}), ("warn", {"KIMD": 1})])
-    def test_they_are_counted_where_the_plan_says_so(self, snowpipe, load, rule, counts):
+    def test_they_are_counted_as_the_plan_specifies(self, snowpipe, load, rule, counts):
         result = load(self.STRANGE, settings=replace(SETTINGS, columns=self.COLUMNS, unknown_columns=rule))
 
         assert (result.rows, result.unknown_columns) == (2, counts)
 
-    def test_they_end_the_run_where_the_plan_says_so(self, snowpipe, load):
+    def test_they_end_the_run_where_the_plan_fails_on_them(self, snowpipe, load):
         result = load(self.STRANGE, settings=replace(SETTINGS, columns=self.COLUMNS, unknown_columns="fail"))
 
         assert (result.error_type, snowpipe.did("append")) == ("UnknownColumnsError", [])
@@ -721,14 +721,14 @@ class TestUndecoded:
 
         assert ids(snowpipe) == [0, 1, 3, 4]
         assert (result.dead_lettered, result.undecoded, result.position) == (2, 0, IntegerOffset(5))
-        letters = [
+        written = [
             row for file in sorted(tmp_path.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()
         ]
-        assert [(one["position"], one["payload"], one["key"]) for one in letters] == [
+        assert [(one["position"], one["payload"], one["key"]) for one in written] == [
             ("2", b"raw 2", b"key 2"), ("5", b"raw 5", b"key 5"),
         ]  # fmt: skip
-        assert letters[0]["headers"] == [{"key": "h", "value": b"2"}]
-        assert "broken" in letters[0]["reason"]
+        assert written[0]["headers"] == [{"key": "h", "value": b"2"}]
+        assert "broken" in written[0]["reason"]
 
     def test_check_of_rows_alone_ends_the_run_at_the_first_one(self, snowpipe, load):
         result = load(self.LOST, settings=replace(SETTINGS, row_rules=RowRules(self.RULES, None, "app")))
@@ -756,7 +756,7 @@ class TestEndWithoutRows:
 
         assert (snowpipe.did("append"), result.dead_lettered) == (["append c 0..3"], 2)
 
-    def test_without_any_row_nothing_is_appended_and_the_task_tells_what_it_passed(self, snowpipe, load):
+    def test_without_any_row_nothing_is_appended_and_the_task_reports_what_it_passed(self, snowpipe, load):
         snowpipe.channel("c", committed="1")
         partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5))
 

@@ -12,14 +12,14 @@ def test_versions_of_one_process_agree():
 
 
 @pytest.mark.parametrize(
-    ("executor", "says"),
+    ("executor", "message"),
     [
         (Versions("4.1.2", "1.0"), "an executor runs PySpark 4.1.2, the driver 4.2.0"),
         (Versions("4.2.0", "0.9"), "an executor has airflow-provider-snowpipe 0.9, the driver 1.0"),
     ],
 )
-def test_executor_of_another_version_is_refused_with_both(executor, says):
-    with pytest.raises(ConfigurationError, match=says):
+def test_executor_of_another_version_is_refused_with_both(executor, message):
+    with pytest.raises(ConfigurationError, match=message):
         executor.require(Versions("4.2.0", "1.0"))
 
 

@@ -62,7 +62,7 @@ def test_encrypted_and_bare_keys_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "passphrase", "says"),
+    ("key", "passphrase", "message"),
     [
         (pem(passphrase=b"geheim"), None, "no passphrase"),
         (pem(passphrase=b"geheim"), "falsch", "cannot be read"),
@@ -72,10 +72,10 @@ def test_encrypted_and_bare_keys_are_read() -> None:
         (pem(ec.generate_private_key(ec.SECP256R1())), None, "not an RSA key"),
     ],
 )
-def test_an_unusable_key_says_why_and_shows_nothing_of_it(
-    key: str | bytes, passphrase: str | None, says: str
+def test_an_unusable_key_is_explained_without_showing_any_of_it(
+    key: str | bytes, passphrase: str | None, message: str
 ) -> None:
-    with pytest.raises(AuthenticationError, match=says) as caught:
+    with pytest.raises(AuthenticationError, match=message) as caught:
         KeyPair("A", "U", key, passphrase)
     assert "'U'" in str(caught.value)
     for secret in ("geheim", "falsch", "QUJD", "nonsense"):

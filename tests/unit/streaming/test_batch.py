@@ -22,7 +22,7 @@ def _part(first: int, rows: int) -> Part:
     return Part(body, IntegerOffset(first), IntegerOffset(first + rows - 1), rows)
 
 
-def test_first_batch_tells_how_large_the_second_may_be() -> None:
+def test_first_batch_determines_the_size_of_the_second() -> None:
     compressor = Compressor(BatchLimits(wire_bytes=100_000))
     (batch,) = compressor.close([_part(0, 50)])
     assert compressor.ratio == batch.raw_bytes / len(batch.body)

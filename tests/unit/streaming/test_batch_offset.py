@@ -22,7 +22,7 @@ def test_token_is_written_as_it_was_read(text):
     assert str(BatchDigestOffset.parse(text)) == text
 
 
-def test_token_says_what_it_stands_for():
+def test_token_is_parsed_into_batch_rows_and_digest():
     token = BatchDigestOffset.parse("17:5000/4-9f3ac1d2-5d41402a-3-end")
 
     assert token == _token(17, 5000, rejected_before=3, final=True)

@@ -156,13 +156,13 @@ def test_a_batch_waits_for_more_until_it_is_old(
             asked.release()
         return now[0]
 
-    def say() -> None:
+    def report() -> None:
         sent.set()
         asked.release()
 
     for module in (batch, channel_module):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
-    snowpipe.fault(after="append", do=say)
+    snowpipe.fault(after="append", do=report)
     with open_channel(snowpipe, age_seconds=0.05) as channel:
         put(channel, 0, 0)
         for _ in range(2):  # the sender has seen the batch, has waited, and has seen it again
@@ -214,7 +214,7 @@ def test_the_sender_is_named_after_the_channel_and_keeps_no_process_alive(channe
     assert not sender.is_alive()
 
 
-def test_counters_tell_the_bytes_and_the_seconds_of_the_answered_appends(snowpipe: FakeSnowpipe) -> None:
+def test_counters_report_the_bytes_and_the_seconds_of_the_answered_appends(snowpipe: FakeSnowpipe) -> None:
     snowpipe.clock.sleep(1000.0)
     snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(3.0))
     snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(2.0), skip=1)
@@ -227,7 +227,7 @@ def test_counters_tell_the_bytes_and_the_seconds_of_the_answered_appends(snowpip
     assert channel.counters == ChannelCounters(4, 32, 32, 2, 5.0, 3.0)
 
 
-def test_counters_tell_the_bytes_as_sent(snowpipe: FakeSnowpipe) -> None:
+def test_counters_report_the_bytes_as_sent(snowpipe: FakeSnowpipe) -> None:
     with open_channel(snowpipe) as channel:
         put(channel, 0, 99)
 

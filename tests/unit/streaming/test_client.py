@@ -113,7 +113,7 @@ def test_two_appends_have_two_request_ids(snowpipe: FakeSnowpipe, client: Snowpi
     assert len({call.query["requestId"] for call in snowpipe.appends()}) == 2
 
 
-def test_the_budget_is_bounded_and_the_error_says_what_is_unknown(snowpipe: FakeSnowpipe) -> None:
+def test_the_budget_is_bounded_and_the_error_names_what_is_unknown(snowpipe: FakeSnowpipe) -> None:
     snowpipe.fault(before="append", error=error(503), times=1000)
     client = snowpipe.client(retry=RetryPolicy(budget_seconds=30))
     with pytest.raises(RetriesExhaustedError, match=r"'c'.*HTTP 503.*unknown"):
@@ -221,7 +221,7 @@ def test_appends_of_a_session_that_is_over_or_of_a_dropped_channel_are_refused(
             call()
 
 
-def test_opening_tells_uncommitted_rows_apart_and_repeats_an_open_in_progress(
+def test_opening_reports_uncommitted_rows_separately_and_repeats_an_open_in_progress(
     snowpipe: FakeSnowpipe, client: SnowpipeClient
 ) -> None:
     snowpipe.channel("c", committed="5")

@@ -1,4 +1,4 @@
-"""What a verdict says beside its state, and which failure of several is reported."""
+"""What a verdict has beside its state, and which failure of several is reported."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_counter_that_went_below_its_baseline_is_no_failure() -> None:
     assert verdict.state is WaitState.COMPLETE
 
 
-def test_invalid_channel_without_a_token_fails_and_says_null() -> None:
+def test_invalid_channel_without_a_token_fails_and_reports_null() -> None:
     verdict = _judge({"a": "5"}, _status("a", None, REOPEN))
 
     assert verdict.reason is FailureReason.CHANNEL_INVALID
     assert "NULL" in verdict.message
 
 
-def test_slowest_of_many_is_told_with_its_target() -> None:
+def test_slowest_of_many_is_reported_with_its_target() -> None:
     verdict = _judge(
         {"a": "10", "b": "11", "c": "12"}, *(_status(n, t) for n, t in zip("abc", "978", strict=True))
     )

@@ -1,4 +1,4 @@
-"""A wait over many looks: errors in a row, standing still, going on in another process."""
+"""A wait over many polls: errors in a row, standing still, going on in another process."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ def state(verdict: CommitVerdict | None) -> str:
     return "nothing" if verdict is None else str(verdict.state)
 
 
-class TestLooks:
-    def test_that_hold_other_channels_only_say_nothing(self) -> None:
+class TestPolls:
+    def test_that_hold_other_channels_only_report_nothing(self) -> None:
         assert watch().see(seen(other="a:99"), 0.0) is None
 
     def test_are_put_together_until_every_channel_was_seen(self) -> None:
         one = watch()
 
-        states = [state(one.see(look, 0.0)) for look in (seen(c1="a:10"), seen(c2="a:3"), seen(c2="a:11"))]
+        states = [state(one.see(poll, 0.0)) for poll in (seen(c1="a:10"), seen(c2="a:3"), seen(c2="a:11"))]
 
         assert states == ["nothing", "waiting", "complete"]
 
     def test_of_others_channels_that_failed_do_not_matter(self) -> None:
-        look = PolledStatuses(seen(c1="a:10", c2="a:10").statuses, {"other": DOWN})
+        poll = PolledStatuses(seen(c1="a:10", c2="a:10").statuses, {"other": DOWN})
 
-        assert state(watch().see(look, 0.0)) == "complete"
+        assert state(watch().see(poll, 0.0)) == "complete"
 
 
 class TestErrors:
-    def test_are_endured_and_told_with_what_is_known(self) -> None:
+    def test_are_endured_and_reported_with_what_is_known(self) -> None:
         one = watch()
         one.see(seen(c1="a:3"), 0.0)
 
@@ -87,14 +87,14 @@ class TestErrors:
         assert verdicts[-1].reason is FailureReason.TOO_MANY_ERRORS
         assert verdicts[-1].message == "3 polls in a row failed, the last: service is away"
 
-    def test_are_counted_from_the_last_look_that_answered(self) -> None:
+    def test_are_counted_from_the_last_poll_that_answered(self) -> None:
         one = watch(max_consecutive_errors=2)
 
         for now in range(0, 20, 2):
             assert state(one.see(failed(DOWN), now)) == "waiting"
             assert state(one.see(seen(c1=None, c2=None), now + 1)) == "waiting"
 
-    def test_are_counted_at_ones_own_pace_when_others_look_more_often(self) -> None:
+    def test_are_counted_at_ones_own_pace_when_others_poll_more_often(self) -> None:
         one = watch(max_consecutive_errors=3, interval=60.0)
 
         states = [state(one.see(failed(DOWN), float(now))) for now in range(0, 125, 5)]
@@ -134,7 +134,7 @@ class TestStandstill:
 
         assert {state(one.see(seen(c1="a:1", c2="a:1"), float(now))) for now in range(9)} == {"waiting"}
 
-    def test_fails_and_says_who_stands_where_since_when_and_how_far_away(self) -> None:
+    def test_failure_names_channels_positions_time_and_distance(self) -> None:
         one = watch(stall_seconds=600)
         one.see(seen(c1="a:1", c2="a:4"), 1_000.0)
         one.see(seen(c1="a:2", c2="a:4"), 1_599.0)

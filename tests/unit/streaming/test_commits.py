@@ -25,7 +25,7 @@ def status(name: str, committed: str | None, code: str = "SUCCESS", **fields: An
     return ChannelStatus(channel=name, code=code, committed=committed, **fields)
 
 
-def look(targets: dict[str, str], *found: ChannelStatus, **options: Any) -> CommitVerdict:
+def verdict_of(targets: dict[str, str], *found: ChannelStatus, **options: Any) -> CommitVerdict:
     offset_class = options.pop("offset_class", FileLineOffset)
     return judge(
         {s.channel: s for s in found}, CommitTargets.parse(targets, offset_class.format_name, **options)
@@ -59,7 +59,7 @@ def test_decision_about_one_channel(
     assert one.rejected == (1 if rejected_baseline == 4 else 0)
 
 
-def test_decision_accepts_skipped_rows_and_leaves_time_unless_told_otherwise() -> None:
+def test_decision_accepts_skipped_rows_and_leaves_time_by_default() -> None:
     found = status("c", "8", rows_error_count=5)
 
     one = decide(found, Progress(IntegerOffset(8), IntegerOffset(9)))
@@ -81,25 +81,25 @@ def test_decision_accepts_skipped_rows_and_leaves_time_unless_told_otherwise() -
 def test_one_channel_is_complete_at_or_past_its_target_by_the_formats_order(
     committed: str | None, state: WaitState
 ) -> None:
-    verdict = look({"c": "b.log:10"}, status("c", committed))
+    verdict = verdict_of({"c": "b.log:10"}, status("c", committed))
 
     assert verdict.state is state
     assert verdict.tokens == {"c": committed}
 
 
 def test_numbers_are_not_compared_as_text() -> None:
-    assert look({"c": "9"}, status("c", "10"), offset_class=IntegerOffset).state is WaitState.COMPLETE
-    assert look({"c": "10"}, status("c", "9"), offset_class=IntegerOffset).state is WaitState.WAITING
+    assert verdict_of({"c": "9"}, status("c", "10"), offset_class=IntegerOffset).state is WaitState.COMPLETE
+    assert verdict_of({"c": "10"}, status("c", "9"), offset_class=IntegerOffset).state is WaitState.WAITING
 
 
-def test_null_is_never_complete_even_for_the_place_before_the_first_line() -> None:
-    assert look({"c": "a.log:0"}, status("c", None)).state is WaitState.WAITING
+def test_null_is_never_complete_even_for_the_position_before_the_first_line() -> None:
+    assert verdict_of({"c": "a.log:0"}, status("c", None)).state is WaitState.WAITING
 
 
 def test_every_channel_has_to_commit() -> None:
     targets = {"c1": "a:5", "c2": "a:5", "c3": "a:5"}
 
-    verdict = look(targets, status("c1", "a:5"), status("c2", "a:4"), status("c3", "a:6"))
+    verdict = verdict_of(targets, status("c1", "a:5"), status("c2", "a:4"), status("c3", "a:6"))
 
     assert verdict.state is WaitState.WAITING
     assert (verdict.done, verdict.total) == (2, 3)
@@ -109,8 +109,8 @@ def test_every_channel_has_to_commit() -> None:
 def test_the_slowest_channel_is_one_without_a_token_else_the_one_with_the_smallest() -> None:
     targets = {"c1": "a:50", "c2": "a:50", "c3": "a:50"}
 
-    with_null = look(targets, status("c1", "a:10"), status("c2", "a:9"), status("c3", None))
-    without = look(targets, status("c1", "a:10"), status("c2", "a:9"), status("c3", "a:40"))
+    with_null = verdict_of(targets, status("c1", "a:10"), status("c2", "a:9"), status("c3", None))
+    without = verdict_of(targets, status("c1", "a:10"), status("c2", "a:9"), status("c3", "a:40"))
 
     assert with_null.slowest is not None
     assert with_null.slowest.status.channel == "c3"
@@ -120,7 +120,7 @@ def test_the_slowest_channel_is_one_without_a_token_else_the_one_with_the_smalle
 
 
 def test_channels_that_nobody_waits_for_do_not_matter() -> None:
-    verdict = look({"c1": "a:1"}, status("c1", "a:1"), status("other", "rubbish", "ERR_X"))
+    verdict = verdict_of({"c1": "a:1"}, status("c1", "a:1"), status("other", "rubbish", "ERR_X"))
 
     assert verdict.state is WaitState.COMPLETE
     assert verdict.tokens == {"c1": "a:1"}
@@ -128,7 +128,7 @@ def test_channels_that_nobody_waits_for_do_not_matter() -> None:
 
 @pytest.mark.parametrize("found", [(), (ChannelStatus.missing("c"),)], ids=["left-out", "said-missing"])
 def test_a_missing_channel_fails_with_a_remedy(found: tuple[ChannelStatus, ...]) -> None:
-    verdict = look({"c": "a:1"}, *found)
+    verdict = verdict_of({"c": "a:1"}, *found)
 
     assert verdict.state is WaitState.FAILED
     assert verdict.reason is FailureReason.CHANNEL_MISSING
@@ -137,19 +137,22 @@ def test_a_missing_channel_fails_with_a_remedy(found: tuple[ChannelStatus, ...])
 
 
 def test_an_invalid_channel_behind_its_target_fails() -> None:
-    verdict = look({"c": "a:5"}, status("c", "a:4", "ERR_CHANNEL_MUST_BE_REOPENED"))
+    verdict = verdict_of({"c": "a:5"}, status("c", "a:4", "ERR_CHANNEL_MUST_BE_REOPENED"))
 
     assert verdict.reason is FailureReason.CHANNEL_INVALID
     assert "ERR_CHANNEL_MUST_BE_REOPENED and committed only a:4" in verdict.message
 
 
 def test_an_invalid_channel_that_has_its_target_is_complete() -> None:
-    assert look({"c": "a:5"}, status("c", "a:5", "ERR_CHANNEL_MUST_BE_REOPENED")).state is WaitState.COMPLETE
+    assert (
+        verdict_of({"c": "a:5"}, status("c", "a:5", "ERR_CHANNEL_MUST_BE_REOPENED")).state
+        is WaitState.COMPLETE
+    )
 
 
 @pytest.mark.parametrize("token", ["12", "", "a:x", "a:-1"])
 def test_a_committed_token_of_another_format_fails_and_is_named(token: str) -> None:
-    verdict = look({"c": "a:1"}, status("c", token))
+    verdict = verdict_of({"c": "a:1"}, status("c", token))
 
     assert verdict.reason is FailureReason.BAD_TOKEN
     assert "channel 'c'" in verdict.message
@@ -158,7 +161,7 @@ def test_a_committed_token_of_another_format_fails_and_is_named(token: str) -> N
 
 
 def test_tokens_of_different_partitions_have_no_order() -> None:
-    verdict = look({"c": "orders:7:10"}, status("c", "orders:8:99"), offset_class=TopicPartitionOffset)
+    verdict = verdict_of({"c": "orders:7:10"}, status("c", "orders:8:99"), offset_class=TopicPartitionOffset)
 
     assert verdict.reason is FailureReason.BAD_TOKEN
 
@@ -169,28 +172,30 @@ class TestRejectedRows:
     )
 
     def test_do_not_matter_unless_asked_for(self) -> None:
-        assert look({"c": "a:5"}, self.BAD).state is WaitState.COMPLETE
+        assert verdict_of({"c": "a:5"}, self.BAD).state is WaitState.COMPLETE
 
     def test_fail_a_wait_that_asks_although_the_token_is_committed(self) -> None:
-        verdict = look({"c": "a:5"}, self.BAD, fail_on_rejected_rows=True)
+        verdict = verdict_of({"c": "a:5"}, self.BAD, fail_on_rejected_rows=True)
 
         assert verdict.reason is FailureReason.ROWS_REJECTED
         assert "skipped 3 row(s)" in verdict.message
         assert "'a:4': bad number" in verdict.message
 
     def test_fail_at_once_not_only_at_the_target(self) -> None:
-        assert look({"c": "a:9"}, self.BAD, fail_on_rejected_rows=True).state is WaitState.FAILED
+        assert verdict_of({"c": "a:9"}, self.BAD, fail_on_rejected_rows=True).state is WaitState.FAILED
 
     @pytest.mark.parametrize(("baseline", "state"), [(2, WaitState.FAILED), (3, WaitState.COMPLETE)])
     def test_count_from_the_baseline(self, baseline: int, state: WaitState) -> None:
-        verdict = look({"c": "a:5"}, self.BAD, fail_on_rejected_rows=True, rejected_baseline={"c": baseline})
+        verdict = verdict_of(
+            {"c": "a:5"}, self.BAD, fail_on_rejected_rows=True, rejected_baseline={"c": baseline}
+        )
 
         assert verdict.state is state
 
     @pytest.mark.parametrize("count", [-1, "3", True, 1.5])
     def test_need_a_baseline_that_is_a_count(self, count: Any) -> None:
         with pytest.raises(ConfigurationError, match=r"rejected_baseline of channel 'c'"):
-            look({"c": "a:5"}, self.BAD, rejected_baseline={"c": count})
+            verdict_of({"c": "a:5"}, self.BAD, rejected_baseline={"c": count})
 
 
 @pytest.mark.parametrize(
@@ -208,9 +213,9 @@ def test_no_target_is_an_error(targets: Any, remedy: str) -> None:
 
 
 def test_targets_and_baseline_may_be_json_text() -> None:
-    wanted = CommitTargets.parse('{"c": "a:1"}', "file:line", rejected_baseline='{"c": 3}')
+    parsed = CommitTargets.parse('{"c": "a:1"}', "file:line", rejected_baseline='{"c": 3}')
 
-    assert wanted == CommitTargets.parse({"c": "a:1"}, "file:line", rejected_baseline={"c": 3})
+    assert parsed == CommitTargets.parse({"c": "a:1"}, "file:line", rejected_baseline={"c": 3})
 
 
 @pytest.mark.parametrize("name", ["elastic", "c" * 256, "c\0"])
@@ -240,7 +245,7 @@ def test_a_target_of_another_format_names_channel_token_and_format() -> None:
 def test_complete_means_exactly_that_every_channel_is(channels: dict[str, tuple[int, int | None]]) -> None:
     found = [status(name, None if have is None else str(have)) for name, (_, have) in channels.items()]
 
-    verdict = look(
+    verdict = verdict_of(
         {name: str(want) for name, (want, _) in channels.items()}, *found, offset_class=IntegerOffset
     )
 

@@ -270,7 +270,7 @@ def _stream_unless_fenced(snowpipe: FakeSnowpipe, last: int) -> None:
         ("5", "9", True, "forward: rows between the two will NOT"),
     ],
 )
-def test_moving_a_token_is_told_by_what_it_means_for_the_rows(
+def test_moving_a_token_is_described_by_its_effect_on_the_rows(
     old: str | None, new: str, known: bool, text: str
 ) -> None:
     assert direction(old, new, IntegerOffset if known else None, "c").startswith(text)
@@ -283,7 +283,7 @@ def test_tokens_of_another_format_are_refused_by_the_channel(old: str, new: str)
 
 
 class TestReset:
-    """A reset to row 43 of a channel that has committed row 57, and is looked at every half second."""
+    """A reset to row 43 of a channel that has committed row 57, and is polled every half second."""
 
     @pytest.fixture
     def reset(self, snowpipe: FakeSnowpipe, set_token: SetToken) -> Iterator[Callable[..., Any]]:
@@ -318,7 +318,7 @@ class TestReset:
         assert snowpipe.clock.slept == []
 
     @pytest.mark.parametrize(("options", "seconds"), [({}, 10), ({"observe_seconds": 1.2}, 1.2)])
-    def test_channel_is_watched_for_as_long_as_told(
+    def test_channel_is_watched_for_the_given_time(
         self, snowpipe: FakeSnowpipe, reset: Callable[..., Any], options: Any, seconds: float
     ) -> None:
         assert (reset(**options).old, snowpipe.channels["c"].committed) == ("57", "43")

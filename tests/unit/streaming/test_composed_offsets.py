@@ -105,7 +105,7 @@ def test_verified_line_that_no_file_has_cannot_be_built(file: str, line: int) ->
         _line(file, line)
 
 
-def test_progress_keeps_the_digest_that_the_service_told_last() -> None:
+def test_progress_keeps_the_digest_that_the_service_reported_last() -> None:
     progress = ChannelProgress("c", _line("a", 7))
 
     progress.observe(_line("a", 7, DIGEST))

@@ -1,4 +1,4 @@
-"""The token that says that files are being loaded by COPY or by a pipe."""
+"""The token that records that files are being loaded by COPY or by a pipe."""
 
 import datetime as dt
 

@@ -118,7 +118,7 @@ def read(monkeypatch):
         (BLOCK, [*BLOCK[:-1], {"ID": 1, "KIMD": 2}], True),
         (BLOCK, [{"ID": 1, "KIMD": 2}, *BLOCK[1:]], True),
         (BLOCK, [*BLOCK[:5], {"ID": 1, "KIMD": "x"}, *BLOCK[6:]], True),  # in the middle
-        # Not all rows have all keys, so their number says nothing of the next block.
+        # Not all rows have all keys, so their number shows nothing of the next block.
         ([{"ID": 1}, {"ID": 2, "KIND": "x", "V": 3}], [{"ID": 1}, {"ID": 2, "KIND": "x", "V": 3}], True),
         ([{"ID": 1, "KIND": None}], [{"ID": 1, "KIND": None}], True),
         # A text that looks like a key.

@@ -101,7 +101,7 @@ def test_drop_asks_before_each_open_whether_rows_are_uncommitted(snowpipe, clien
         (True, error(409, ROW_SEQ_GAP), Dropping("c", True, "9", None)),
     ],
 )
-def test_dropping_tells_what_went_with_the_channel(snowpipe, client, force, refusal, expected):
+def test_dropping_reports_what_went_with_the_channel(snowpipe, client, force, refusal, expected):
     snowpipe.channel("c", committed="9")
     if refusal:
         snowpipe.fault(before="open", error=refusal, times=1000)

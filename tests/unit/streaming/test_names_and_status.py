@@ -104,7 +104,7 @@ def test_all_rows_that_a_channel_rejected_are_of_who_made_it(
     assert ChannelStatus("c", SUCCESS, created_on_ms=created).rejected_since(5_000) == 0
 
 
-def test_a_missing_channel_has_a_status_that_says_so() -> None:
+def test_a_missing_channel_has_the_status_missing() -> None:
     status = ChannelStatus.missing("c")
     assert status.code == CHANNEL_MISSING
     assert not status.exists

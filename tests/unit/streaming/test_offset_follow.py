@@ -59,12 +59,12 @@ async def pipe_name() -> str:
 
 
 class Following:
-    """A follower of a pipe, driven look by look in a task of its own."""
+    """A follower of a pipe, driven poll by poll in a task of its own."""
 
     def __init__(self, pipe: Pipe, **rules: Any) -> None:
         self.pipe = pipe
         self.messages: list[dict[str, Any]] = []
-        self.looks = 0
+        self.polls = 0
         self.poll = StatusPoll(pipe.connect)
         given = {"channel": None, "prefix": "", "rule": OffsetRule(), "interval": 0.02, "list_interval": 0.05}
         self.follower = OffsetFollower(
@@ -84,20 +84,20 @@ class Following:
         await asyncio.gather(self.task, return_exceptions=True)
 
     async def _read(self) -> None:
-        async with self.follower.following(), aclosing(self.poll.follow()) as looks:
-            async for look in looks:
-                self.messages += await self.follower.take(self.looks, look)
-                self.looks += 1
+        async with self.follower.following(), aclosing(self.poll.follow()) as polls:
+            async for polled in polls:
+                self.messages += await self.follower.take(self.polls, polled)
+                self.polls += 1
 
-    async def until_told(self, count: int) -> None:
+    async def until_reported(self, count: int) -> None:
         async with asyncio.timeout(240):
             while len(self.messages) < count:
                 await asyncio.sleep(0.01)
 
-    async def until_looked(self, times: int = 2) -> None:
-        goal = self.looks + times
+    async def until_polled(self, times: int = 2) -> None:
+        goal = self.polls + times
         async with asyncio.timeout(240):
-            while self.looks < goal:
+            while self.polls < goal:
                 await asyncio.sleep(0.01)
 
 
@@ -106,10 +106,10 @@ def test_channels_are_found_by_the_beginning_of_their_names() -> None:
 
     async def run() -> list[dict[str, Any]]:
         async with Following(pipe, prefix="p_") as following:
-            await following.until_looked()
+            await following.until_polled()
             pipe.rows["p_b"] = 5
             pipe.rows["other"] = 50
-            await following.until_told(1)
+            await following.until_reported(1)
             return following.messages
 
     (message,) = asyncio.run(run())
@@ -118,14 +118,14 @@ def test_channels_are_found_by_the_beginning_of_their_names() -> None:
     assert pipe.asked == {"p_a", "p_b"}
 
 
-def test_a_channel_made_later_is_found_and_told_from_its_first_row() -> None:
+def test_a_channel_made_later_is_found_and_reported_from_its_first_row() -> None:
     pipe = Pipe(p_a=1)
 
     async def run() -> list[dict[str, Any]]:
         async with Following(pipe, prefix="p_") as following:
-            await following.until_looked()
+            await following.until_polled()
             pipe.rows["p_new"] = 4
-            await following.until_told(1)
+            await following.until_reported(1)
             return following.messages
 
     (message,) = asyncio.run(run())
@@ -142,7 +142,7 @@ def test_a_watch_of_no_channel_yet_waits_for_the_first() -> None:
                 while not pipe.listings:
                     await asyncio.sleep(0.01)
             pipe.rows["p_a"] = 3
-            await following.until_told(1)
+            await following.until_reported(1)
             return following.messages
 
     (message,) = asyncio.run(run())
@@ -159,7 +159,7 @@ def test_a_listing_that_fails_is_made_again(caplog: pytest.LogCaptureFixture) ->
                 while pipe.listings < 2:
                     await asyncio.sleep(0.01)
             pipe.fail = None
-            await following.until_told(1)
+            await following.until_reported(1)
             return following.messages
 
     (message,) = asyncio.run(run())

@@ -23,7 +23,7 @@ BEGUN = Watermark(begun=True)
 Seen = tuple[str | None, int]
 
 
-def look(made: int = 1, **channels: Seen | None) -> dict[str, ChannelStatus]:
+def polled(made: int = 1, **channels: Seen | None) -> dict[str, ChannelStatus]:
     """A token and a number of rows for each channel; None for one that does not exist."""
     return {
         name: ChannelStatus.missing(name)
@@ -37,8 +37,8 @@ def watch(rule: OffsetRule | None = None, watermark: Watermark = BEGUN) -> Offse
     return OffsetWatch(PIPE, rule or OffsetRule(), watermark)
 
 
-def told(one: OffsetWatch, statuses: dict[str, ChannelStatus]) -> dict[str, Any] | None:
-    """See a look and make the step that is due; its message."""
+def reported(one: OffsetWatch, statuses: dict[str, ChannelStatus]) -> dict[str, Any] | None:
+    """See a poll and make the step that is due; its message."""
     step = one.see(statuses)
     if step is None:
         return None
@@ -51,12 +51,12 @@ class TestBeginning:
         one = watch(watermark=Watermark())
         one.start_with(["c1", "c2"])
 
-        assert told(one, look(c1=("5", 5))) is None
+        assert reported(one, polled(c1=("5", 5))) is None
         assert not one.watermark.begun
-        assert told(one, look(c2=("7", 7))) is None
+        assert reported(one, polled(c2=("7", 7))) is None
         assert one.watermark.begun
 
-        message = told(one, look(c1=("6", 6), c2=("7", 7)))
+        message = reported(one, polled(c1=("6", 6), c2=("7", 7)))
         assert message is not None
         assert message["channels"] == {
             "c1": {"token": "6", "rows": 6, "previous_token": "5", "previous_rows": 5}
@@ -66,9 +66,9 @@ class TestBeginning:
     def test_a_channel_that_turns_up_later_is_news_from_its_first_row(self) -> None:
         one = watch(watermark=Watermark())
         one.start_with([])
-        told(one, look(c1=("9", 9)))
+        reported(one, polled(c1=("9", 9)))
 
-        message = told(one, look(c1=("9", 9)))
+        message = reported(one, polled(c1=("9", 9)))
 
         assert message is not None
         assert (message["rows"], message["channels"]["c1"]["previous_token"]) == (9, None)
@@ -76,27 +76,27 @@ class TestBeginning:
     def test_a_channel_that_does_not_exist_yet_is_one_without_rows(self) -> None:
         one = watch(watermark=Watermark())
         one.start_with(["c1"])
-        told(one, look(c1=None))
+        reported(one, polled(c1=None))
 
-        message = told(one, look(c1=("1", 1)))
+        message = reported(one, polled(c1=("1", 1)))
 
         assert message is not None
         assert message["rows"] == 1
 
     def test_waits_for_the_channels_to_be_known(self) -> None:
-        assert watch(watermark=Watermark()).see(look(c1=("1", 1))) is None
+        assert watch(watermark=Watermark()).see(polled(c1=("1", 1))) is None
 
 
 class TestEveryMove:
-    def test_is_told_once(self) -> None:
+    def test_is_reported_once(self) -> None:
         one = watch()
 
-        messages = [told(one, look(c1=seen)) for seen in (("1", 1), ("1", 1), ("3", 3))]
+        messages = [reported(one, polled(c1=seen)) for seen in (("1", 1), ("1", 1), ("3", 3))]
 
         assert [None if m is None else m["rows"] for m in messages] == [1, None, 2]
 
     def test_of_several_channels_is_one_message(self) -> None:
-        message = told(watch(), look(c2=("1", 1), c1=("b", 4), c3=(None, 0)))
+        message = reported(watch(), polled(c2=("1", 1), c1=("b", 4), c3=(None, 0)))
 
         assert message == {
             "pipe": PIPE,
@@ -111,22 +111,22 @@ class TestEveryMove:
 
     def test_rows_without_a_token_are_a_commit_too(self) -> None:
         one = watch()
-        told(one, look(c1=("1", 1)))
+        reported(one, polled(c1=("1", 1)))
 
-        assert told(one, look(c1=("1", 2))) is not None
+        assert reported(one, polled(c1=("1", 2))) is not None
 
     def test_a_channel_that_vanishes_is_no_commit(self) -> None:
         one = watch()
-        told(one, look(c1=("1", 1)))
+        reported(one, polled(c1=("1", 1)))
 
-        assert told(one, look(c1=None)) is None
+        assert reported(one, polled(c1=None)) is None
 
     def test_a_channel_made_again_counts_from_zero(self) -> None:
         one = watch()
-        told(one, look(c1=("8", 8)))
-        assert told(one, look(made=2, c1=(None, 0))) is None
+        reported(one, polled(c1=("8", 8)))
+        assert reported(one, polled(made=2, c1=(None, 0))) is None
 
-        message = told(one, look(made=2, c1=("8", 8)))
+        message = reported(one, polled(made=2, c1=("8", 8)))
 
         assert message is not None
         assert (message["rows"], message["total_rows"]) == (8, 16)
@@ -135,36 +135,36 @@ class TestEveryMove:
 class TestEveryRows:
     RULE = OffsetRule(every_rows=10)
 
-    def test_is_told_when_all_channels_together_reach_the_next_multiple(self) -> None:
+    def test_is_reported_when_all_channels_together_reach_the_next_multiple(self) -> None:
         one = watch(self.RULE)
 
-        assert told(one, look(c1=("4", 4), c2=("5", 5))) is None
-        message = told(one, look(c1=("4", 4), c2=("8", 8)))
+        assert reported(one, polled(c1=("4", 4), c2=("5", 5))) is None
+        message = reported(one, polled(c1=("4", 4), c2=("8", 8)))
 
         assert message is not None
         assert (message["first"], message["last"], message["total_rows"]) == (10, 10, 12)
         assert set(message["channels"]) == {"c1", "c2"}
 
     def test_several_at_once_are_one_message_that_names_the_first_and_the_last(self) -> None:
-        message = told(watch(self.RULE), look(c1=("57", 57)))
+        message = reported(watch(self.RULE), polled(c1=("57", 57)))
 
         assert message is not None
         assert (message["every_rows"], message["first"], message["last"]) == (10, 10, 50)
 
     def test_rows_beyond_count_for_the_next(self) -> None:
         one = watch(self.RULE)
-        told(one, look(c1=("19", 19)))
+        reported(one, polled(c1=("19", 19)))
 
-        message = told(one, look(c1=("20", 20)))
+        message = reported(one, polled(c1=("20", 20)))
 
         assert message is not None
         assert (message["first"], message["last"], message["rows"]) == (20, 20, 1)
 
     def test_rows_of_a_channel_made_again_are_added(self) -> None:
         one = watch(self.RULE)
-        told(one, look(c1=("8", 8)))
+        reported(one, polled(c1=("8", 8)))
 
-        message = told(one, look(made=2, c1=("3", 3)))
+        message = reported(one, polled(made=2, c1=("3", 3)))
 
         assert message is not None
         assert message["total_rows"] == 11
@@ -173,13 +173,13 @@ class TestEveryRows:
 class TestPassing:
     RULE = OffsetRule(passes=IntegerOffset(100))
 
-    def test_is_told_once_of_each_channel(self) -> None:
+    def test_is_reported_once_per_channel(self) -> None:
         one = watch(self.RULE)
 
-        assert told(one, look(c1=("99", 1), c2=(None, 0))) is None
-        first = told(one, look(c1=("100", 2), c2=("7", 1)))
-        assert told(one, look(c1=("150", 3), c2=("99", 2))) is None
-        second = told(one, look(c1=("150", 3), c2=("180", 3)))
+        assert reported(one, polled(c1=("99", 1), c2=(None, 0))) is None
+        first = reported(one, polled(c1=("100", 2), c2=("7", 1)))
+        assert reported(one, polled(c1=("150", 3), c2=("99", 2))) is None
+        second = reported(one, polled(c1=("150", 3), c2=("180", 3)))
 
         assert first is not None
         assert second is not None
@@ -188,15 +188,15 @@ class TestPassing:
 
     def test_a_channel_that_was_reset_may_pass_again(self) -> None:
         one = watch(self.RULE)
-        told(one, look(c1=("100", 1)))
-        told(one, look(c1=("10", 1)))
+        reported(one, polled(c1=("100", 1)))
+        reported(one, polled(c1=("10", 1)))
 
-        assert told(one, look(c1=("101", 2))) is not None
+        assert reported(one, polled(c1=("101", 2))) is not None
 
     def test_a_token_of_another_format_is_a_problem_and_no_end(self) -> None:
         one = watch(self.RULE)
 
-        assert told(one, look(c1=("file:7", 1), c2=("100", 1))) is not None
+        assert reported(one, polled(c1=("file:7", 1), c2=("100", 1))) is not None
         assert "offset token 'file:7' is not of the format 'integer'" in one.problems["c1"]
 
 
@@ -204,9 +204,9 @@ class TestAcceptance:
     @pytest.mark.parametrize("rule", [OffsetRule(), OffsetRule(every_rows=2)], ids=["moves", "rows"])
     def test_a_step_that_is_not_made_is_due_again(self, rule: OffsetRule) -> None:
         one = watch(rule)
-        lost = one.see(look(c1=("3", 3)))
+        lost = one.see(polled(c1=("3", 3)))
 
-        message = told(one, look(c1=("5", 5)))
+        message = reported(one, polled(c1=("5", 5)))
 
         assert lost is not None
         assert message is not None
@@ -214,8 +214,8 @@ class TestAcceptance:
         assert message["rows"] == 5
 
     def test_the_same_step_has_the_same_id(self) -> None:
-        first, second = (told(watch(), look(c1=("3", 3))) for _ in range(2))
-        other = told(watch(), look(c1=("4", 4)))
+        first, second = (reported(watch(), polled(c1=("3", 3))) for _ in range(2))
+        other = reported(watch(), polled(c1=("4", 4)))
 
         assert first == second
         assert first is not None
@@ -226,7 +226,7 @@ class TestAcceptance:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("every", [None, 1, 7], ids=["moves", "every-1", "every-7"])
 def test_steps_tile_the_commits_whenever_the_watch_dies(seed: int, every: int | None) -> None:
-    """Commits, looks and deaths in any order: the steps made have no gap and no overlap."""
+    """Commits, polls and deaths in any order: the steps made have no gap and no overlap."""
     chance = random.Random(seed)
     rule = OffsetRule(every_rows=every)
     rows = {"a": 0, "b": 0, "c": 0}
@@ -237,12 +237,12 @@ def test_steps_tile_the_commits_whenever_the_watch_dies(seed: int, every: int | 
         if chance.random() < 0.1:
             one = watch(rule, Watermark.from_json(json.loads(json.dumps(kept.to_json()))))
         asked = chance.sample("abc", chance.randrange(4))
-        step = one.see(look(**{name: (str(rows[name]), rows[name]) for name in asked}))
+        step = one.see(polled(**{name: (str(rows[name]), rows[name]) for name in asked}))
         if step is not None and chance.random() < 0.9:
             one.accept(step)
             kept = step.watermark
             messages += [step.message] if step.message is not None else []
-    last = one.see(look(**{name: (str(count), count) for name, count in rows.items()}))
+    last = one.see(polled(**{name: (str(count), count) for name, count in rows.items()}))
     messages += [last.message] if last is not None and last.message is not None else []
 
     for name, count in rows.items():

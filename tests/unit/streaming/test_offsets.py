@@ -47,7 +47,7 @@ def test_a_token_reads_back_as_the_position_it_was_written_from(offset: Offset) 
     ],
     ids=str,
 )
-def test_distance_is_told_only_where_the_format_knows_it(
+def test_distance_is_reported_only_where_the_format_knows_it(
     here: Offset, target: Offset, steps: int | None
 ) -> None:
     assert here.steps_to(target) == steps

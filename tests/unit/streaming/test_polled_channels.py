@@ -13,76 +13,76 @@ def test_nobody_waiting_means_no_round() -> None:
 
 
 def test_the_first_round_is_due_at_once_and_asks_after_every_channel_once() -> None:
-    wanted = PolledChannels()
-    wanted.add(["a", "b"], 5.0)
-    wanted.add(["b", "c"], 5.0)
+    polled = PolledChannels()
+    polled.add(["a", "b"], 5.0)
+    polled.add(["b", "c"], 5.0)
 
-    assert wanted.seconds_to_next_round(100.0) == 0.0
-    assert wanted.start_round(100.0) == ["a", "b", "c"]
+    assert polled.seconds_to_next_round(100.0) == 0.0
+    assert polled.start_round(100.0) == ["a", "b", "c"]
 
 
 def test_a_late_waiter_starts_no_round_of_its_own() -> None:
-    wanted = PolledChannels()
-    wanted.add(["a"], 5.0)
-    wanted.start_round(100.0)
+    polled = PolledChannels()
+    polled.add(["a"], 5.0)
+    polled.start_round(100.0)
 
-    wanted.add(["b"], 5.0)
+    polled.add(["b"], 5.0)
 
-    assert wanted.seconds_to_next_round(101.0) == 4.0
-    assert wanted.start_round(105.0) == ["a", "b"]
+    assert polled.seconds_to_next_round(101.0) == 4.0
+    assert polled.start_round(105.0) == ["a", "b"]
 
 
 def test_the_most_impatient_waiter_sets_the_pace_and_brings_the_next_round_forward() -> None:
-    wanted = PolledChannels()
-    wanted.add(["a"], 60.0)
-    wanted.start_round(100.0)
+    polled = PolledChannels()
+    polled.add(["a"], 60.0)
+    polled.start_round(100.0)
 
-    wanted.add(["b"], 2.0)
+    polled.add(["b"], 2.0)
 
-    assert wanted.seconds_to_next_round(101.0) == 1.0
+    assert polled.seconds_to_next_round(101.0) == 1.0
 
 
 def test_a_patient_waiters_channels_are_asked_after_at_their_own_pace() -> None:
-    wanted = PolledChannels()
-    wanted.add(["slow"], 60.0)
-    wanted.add(["fast"], 5.0)
+    polled = PolledChannels()
+    polled.add(["slow"], 60.0)
+    polled.add(["fast"], 5.0)
 
-    rounds = [wanted.start_round(float(second)) for second in range(0, 125, 5)]
+    rounds = [polled.start_round(float(second)) for second in range(0, 125, 5)]
 
     assert sum("fast" in names for names in rounds) == 25
     assert sum("slow" in names for names in rounds) == 3
 
 
 def test_a_channel_goes_at_the_pace_of_its_own_most_impatient_waiter() -> None:
-    wanted = PolledChannels()
-    wanted.add(["a"], 60.0)
-    wanted.add(["a", "b"], 5.0)
-    wanted.start_round(0.0)
+    polled = PolledChannels()
+    polled.add(["a"], 60.0)
+    polled.add(["a", "b"], 5.0)
+    polled.start_round(0.0)
 
-    assert wanted.start_round(5.0) == ["a", "b"]
-    wanted.remove(["a", "b"], 5.0)
+    assert polled.start_round(5.0) == ["a", "b"]
+    polled.remove(["a", "b"], 5.0)
 
-    assert wanted.interval == 60.0
-    assert wanted.start_round(10.0) == []
+    assert polled.interval == 60.0
+    assert polled.start_round(10.0) == []
 
 
 def test_a_round_that_comes_a_little_early_still_asks_after_everything() -> None:
-    wanted = PolledChannels()
-    wanted.add(["a"], 5.0)
-    wanted.start_round(0.0)
+    polled = PolledChannels()
+    polled.add(["a"], 5.0)
+    polled.start_round(0.0)
 
-    assert wanted.start_round(4.5) == ["a"]
+    assert polled.start_round(4.5) == ["a"]
 
 
 def test_the_same_waiter_twice_leaves_twice() -> None:
-    wanted = PolledChannels()
-    wanted.add(["a"], 5.0)
-    wanted.add(["a"], 5.0)
+    polled = PolledChannels()
+    polled.add(["a"], 5.0)
+    polled.add(["a"], 5.0)
 
-    wanted.remove(["a"], 5.0)
-    assert len(wanted) == 1
-    wanted.remove(["a"], 5.0)
-    assert len(wanted) == 0
+    polled.remove(["a"], 5.0)
+    assert len(polled) == 1
+    polled.remove(["a"], 5.0)
+    assert len(polled) == 0
 
 
 @given(
@@ -93,15 +93,15 @@ def test_the_same_waiter_twice_leaves_twice() -> None:
     )
 )
 def test_nothing_is_left_when_everybody_has_gone(waiters: list[tuple[list[str], float]]) -> None:
-    wanted = PolledChannels()
+    polled = PolledChannels()
     for names, interval in waiters:
-        wanted.add(names, interval)
-    asked = wanted.start_round(0.0)
+        polled.add(names, interval)
+    asked = polled.start_round(0.0)
     for names, interval in waiters:
-        wanted.remove(names, interval)
+        polled.remove(names, interval)
 
     assert set(asked) == {name for names, _ in waiters for name in names}
     assert len(asked) == len(set(asked))
-    assert len(wanted) == 0
-    assert wanted.interval is None
-    assert vars(wanted)["_asked_at"] == {}
+    assert len(polled) == 0
+    assert polled.interval is None
+    assert vars(polled)["_asked_at"] == {}

@@ -1,4 +1,4 @@
-"""The check against columns: what it finds, and how little it looks at good rows."""
+"""The check against columns: what it finds, and how little it reads of good rows."""
 
 import json
 
@@ -35,21 +35,21 @@ def _faults(body, columns=COLUMNS):
 
 
 @pytest.fixture
-def looked_at(monkeypatch):
-    """The rows that are looked at one by one."""
+def checked_alone(monkeypatch):
+    """The rows that are checked one by one."""
     seen = []
     whole = RowValues.fault
     monkeypatch.setattr(RowValues, "fault", lambda self, line: seen.append(line) or whole(self, line))
     return seen
 
 
-def test_good_rows_are_parsed_once_and_none_is_looked_at_alone(looked_at):
+def test_good_rows_are_parsed_once_and_none_is_checked_alone(checked_alone):
     check = RowCheck(COLUMNS)
     body = _body(_rows(1000))
 
     found = check.check(body)
 
-    assert (found.faults, check.parses, looked_at) == ((), 1, [])
+    assert (found.faults, check.parses, checked_alone) == ((), 1, [])
     assert found.good_rows() is body
 
 
@@ -99,13 +99,13 @@ def test_other_spelling_of_a_key_is_judged_as_the_same_column():
     assert _faults(_body(rows)) == [(50, "ID", "the value cannot be converted to NUMBER(6,0)")]
 
 
-def test_source_that_changes_its_spelling_is_learned_anew_and_still_judged(looked_at):
+def test_source_that_changes_its_spelling_is_learned_anew_and_still_judged(checked_alone):
     check = RowCheck(COLUMNS)
     check.check(_body(_rows(200)))
     small = [{key.lower(): value for key, value in row.items()} for row in _rows(200)]
 
     assert check.check(_body(small)).faults == ()
-    assert looked_at == []
+    assert checked_alone == []
     small[71]["id"] = "x"
     small[72] = {"ID": "x"}
     assert [one.row for one in check.check(_body(small)).faults] == [71, 72]
@@ -140,15 +140,15 @@ def test_key_written_with_escapes_is_judged_as_the_same_column():
         ("VARCHAR(4)", ["12", "13"]),
     ],
 )
-def test_source_that_writes_a_column_in_its_own_way_is_learned_once(looked_at, kind, texts):
+def test_source_that_writes_a_column_in_its_own_way_is_learned_once(checked_alone, kind, texts):
     lines = [f'{{"C":{texts[number % len(texts)]}}}\n' for number in range(400)]
     check = RowCheck([TableColumn("C", kind)])
 
     assert check.check("".join(lines).encode()).faults == ()
-    assert (looked_at, check.parses) == ([], 1)
+    assert (checked_alone, check.parses) == ([], 1)
 
 
-def test_few_bad_rows_cost_few_parses_and_few_looks(looked_at):
+def test_few_bad_rows_cost_few_parses_and_few_checks(checked_alone):
     rows = _rows(4000)
     bad = [3, 900, 901, 3999]
     for number in bad:
@@ -159,7 +159,7 @@ def test_few_bad_rows_cost_few_parses_and_few_looks(looked_at):
 
     assert [one.row for one in found.faults] == bad
     assert check.parses <= 2 + 2 * len(bad)
-    assert len(looked_at) <= 40 * len(bad)
+    assert len(checked_alone) <= 40 * len(bad)
 
 
 def test_good_rows_are_left_byte_by_byte_and_line_numbers_count_blank_lines():

@@ -261,9 +261,7 @@ def test_rows_of_an_older_batch_that_are_skipped_are_none():
         ("7:1", 0, 2, 0), ("7:1", 3, 0, 0), (None, 0, 2, 0),
     ],
 )  # fmt: skip
-def test_last_rejected_row_tells_whether_one_is_among_those_that_an_earlier_try_sent(
-    last, errors, committed, found
-):
+def test_last_rejected_row_shows_whether_an_earlier_try_sent_it(last, errors, committed, found):
     rows = numbered()
     left = rows.after(BatchRowOffset(7, committed))
     status = ChannelStatus("c", "SUCCESS", rows_error_count=errors, last_error_offset_upper_bound=last)

@@ -28,7 +28,7 @@ INTERVAL = 0.6
 
 
 class Pipe:
-    """A pipe's client for one event loop: counts what it is asked, fails and stalls as a test says."""
+    """A pipe's client for one event loop: counts what it is asked, fails and stalls as a test sets."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -68,12 +68,14 @@ def _no_thread_is_left() -> Iterator[None]:
         time.sleep(0.01)
 
 
-async def looks(poll: StatusPoll, names: list[str], count: int, interval: float = INTERVAL) -> list[Any]:
+async def poll_repeatedly(
+    poll: StatusPoll, names: list[str], count: int, interval: float = INTERVAL
+) -> list[Any]:
     found: list[Any] = []
     async with aclosing(poll.follow()) as stream:
         with poll.waiting(names, interval):
-            async for look in stream:
-                found.append(look)
+            async for polled in stream:
+                found.append(polled)
                 if len(found) == count:
                     break
     return found
@@ -91,14 +93,16 @@ def run(coroutine: Any) -> Any:
 def test_three_hundred_waiters_cost_one_request_for_each_hundred_channels(pipe: Pipe) -> None:
     async def main() -> list[list[PolledStatuses]]:
         poll = StatusPoll(pipe.connect)
-        return await asyncio.gather(*(looks(poll, [f"c{number % 150}"], 3) for number in range(300)))
+        return await asyncio.gather(
+            *(poll_repeatedly(poll, [f"c{number % 150}"], 3) for number in range(300))
+        )
 
     results = run(main())
 
     assert [len(names) for names in pipe.asked[:6]] == [100, 50] * 3
     assert len(pipe.asked) in (6, 8)
     assert (pipe.clients, pipe.closed) == (1, 1)
-    assert all(len(look.statuses) == 150 for some in results for look in some)
+    assert all(len(polled.statuses) == 150 for some in results for polled in some)
 
 
 def test_rounds_keep_the_interval_however_many_join_late(pipe: Pipe) -> None:
@@ -106,11 +110,11 @@ def test_rounds_keep_the_interval_however_many_join_late(pipe: Pipe) -> None:
         poll = StatusPoll(pipe.connect)
         clock = asyncio.get_running_loop().time
         began = clock()
-        first = asyncio.ensure_future(looks(poll, ["a"], 5))
+        first = asyncio.ensure_future(poll_repeatedly(poll, ["a"], 5))
         late = []
         for number in range(40):
             await asyncio.sleep(INTERVAL / 20)
-            late.append(asyncio.ensure_future(looks(poll, [f"b{number}"], 1)))
+            late.append(asyncio.ensure_future(poll_repeatedly(poll, [f"b{number}"], 1)))
         await asyncio.gather(first, *late)
         return clock() - began
 
@@ -122,8 +126,8 @@ def test_rounds_keep_the_interval_however_many_join_late(pipe: Pipe) -> None:
 def test_an_impatient_waiter_speeds_the_poll_up_and_its_leaving_slows_it_down(pipe: Pipe) -> None:
     async def main() -> tuple[int, int]:
         poll = StatusPoll(pipe.connect)
-        patient = asyncio.ensure_future(looks(poll, ["slow"], 99, interval=60.0))
-        await looks(poll, ["fast"], 5, interval=0.05)
+        patient = asyncio.ensure_future(poll_repeatedly(poll, ["slow"], 99, interval=60.0))
+        await poll_repeatedly(poll, ["fast"], 5, interval=0.05)
         before = len(pipe.asked)
         await asyncio.sleep(0.3)
         after = len(pipe.asked)
@@ -138,13 +142,13 @@ def test_an_impatient_waiter_speeds_the_poll_up_and_its_leaving_slows_it_down(pi
     assert sum("slow" in names for names in pipe.asked) <= 2
 
 
-def test_a_failed_round_is_told_to_all_and_the_next_one_comes(pipe: Pipe) -> None:
+def test_a_failed_round_is_reported_to_all_and_the_next_one_comes(pipe: Pipe) -> None:
     down = RetriesExhaustedError("away")
     pipe.fail = lambda count: down if count == 1 else None
 
     async def main() -> list[list[PolledStatuses]]:
         poll = StatusPoll(pipe.connect)
-        return await asyncio.gather(*(looks(poll, [f"c{number}"], 2) for number in range(20)))
+        return await asyncio.gather(*(poll_repeatedly(poll, [f"c{number}"], 2) for number in range(20)))
 
     for first, second in run(main()):
         assert set(first.errors.values()) == {down}
@@ -152,37 +156,37 @@ def test_a_failed_round_is_told_to_all_and_the_next_one_comes(pipe: Pipe) -> Non
     assert pipe.clients == 1
 
 
-def test_whatever_goes_wrong_is_told_and_does_not_end_the_poll(pipe: Pipe) -> None:
+def test_whatever_goes_wrong_is_reported_and_does_not_end_the_poll(pipe: Pipe) -> None:
     pipe.fail = lambda count: ZeroDivisionError("unforeseen") if count == 1 else None
 
-    first, second = run(looks(StatusPoll(pipe.connect), ["c"], 2))
+    first, second = run(poll_repeatedly(StatusPoll(pipe.connect), ["c"], 2))
 
     assert isinstance(first.errors["c"], ZeroDivisionError)
     assert second.statuses["c"].committed == "a:1"
 
 
-def test_refused_credentials_are_looked_up_again_before_anybody_hears_of_it(pipe: Pipe) -> None:
+def test_refused_credentials_are_looked_up_again_before_they_are_reported(pipe: Pipe) -> None:
     pipe.fail = lambda count: AuthenticationError("rotated") if count == 2 else None
 
-    first, second = run(looks(StatusPoll(pipe.connect), ["c"], 2))
+    first, second = run(poll_repeatedly(StatusPoll(pipe.connect), ["c"], 2))
 
     assert (first.errors, second.errors) == ({}, {})
     assert (pipe.clients, pipe.closed) == (2, 2)
 
 
-def test_credentials_refused_from_the_start_are_told_at_once(pipe: Pipe) -> None:
+def test_credentials_refused_from_the_start_are_reported_at_once(pipe: Pipe) -> None:
     pipe.fail = lambda _: AuthenticationError("no")
 
-    (look,) = run(looks(StatusPoll(pipe.connect), ["c"], 1))
+    (polled,) = run(poll_repeatedly(StatusPoll(pipe.connect), ["c"], 1))
 
-    assert isinstance(look.errors["c"], AuthenticationError)
+    assert isinstance(polled.errors["c"], AuthenticationError)
     assert len(pipe.asked) in (1, 2)
 
 
 def test_a_pipe_that_failed_over_gets_a_new_client(pipe: Pipe) -> None:
     pipe.fail = lambda count: PipeFailedOverError("moved", http_status=410) if count == 2 else None
 
-    first, second = run(looks(StatusPoll(pipe.connect), ["c"], 2))
+    first, second = run(poll_repeatedly(StatusPoll(pipe.connect), ["c"], 2))
 
     assert (first.errors, second.errors) == ({}, {})
     assert pipe.clients == 2
@@ -198,9 +202,9 @@ def test_a_connection_that_cannot_be_made_is_tried_again(pipe: Pipe) -> None:
             raise ConnectionError("the API server is away")
         return pipe
 
-    found = run(looks(StatusPoll(connect), ["c"], 3, interval=0.02))
+    found = run(poll_repeatedly(StatusPoll(connect), ["c"], 3, interval=0.02))
 
-    assert [type(look.errors.get("c")).__name__ for look in found] == [
+    assert [type(polled.errors.get("c")).__name__ for polled in found] == [
         "ConnectionError",
         "ConnectionError",
         "NoneType",
@@ -211,7 +215,7 @@ def test_a_slow_service_does_not_block_the_event_loop(pipe: Pipe) -> None:
     pipe.answers.clear()
 
     async def main() -> int:
-        task = asyncio.ensure_future(looks(StatusPoll(pipe.connect), ["c"], 1))
+        task = asyncio.ensure_future(poll_repeatedly(StatusPoll(pipe.connect), ["c"], 1))
         await until(lambda: pipe.asked)
         turns = 0
         for _ in range(20):
@@ -230,9 +234,9 @@ def test_a_hanging_pipe_holds_up_no_other(pipe: Pipe) -> None:
         one.answers.clear()
 
     async def main() -> list[bool]:
-        stuck = [asyncio.ensure_future(looks(StatusPoll(one.connect), ["c"], 1)) for one in hanging]
+        stuck = [asyncio.ensure_future(poll_repeatedly(StatusPoll(one.connect), ["c"], 1)) for one in hanging]
         await until(lambda: all(one.asked for one in hanging))
-        await looks(StatusPoll(pipe.connect), ["c"], 1)
+        await poll_repeatedly(StatusPoll(pipe.connect), ["c"], 1)
         ended = [task.done() for task in stuck]
         for one in hanging:
             one.answers.set()
@@ -249,7 +253,9 @@ def test_waiters_come_and_go_and_nothing_is_left(pipe: Pipe) -> None:
         before = asyncio.all_tasks()
         for _ in range(3):
             tasks = [
-                asyncio.ensure_future(looks(shared_poll("key", pipe.connect), [f"c{number}"], 999, 0.01))
+                asyncio.ensure_future(
+                    poll_repeatedly(shared_poll("key", pipe.connect), [f"c{number}"], 999, 0.01)
+                )
                 for number in range(50)
             ]
             polls.append(weakref.ref(shared_poll("key", pipe.connect)))
@@ -273,8 +279,8 @@ def test_waiters_come_and_go_and_nothing_is_left(pipe: Pipe) -> None:
 def test_a_poll_starts_again_after_everybody_left(pipe: Pipe) -> None:
     async def main() -> None:
         poll = StatusPoll(pipe.connect)
-        await looks(poll, ["a"], 1)
-        await looks(poll, ["b"], 1)
+        await poll_repeatedly(poll, ["a"], 1)
+        await poll_repeatedly(poll, ["b"], 1)
 
     run(main())
 

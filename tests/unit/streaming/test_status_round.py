@@ -41,31 +41,31 @@ class Source:
 def test_asks_after_a_hundred_channels_a_request() -> None:
     source = Source()
 
-    look = poll_statuses(source, NAMES)
+    polled = poll_statuses(source, NAMES)
 
     assert [len(names) for names in source.asked] == [100, 100, 50]
-    assert list(look.statuses) == NAMES
-    assert look.errors == {}
+    assert list(polled.statuses) == NAMES
+    assert polled.errors == {}
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_name_that_is_refused_harms_no_other(status: int) -> None:
     source = Source(lambda names: ApiError("bad", http_status=status) if "c142" in names else None)
 
-    look = poll_statuses(source, NAMES)
+    polled = poll_statuses(source, NAMES)
 
-    assert list(look.errors) == ["c142"]
-    assert sorted(look.statuses) == [name for name in NAMES if name != "c142"]
+    assert list(polled.errors) == ["c142"]
+    assert sorted(polled.statuses) == [name for name in NAMES if name != "c142"]
     assert len(source.asked) <= 3 + 2 * 7
 
 
 def test_an_answer_that_makes_no_sense_is_not_asked_for_again() -> None:
     source = Source(lambda names: ApiError("malformed", http_status=200) if "c000" in names else None)
 
-    look = poll_statuses(source, NAMES)
+    polled = poll_statuses(source, NAMES)
 
     assert len(source.asked) == 3
-    assert sorted(look.errors) == NAMES[:100]
+    assert sorted(polled.errors) == NAMES[:100]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_an_answer_that_makes_no_sense_is_not_asked_for_again() -> None:
 def test_an_outage_is_met_once_and_not_for_every_hundred(error: SnowpipeError) -> None:
     source = Source(lambda names: error if "c100" in names else None)
 
-    look = poll_statuses(source, NAMES)
+    polled = poll_statuses(source, NAMES)
 
     assert len(source.asked) == 2
-    assert sorted(look.statuses) == NAMES[:100]
-    assert look.errors == dict.fromkeys(NAMES[100:], error)
+    assert sorted(polled.statuses) == NAMES[:100]
+    assert polled.errors == dict.fromkeys(NAMES[100:], error)

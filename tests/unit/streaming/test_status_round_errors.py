@@ -42,12 +42,12 @@ def test_only_a_refusal_of_the_request_is_asked_again_in_halves(status: int, ask
 def test_refused_channel_keeps_the_services_own_error(status: int) -> None:
     error = ApiError("no", http_status=status)
 
-    look = poll_statuses(Source(error), ["bad"])
+    polled = poll_statuses(Source(error), ["bad"])
 
-    assert look == PolledStatuses({}, {"bad": error})
+    assert polled == PolledStatuses({}, {"bad": error})
 
 
-def test_failed_look_has_the_same_error_for_every_channel() -> None:
+def test_failed_poll_has_the_same_error_for_every_channel() -> None:
     error = ValueError("no answer")
 
     assert PolledStatuses.failed(["a", "b"], error) == PolledStatuses({}, {"a": error, "b": error})

@@ -38,16 +38,16 @@ POSITIONS: dict[str, st.SearchStrategy[Offset]] = {
 }
 
 
-def wait(wanted: CommitTargets, committed: str | None, **fields: int) -> WaitState:
-    return judge({"c": ChannelStatus("c", "SUCCESS", committed, **fields)}, wanted).state
+def wait(targets: CommitTargets, committed: str | None, **fields: int) -> WaitState:
+    return judge({"c": ChannelStatus("c", "SUCCESS", committed, **fields)}, targets).state
 
 
 def test_carried_format_is_used() -> None:
-    wanted = CommitTargets.parse({"c": ChannelTarget("9", "integer").to_json()})
+    targets = CommitTargets.parse({"c": ChannelTarget("9", "integer").to_json()})
 
-    assert wait(wanted, "10") is WaitState.COMPLETE
-    assert wait(wanted, "8") is WaitState.WAITING
-    assert wanted.offset_format == "integer"
+    assert wait(targets, "10") is WaitState.COMPLETE
+    assert wait(targets, "8") is WaitState.WAITING
+    assert targets.offset_format == "integer"
 
 
 def test_targets_survive_json() -> None:
@@ -100,18 +100,18 @@ class TestPlainTokens:
         assert "batch:row" in verdict.message
 
     def test_same_order_of_a_carried_format_is_trusted(self) -> None:
-        wanted = CommitTargets.parse({"c": ChannelTarget("10:1", "file:line").to_json()})
+        targets = CommitTargets.parse({"c": ChannelTarget("10:1", "file:line").to_json()})
 
-        assert wait(wanted, "9:5") is WaitState.COMPLETE
+        assert wait(targets, "9:5") is WaitState.COMPLETE
 
 
-def test_format_that_the_author_names_is_held_against_others_only_where_it_says_that_all_is_there() -> None:
-    wanted = CommitTargets.parse({"c": "a:10"}, "lexicographic")
+def test_format_that_the_author_names_is_compared_with_others_only_at_completion() -> None:
+    targets = CommitTargets.parse({"c": "a:10"}, "lexicographic")
 
-    assert wait(wanted, "a:10") is WaitState.COMPLETE, "in every order"
-    assert wait(wanted, "a:09") is WaitState.WAITING
-    assert wait(wanted, "a:1") is WaitState.WAITING
-    assert wait(wanted, "a:9") is WaitState.FAILED
+    assert wait(targets, "a:10") is WaitState.COMPLETE, "in every order"
+    assert wait(targets, "a:09") is WaitState.WAITING
+    assert wait(targets, "a:1") is WaitState.WAITING
+    assert wait(targets, "a:9") is WaitState.FAILED
 
 
 def test_file_line_refuses_a_digest() -> None:
@@ -119,35 +119,35 @@ def test_file_line_refuses_a_digest() -> None:
         FileLineOffset.parse("a.ndjson@9f3a1200c4d5e6f7:600", channel="c")
 
 
-@pytest.mark.parametrize("told", ["topic:partition:offset", "lexicographic"])
-def test_other_partitions_token_fails_the_wait(told: str) -> None:
-    wanted = CommitTargets.parse({"c": "orders:10:500"}, told)
+@pytest.mark.parametrize("other", ["topic:partition:offset", "lexicographic"])
+def test_other_partitions_token_fails_the_wait(other: str) -> None:
+    targets = CommitTargets.parse({"c": "orders:10:500"}, other)
 
-    assert wait(wanted, "orders:7:900") is WaitState.FAILED
+    assert wait(targets, "orders:7:900") is WaitState.FAILED
 
 
 def test_numbers_of_unequal_length_as_texts_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     target = f"1{uuid4().int}"  # The warning comes once a process, this test can come twice.
-    wanted = CommitTargets.parse({"c": ChannelTarget(target, "lexicographic").to_json()})
+    targets = CommitTargets.parse({"c": ChannelTarget(target, "lexicographic").to_json()})
     with caplog.at_level(logging.WARNING):
-        assert [wait(wanted, "99"), wait(wanted, "99")] == [WaitState.COMPLETE] * 2
+        assert [wait(targets, "99"), wait(targets, "99")] == [WaitState.COMPLETE] * 2
 
     assert caplog.text.count("unequal length") == 1
 
 
 @given(st.data())
-def test_nothing_succeeds_early_whatever_format_the_wait_was_told(data: st.DataObject) -> None:
-    """Tokens of one format, a wait that was told another, or none, or got the targets of the load."""
+def test_nothing_succeeds_early_whatever_format_the_wait_was_given(data: st.DataObject) -> None:
+    """Tokens of one format, a wait that was given another, or none, or got the targets of the load."""
     written = data.draw(st.sampled_from(sorted(POSITIONS)), "format of the tokens")
     committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")
-    told = data.draw(st.sampled_from([None, "carried", *sorted(POSITIONS)]), "told")
-    value = ChannelTarget(str(target), written).to_json() if told == "carried" else str(target)
+    other = data.draw(st.sampled_from([None, "carried", *sorted(POSITIONS)]), "told")
+    value = ChannelTarget(str(target), written).to_json() if other == "carried" else str(target)
     try:
-        wanted = CommitTargets.parse({"c": value}, None if told == "carried" else told)
+        targets = CommitTargets.parse({"c": value}, None if other == "carried" else other)
     except OffsetTokenError:
         return
 
-    if wait(wanted, str(committed)) is WaitState.COMPLETE:
+    if wait(targets, str(committed)) is WaitState.COMPLETE:
         assert committed >= target
 
 
@@ -169,30 +169,30 @@ class TestRejectedRows:
         assert wait(self.TARGETS, "5", rows_error_count=count) is state
 
     def test_are_accepted_where_the_load_accepted_them(self) -> None:
-        wanted = CommitTargets.parse({"c": ChannelTarget("5", "integer").to_json()})
+        targets = CommitTargets.parse({"c": ChannelTarget("5", "integer").to_json()})
 
-        assert wait(wanted, "5", rows_error_count=9) is WaitState.COMPLETE
+        assert wait(targets, "5", rows_error_count=9) is WaitState.COMPLETE
 
     def test_are_accepted_on_demand(self) -> None:
-        wanted = CommitTargets.parse(
+        targets = CommitTargets.parse(
             {"c": ChannelTarget("5", "integer", rejected_baseline=2).to_json()}, fail_on_rejected_rows=False
         )
 
-        assert wait(wanted, "5", rows_error_count=9) is WaitState.COMPLETE
+        assert wait(targets, "5", rows_error_count=9) is WaitState.COMPLETE
 
     def test_count_from_a_baseline_that_the_author_gives(self) -> None:
-        wanted = CommitTargets.parse(
+        targets = CommitTargets.parse(
             {"c": ChannelTarget("5", "integer", rejected_baseline=2).to_json()}, rejected_baseline={"c": 9}
         )
 
-        assert wait(wanted, "5", rows_error_count=9) is WaitState.COMPLETE
+        assert wait(targets, "5", rows_error_count=9) is WaitState.COMPLETE
 
 
 @pytest.mark.parametrize("committed", [None, "5"])
 def test_channel_that_owes_nothing_is_complete(committed: str | None) -> None:
-    wanted = CommitTargets.parse({"c": ChannelTarget(None, "integer", 0, 0).to_json()})
+    targets = CommitTargets.parse({"c": ChannelTarget(None, "integer", 0, 0).to_json()})
 
-    assert wait(wanted, committed) is WaitState.COMPLETE
+    assert wait(targets, committed) is WaitState.COMPLETE
 
 
 def test_without_a_channel_there_is_nothing_to_wait_for() -> None:
@@ -200,10 +200,10 @@ def test_without_a_channel_there_is_nothing_to_wait_for() -> None:
 
 
 def test_formats_of_several_loads_may_be_mixed() -> None:
-    wanted = CommitTargets.parse(
+    targets = CommitTargets.parse(
         {"a": ChannelTarget("9", "integer").to_json(), "b": ChannelTarget("a.log:5", "file:line").to_json()}
     )
     for tokens in itertools.product(["9", None], ["a.log:5", "a.log:4"]):
         found = dict(zip("ab", tokens, strict=True))
-        verdict = judge({name: ChannelStatus(name, "SUCCESS", one) for name, one in found.items()}, wanted)
+        verdict = judge({name: ChannelStatus(name, "SUCCESS", one) for name, one in found.items()}, targets)
         assert (verdict.state is WaitState.COMPLETE) == (tokens == ("9", "a.log:5"))

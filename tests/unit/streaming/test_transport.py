@@ -75,7 +75,7 @@ def test_an_unreachable_service_is_an_error_within_the_budget(
     assert "run again" not in str(down.value)
 
 
-def test_the_certificate_is_checked_and_the_error_says_what_to_set(
+def test_the_certificate_is_checked_and_the_error_names_the_setting(
     make_client: MakeClient, tmp_path: Any
 ) -> None:
     with ScriptedService(_folder(tmp_path)) as other:

@@ -37,9 +37,9 @@ async def reopened(store: AssetState) -> tuple[list[str], int]:
 async def written(store: AssetState, *rows: int) -> WatermarkJournal:
     journal = WatermarkJournal(store, "k")
     await journal.load()
-    for look, number in enumerate(rows):
+    for poll, number in enumerate(rows):
         await journal.write(step(number))
-        journal.sent_with(look)
+        journal.sent_with(poll)
     return journal
 
 
@@ -77,7 +77,7 @@ def test_messages_that_are_sent_again_arrive_like_others(store: AssetState) -> N
     assert asyncio.run(run()) == ([], 2)
 
 
-def test_a_look_that_this_watcher_never_had_says_nothing(store: AssetState) -> None:
+def test_a_poll_that_this_watcher_never_had_reports_nothing(store: AssetState) -> None:
     async def run() -> Any:
         journal = await written(store, 1)
         await journal.arrived(5)
@@ -122,7 +122,7 @@ def test_without_a_store_the_memory_is_the_process() -> None:
 
 def test_journals_are_found_by_their_stream_while_they_read_it() -> None:
     class Stream:
-        """A source of looks."""
+        """A source of polls."""
 
     async def run() -> None:
         stream, journal = Stream(), WatermarkJournal(None, "")

@@ -57,7 +57,7 @@ def test_one_event_at_the_end_however_it_ends(yarn, follow, end):
 
     assert found["status"] == "ended"
     assert end[1] in found["message"]
-    assert yarn.looks == 8
+    assert yarn.polls == 8
 
 
 def test_an_application_that_yarn_has_forgotten_has_ended(yarn, follow):
@@ -67,7 +67,7 @@ def test_an_application_that_yarn_has_forgotten_has_ended(yarn, follow):
     assert event(trigger)["status"] == "ended"
 
 
-def test_a_resource_manager_that_is_away_for_too_long_is_told(yarn, follow):
+def test_a_resource_manager_that_is_away_for_too_long_is_reported(yarn, follow):
     yarn.play("RUNNING", *[503] * 50)
 
     found = event(follow(unreachable_seconds=0))
@@ -104,7 +104,7 @@ def test_a_task_that_is_cleared_or_marked_stops_the_application(yarn, follow):
     assert yarn.killed == list(yarn.applications)
 
 
-def test_a_kill_that_fails_is_told_and_raises_nothing(follow, set_connection, capsys):
+def test_a_kill_that_fails_is_reported_and_raises_nothing(follow, set_connection, capsys):
     trigger = follow()
     set_connection("on_yarn", conn_type="spark", host="yarn")
 

@@ -1,4 +1,4 @@
-"""The trigger of loaded files: one event, and looks that are shared."""
+"""The trigger of loaded files: one event, and polls that are shared."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_sends_one_event_when_the_last_file_is_loaded(service, conn_id):
 
 
 @pytest.mark.parametrize("through", [events, through_shared_stream], ids=["run", "shared-stream"])
-def test_waits_on_one_pipe_share_each_look(service, conn_id, through):
+def test_waits_on_one_pipe_share_each_poll(service, conn_id, through):
     if through is through_shared_stream:
         pytest.importorskip("airflow.triggers.shared_stream", reason="shared streams are of Airflow 3.3")
     names = [f"f{number}" for number in range(30)]
@@ -115,7 +115,7 @@ def test_waits_on_one_pipe_share_each_look(service, conn_id, through):
     assert 4 <= len(service.requests("insertReport")) <= 12
 
 
-def test_a_failed_look_harms_nobody_and_a_bad_file_only_its_own_wait(service, conn_id, monkeypatch):
+def test_a_failed_poll_harms_no_wait_and_a_bad_file_only_its_own(service, conn_id, monkeypatch):
     monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     service.on("loadHistoryScan", report("bad", status="LOAD_FAILED"))
     service.on("insertReport", report(), error(503, "BUSY"), Reply(body="nonsense", status=502), report("a"))

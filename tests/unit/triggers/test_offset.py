@@ -37,14 +37,14 @@ def make(conn_id: str = "conn", **options: Any) -> SnowpipeOffsetTrigger:
 
 
 class Commits:
-    """Channels whose rows grow by themselves from look to look, until they stand at ``last``."""
+    """Channels whose rows grow by themselves from poll to poll, until they stand at ``last``."""
 
     def __init__(self, service: ScriptedService, last: int, names: tuple[str, ...] = ("c1",)) -> None:
         self.rows = dict.fromkeys(names, 0)
         self.last = last
-        service.on("bulk-channel-status", lambda _: self._look())
+        service.on("bulk-channel-status", lambda _: self._status())
 
-    def _look(self) -> Reply:
+    def _status(self) -> Reply:
         for name, rows in self.rows.items():
             self.rows[name] = min(rows + 3, self.last)
         return statuses(
@@ -111,7 +111,7 @@ class TestWithoutSharedStreams:
         assert second["channels"]["c1"]["previous_token"] == "6"
         assert first["redelivered"] is False
 
-    def test_goes_on_when_looks_fail(self, service, service_connection, monkeypatch):
+    def test_goes_on_when_polls_fail(self, service, service_connection, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
         seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
         down = error(503, "ERR_BUSY")
@@ -121,19 +121,19 @@ class TestWithoutSharedStreams:
 
         assert event["rows"] == 5
 
-    def test_a_connection_to_another_account_tells_nothing(self, service, service_connection, caplog):
+    def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
         Commits(service, 9)
 
-        async def until_it_is_said() -> bool:
+        async def until_it_is_reported() -> bool:
             events = asyncio.create_task(first_events(make(service_connection, account="other"), 1))
             while "account" not in caplog.text and not events.done():
                 await asyncio.sleep(0.01)
-            told = events.done()
+            failed = events.done()
             events.cancel()
             await asyncio.gather(events, return_exceptions=True)
-            return told
+            return failed
 
-        assert not asyncio.run(until_it_is_said())
+        assert not asyncio.run(until_it_is_reported())
         assert "account" in caplog.text
 
 
@@ -166,7 +166,7 @@ class Triggerer:
             await self.streams.unsubscribe(number, key)
 
     def confirm(self) -> None:
-        """Tell the streams what was stored, as the next state sync does."""
+        """Report to the streams what was stored, as the next state sync does."""
         self.streams.confirm_persisted(self.unconfirmed)
         self.unconfirmed.clear()
 
@@ -213,7 +213,7 @@ class TestThroughSharedStreams:
 
         asyncio.run(run())
 
-    def test_an_event_of_which_nobody_knows_is_sent_again_to_the_letter(self, service, service_connection):
+    def test_an_event_of_which_nobody_knows_is_sent_again_unchanged(self, service, service_connection):
         commits = Commits(service, 6)
         state, events = AssetState(), list[dict[str, Any]]()
 
@@ -243,7 +243,7 @@ class TestThroughSharedStreams:
         assert steps[-1]["token"] == "15"
         assert not any(event["redelivered"] for event in others)
 
-    def test_every_threshold_is_told_whenever_the_triggerer_dies(self, service, service_connection):
+    def test_every_threshold_is_reported_whenever_the_triggerer_dies(self, service, service_connection):
         commits = Commits(service, 0)
         state, events = AssetState(), list[dict[str, Any]]()
 
@@ -264,12 +264,12 @@ class TestThroughSharedStreams:
             asyncio.run(live(known))
 
         found = {event["id"]: event for event in events}.values()
-        told = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
-        assert told == list(range(5, 101, 5))
+        failed = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
+        assert failed == list(range(5, 101, 5))
         doubles = [event for n, event in enumerate(events) if event["id"] in {e["id"] for e in events[:n]}]
         assert all(event["redelivered"] for event in doubles)
 
-    def test_nothing_is_told_that_could_not_be_written_down(self, service, service_connection):
+    def test_nothing_is_reported_that_could_not_be_written_down(self, service, service_connection):
         Commits(service, 6)
         state, events = AssetState(), list[dict[str, Any]]()
 
@@ -317,7 +317,7 @@ def test_a_state_is_in_the_store_of_each_asset_that_shares_the_trigger():
     assert other.values
 
 
-def test_airflow_still_tells_the_assets_of_a_trigger_by_name():
+def test_airflow_still_finds_the_assets_of_a_trigger_by_name():
     """What ``store_of`` relies on, and Airflow does not document."""
     context = pytest.importorskip("airflow.sdk.execution_time.context")
     if not hasattr(context, "AssetStateStoreAccessors"):

@@ -1,4 +1,4 @@
-"""What the watchers of a stream are told of the looks whose events Airflow has stored."""
+"""What the watchers of a stream get of the polls whose events Airflow has stored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from airflow_provider_snowpipe.triggers.offset import CommitStream
 from tests.asset_state import AssetState
 
 
-def item(look: int, *, failed: int = 0) -> AdvanceItem:
-    return AdvanceItem(look, AdvanceOutcome(acked=1, failed=failed, rejected=0))
+def item(number: int, *, failed: int = 0) -> AdvanceItem:
+    return AdvanceItem(number, AdvanceOutcome(acked=1, failed=failed, rejected=0))
 
 
 async def _connect() -> object:
@@ -25,14 +25,14 @@ async def _connect() -> object:
 
 
 async def left_after(state: AssetState, *items: AdvanceItem) -> list[str]:
-    """The messages of three looks that are still kept after the producer was told of some."""
+    """The messages of three polls that are still kept after some were acknowledged."""
     poll = StatusPoll(_connect)  # type: ignore[arg-type]
     journal = WatermarkJournal(state, "k")
     await journal.load()
     with fed_by(poll, journal):
-        for look in (1, 2, 3):
-            await journal.write(Step(Watermark(True, look), {"id": str(look)}))
-            journal.sent_with(look)
+        for number in (1, 2, 3):
+            await journal.write(Step(Watermark(True, number), {"id": str(number)}))
+            journal.sent_with(number)
         await CommitStream(poll).advance(items)
     return [message["id"] for message in await WatermarkJournal(state, "k").load()]
 
@@ -41,7 +41,7 @@ def test_looks_whose_events_are_stored_are_forgotten():
     assert asyncio.run(left_after(AssetState(), item(1), item(2))) == ["3"]
 
 
-def test_a_look_that_failed_for_somebody_is_made_up_for_by_the_next():
+def test_a_poll_that_failed_for_one_is_made_up_for_by_the_next():
     assert asyncio.run(left_after(AssetState(), item(1, failed=1))) == ["1", "2", "3"]
     assert asyncio.run(left_after(AssetState(), item(1, failed=1), item(2))) == ["3"]
 

@@ -66,7 +66,7 @@ class DeltaPartition(FramePartition):
         """Nothing to see before the table's versions are known."""
 
     def behind(self, committed: str | None) -> Behind:
-        """Say how many rows the run has to load; how many bytes they are nobody knows before."""
+        """Count how many rows the run has to load; how many bytes they are nobody knows before."""
         done = committed is not None and self.end is not None and BatchRowOffset.parse(committed) >= self.end
         rows = 0 if done else self.rows
         return Behind(0 if done else None, f"rows_behind<={rows}", rows)
@@ -83,7 +83,7 @@ class DeltaSource(FrameSource):
     """A Delta table that is only inserted into.
 
     :param spec: the source
-    :param on_data_loss: has no say here: a version that is gone, or was no insert, is an error
+    :param on_data_loss: has no effect here: a version that is gone, or was no insert, is an error
     """
 
     def __init__(self, spec: DeltaSourceSpec, on_data_loss: OnDataLoss) -> None:

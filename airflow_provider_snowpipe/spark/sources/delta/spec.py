@@ -1,4 +1,4 @@
-"""What a plan says of a Delta table that is read version by version."""
+"""The specification of a Delta table that is read version by version."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DeltaSource(TypedRowsSource):
             return
         if not self.order_by:
             raise ConfigurationError("source order_by is empty: name the column that orders a version's rows")
-        self._check_one_place()
+        self._check_one_address()
         if self.starting_version < 0:
             raise ConfigurationError(f"source starting_version is {self.starting_version}: give 0 or more")
 
@@ -70,4 +70,4 @@ class DeltaSource(TypedRowsSource):
 
 
 DeltaSourceSpec = DeltaSource
-"""The name of the class inside the job, where a DeltaSource reads what the spec says."""
+"""The name of the class inside the job, where a DeltaSource reads what the spec describes."""

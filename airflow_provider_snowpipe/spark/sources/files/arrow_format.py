@@ -106,7 +106,7 @@ class NumberedRowsReader(FileReader):
     columns: Sequence[str] | None = None
 
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
-        """Make sure that the file has the committed row; where it is, its number says."""
+        """Make sure that the file has the committed row; where it is, its number shows."""
         have = self.row_count(file)
         if line > have:
             raise too_few_rows(file, have, line, "row")
@@ -123,7 +123,7 @@ class NumberedRowsReader(FileReader):
 
     @abstractmethod
     def row_count(self, file: SourceFile) -> int:
-        """Count a file's rows, from what it says of itself.
+        """Count a file's rows, from its own metadata.
 
         :raises SourcePositionError: if the file is gone or has changed since it was listed
         :raises EncodingError: if it is damaged or of another format
@@ -140,11 +140,11 @@ class NumberedRowsReader(FileReader):
 
 
 def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
-    """Say that a file cannot be read as what the source says it is.
+    """Return the error of a file that cannot be read as what the source declares.
 
     :param file: the file
     :param kind: the format
-    :param error: what its library says
+    :param error: what its library raised
     """
     return EncodingError(
         f"file {file.path!r} cannot be read as {kind} ({str(error)[:300]}): it is damaged, not finished, or "
@@ -244,7 +244,7 @@ def batches_after(
 def _rows_at_once(group: pq.RowGroupMetaData) -> int:
     """Rows that take about as much memory as is encoded at once, going by the row group's average.
 
-    :param group: what the file's footer says of the row group
+    :param group: the file's metadata of the row group
     """
     average = max(group.total_byte_size // max(group.num_rows, 1), 1)
     return int(min(max(ENCODE_BYTES // average, _FEWEST_ROWS), _MOST_ROWS))

@@ -1,7 +1,7 @@
 """Avro files, block by block; on resume, blocks before the committed row are passed over unread.
 
 Rows become Python objects on their way, made and taken apart again by compiled code (fastavro and Arrow):
-no vectorised reader of Avro covers all of its types (the ones looked at lack maps, decimals or unions).
+no vectorised reader of Avro covers all of its types (those that were checked lack maps, decimals or unions).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AvroReader(NumberedRowsReader):
     """Reads Avro."""
 
     def row_count(self, file: SourceFile) -> int:
-        """Add up what the blocks say."""
+        """Add up the counts of the blocks."""
         with _opened(file) as stream:
             header = read_header(stream)
             return sum(block.rows for block in read_blocks(stream, header, skip_rows=1 << 62))
@@ -124,7 +124,7 @@ class ContainerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an Avro file says of itself.
+    """The header of an Avro file.
 
     :param schema: the rows' schema
     :param codec: how blocks are compressed
@@ -338,7 +338,7 @@ class AvroRows:
 def rows_of(schema: Any) -> AvroRows:
     """Translate a file's schema.
 
-    :param schema: the schema as its header says it
+    :param schema: the schema as its header has it
     :raises EncodingError: for rows that are no records, or a type without an Arrow form; names the column
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "record":

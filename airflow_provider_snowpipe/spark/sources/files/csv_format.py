@@ -35,7 +35,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 # -- Records of CSV files: found and counted without touching a single one from Python -------------------
 #
 # A quoted value may hold newlines, so that records and lines differ. Whether a newline ends a record is
-# told by the number of quotes before it, which is exact as long as quotes open only where a value begins; a
+# shown by the number of quotes before it, which is exact as long as quotes open only where a value begins; a
 # file that breaks this is refused.
 
 READ_BYTES = 2 << 20
@@ -47,7 +47,7 @@ _NEWLINE, _RETURN = 10, 13
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How values and records are told apart.
+    """How values and records are separated.
 
     :param delimiter: one character between values
     :param quote: one character around values, or empty
@@ -86,7 +86,7 @@ def whole_records(
 
     :param file: the file
     :param offset: where a record begins
-    :param dialect: how records are told apart
+    :param dialect: how records are separated
     :param compression: how the file is compressed
     :param keep_tail: True if an unterminated last record is one, False if it is left for a later run
     :param read_bytes: bytes in one read
@@ -203,7 +203,7 @@ def _unclosed(file: SourceFile, position: int) -> EncodingError:
 class CsvReader(FileReader):
     """Reads CSV.
 
-    :param dialect: how values and records are told apart
+    :param dialect: how values and records are separated
     :param header: True if the first record names the columns
     :param column_names: names instead of those
     :param columns: the columns to read, None for all

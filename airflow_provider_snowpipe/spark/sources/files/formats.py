@@ -94,7 +94,7 @@ class FileReader(ABC):
 
 
 def too_few_rows(file: SourceFile, have: int, line: int, unit: str) -> SourcePositionError:
-    """Say that a committed row is not in its file any more.
+    """Return the error that a committed row is not in its file any more.
 
     :param file: the file
     :param have: rows that it has
@@ -116,7 +116,7 @@ _BY_ENDING = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 
 
 def compression_of(file: SourceFile, declared: str) -> str:
-    """Say how a file is compressed.
+    """Return how a file is compressed.
 
     :param file: the file
     :param declared: ``gzip``, ``zstd``, ``bz2``, ``xz`` or ``none``; ``auto`` goes by the name's ending
@@ -136,7 +136,7 @@ def pieces(
 
     :param file: the file
     :param offset: bytes of text to pass over
-    :param compression: as :func:`compression_of` says it
+    :param compression: as :func:`compression_of` returns it
     :param read_bytes: bytes in one piece, at most
     :raises SourcePositionError: if the file is gone, shrank, or is compressed and changed in size
     :raises EncodingError: if it cannot be decompressed

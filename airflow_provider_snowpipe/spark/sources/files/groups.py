@@ -157,7 +157,7 @@ def _is_hidden(part: str) -> bool:
 
 
 def _partition_values(name: str) -> PartitionValues:
-    """The values in a file's path, as Spark writes them: percent-encoded, with a word of its own for NULL."""
+    """The values in a file's path, as Spark writes them: percent-encoded, with a text of its own for NULL."""
     pairs = (part.partition("=") for part in name.split("/")[:-1] if "=" in part)
     return tuple((key, None if value == _NULL_VALUE else unquote(value)) for key, _, value in pairs)
 
@@ -210,7 +210,7 @@ def _file(name: str, path: Path, reached: dict[_Identity, str], *, with_values: 
             f"moves files"
         ) from None
     file = SourceFile(name, os.path.abspath(path), found.st_size, values, found.st_mtime_ns)
-    # Size and time tell files apart where a mounted storage gives all of them one number.
+    # Size and time distinguish files where a mounted storage gives all of them one number.
     same = reached.setdefault((found.st_dev, found.st_ino, file.size, file.modified_ns), file.path)
     if file.size and same != file.path:
         raise ConfigurationError(

@@ -1,12 +1,12 @@
-"""Late files: what changed before the committed position, which no offset token can say.
+"""Late files: what changed before the committed position, which no offset token can show.
 
-A token says the last row that is in the table. That everything before it is in, too, is true of the files as
+A token names the last row that is in the table. That everything before it is in, too, is true of the files as
 they were listed when those rows were sent, and of no other. So each run keeps its listing, with sizes and
 times, and the next one compares. A channel's listing is kept before anything is sent: whatever the token has
 come to later was sent under a listing that was kept, however the run ended.
 
-File times alone, held against the time of the last commit, would need no listing, but say less and say it
-wrongly: the service does not tell when it committed, a file that is moved keeps its time, and files of one
+File times alone, held against the time of the last commit, would need no listing, but show less and show it
+wrongly: the service does not report when it committed, a file that is moved keeps its time, and files of one
 delivery are written in any order.
 """
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_VERSION, _VERSION = 1, 2
 _MOST_NAMED = 10
-_LOOKS = 10
+_LISTING_ATTEMPTS = 10
 _KEPT_AT_ONCE = 32
 """Each waits for the disk, which takes many at once in the time of one."""
 _REMEDY = (
@@ -124,7 +124,7 @@ class Listings:
         """Refuse late files, or warn of them; then keep the present listing as the known one.
 
         :param passed: the channels, whose committed tokens are known
-        :raises SourcePositionError: if there are late files, unless the source says ``warn``; names them
+        :raises SourcePositionError: if there are late files, unless the source has ``warn``; names them
         :raises ConfigurationError: if a listing cannot be read or kept
         """
         fails = self._spec.on_late_files == "fail"
@@ -164,7 +164,7 @@ class Listings:
     def _kept(self, groups: Iterable[str]) -> dict[str, list[_ListingFile]]:
         """The files of some groups of channels, the latest last."""
         chosen = frozenset(groups)
-        for _ in range(_LOOKS):
+        for _ in range(_LISTING_ATTEMPTS):
             found: dict[str, list[_ListingFile]] = {}
             for name in self._names():
                 group, number, _ = name.removeprefix(f"{self._prefix}-").split("-", 2)

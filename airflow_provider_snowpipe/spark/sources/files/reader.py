@@ -42,7 +42,7 @@ class Resume:
 
     :param file_index: number of the first file to read, from 0; the number of files if there is none left
     :param after_line: last row of that file passed over, 0 for none
-    :param offset: where its reader goes on, a ``Place`` of the format
+    :param offset: where its reader goes on, a ``FilePosition`` of the format
     :param done: True if that file holds nothing behind it
     """
 
@@ -55,7 +55,7 @@ class Resume:
 def file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> int:
     """Find the file that the committed position lies in, or the one to go on with where that is gone.
 
-    Looks at names only; whether the file still has the committed line is for :func:`resume_after` to say.
+    Reads names only; whether the file still has the committed line, :func:`resume_after` decides.
 
     :param group: the partition's files
     :param committed: the committed position, None for NULL
@@ -120,7 +120,7 @@ def files_to_read(
 # -- The source and its partitions -----------------------------------------------------------------------
 
 _BYTES_A_SECOND = 256 << 20
-"""Looking for a row takes about a second in so large a file, and in a compressed one of an eighth of it."""
+"""Searching for a row takes about a second in so large a file, and in a compressed one of an eighth of it."""
 
 
 class FileSource(Source):
@@ -185,7 +185,7 @@ class FilePartition(SourcePartition[Resume]):
         return None if next(rest, None) is None else resume
 
     def is_done(self, committed: Offset | None) -> bool:
-        """Look for a file behind the committed one, and then for a row in that one unless it is large."""
+        """Search for a file behind the committed one, and then for a row in that one unless it is large."""
         position = _file_line(committed)
         committed_file = "" if position is None else position.file
         rest = [file for file in self.group.files if file.name >= committed_file]
@@ -281,7 +281,7 @@ def reader_of(spec: FileSourceSpec) -> FileReader:
             return AvroReader(spec.columns)
 
 
-# -- Partitions whose offset tokens tell what the file held, so that a changed file is an error ----------
+# -- Partitions whose offset tokens show what the file held, so that a changed file is an error ----------
 #
 # The service keeps nothing but the token, so that the evidence has to be in it. The digest is that of the
 # bytes as they are stored: up to the end of the committed row where the file may grow, of the whole file

@@ -1,4 +1,4 @@
-"""What a plan says of a file source."""
+"""The specification of a file source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FileSource(SourceSpec):
         ``group_by`` is ``name`` or ``all``, at any depth below it where that is ``partition``; None for
         the format's own, such as ``*.ndjson``
     :param group_by: what makes a partition. ``directory``: each directory in ``path`` is one; ``name``: the
-        files' names say; ``partition``: the value of ``partition_key`` in the files' paths; ``all``: the
+        files' names contain; ``partition``: the value of ``partition_key`` in the files' paths; ``all``: the
         files in ``path`` are one, named ``all``
     :param name_pattern: regular expression for the whole name with a group ``(?P<partition>…)``; for
         ``group_by="name"``
@@ -69,7 +69,7 @@ class FileSource(SourceSpec):
     :param numbering: ``checked`` refuses names like ``log_9`` and ``log_10``, whose order as names is not the
         order of their numbers; ``ignored`` takes them in the order of their names
     :param verify: ``rows``: a resumed file has to have the committed row; ``digest``: it also has to be the
-        same up to there, which the offset tokens then tell (``file:line/digest``)
+        same up to there, which the offset tokens then show (``file:line/digest``)
     :param on_late_files: what becomes of a run that finds a file before the committed one new, larger or
         younger than the run before has listed it. ``fail``: it stops before anything is sent; ``warn``: it
         names the file in the log and leaves it out; ``load`` is refused
@@ -208,4 +208,4 @@ class FileSource(SourceSpec):
 
 
 FileSourceSpec = FileSource
-"""The name of the class inside the job, where a FileSource reads what the spec says."""
+"""The name of the class inside the job, where a FileSource reads what the spec describes."""

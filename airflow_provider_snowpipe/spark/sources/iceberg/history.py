@@ -259,7 +259,7 @@ class Partitioning:
         """The partitions of the source.
 
         :param found: those that have files
-        :raises SourcePositionError: if there is none, because only files tell their names
+        :raises SourcePositionError: if there is none, because only files have their names
         """
         names = list(found) if self.by is not None else [ONLY]
         if not names:
@@ -315,7 +315,7 @@ class Partitioning:
         )
 
 
-# -- The history of an Iceberg table as its metadata tells it, partition by partition --------------------
+# -- The history of an Iceberg table as its metadata has it, partition by partition ----------------------
 #
 # A snapshot's manifest list names the manifests that the snapshot wrote, and those the files that it added
 # ("Snapshots" and "Manifests" in the Iceberg specification). Metadata files never change, so that the order
@@ -335,7 +335,7 @@ def histories(table: Any, spec: IcebergSourceSpec) -> dict[str, History]:
     :param spec: the source
     :return: what was added to each partition, by name; at least one
     :raises ConfigurationError: if the table's format or partitioning is not what the source needs
-    :raises SourcePositionError: if it has no rows that tell the partitions, or no snapshot with a number
+    :raises SourcePositionError: if it has no rows that show the partitions, or no snapshot with a number
     """
     return _Histories(table, spec).read()
 
@@ -386,7 +386,7 @@ class _Histories:
             earlier = self._earlier(pool)
             base = {} if first is None else self._live(pool, first)
         changed = first is not None and self._has_delete_files(first)
-        # Whoever expires a parent may also take its id away (PyIceberg 0.12 does): files tell, too.
+        # Whoever expires a parent may also take its id away (PyIceberg 0.12 does): files show it, too.
         complete = not earlier and self._kept == lineage and not (lineage and lineage[0].parent_snapshot_id)
         names = {name for _, files, _ in steps for name in files} | set(earlier) | set(base)
         return {

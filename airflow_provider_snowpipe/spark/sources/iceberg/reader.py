@@ -183,7 +183,7 @@ def require_pyiceberg() -> None:
 # -- Rows of an Iceberg table's data files, with the columns that the table has now ----------------------
 #
 # Columns are found by their ids, so that renamed, added, dropped, reordered and widened ones come out as
-# the table says ("Column Projection" in the Iceberg specification); PyIceberg does that to each Arrow
+# the table declares ("Column Projection" in the Iceberg specification); PyIceberg does that to each Arrow
 # batch. Row groups before the committed row are not read.
 
 _STORE_PREFIXES = ("s3.", "gcs.", "gs.", "adls.", "hdfs.", "hf.", "client.")
@@ -224,7 +224,7 @@ class TableReader:
 
         :param file: the file
         :param after_row: number of the last row passed over, 0 for none
-        :raises SourcePositionError: if the file is gone, or is not what the snapshot says
+        :raises SourcePositionError: if the file is gone, or is not what the snapshot records
         :raises SourceUnavailableError: if its store does not answer
         :raises EncodingError: if its columns cannot be brought into the table's form
         """
@@ -286,7 +286,7 @@ class _Columns:
         required = reader.schema.field_ids
         found = [column.name for column in self._schema.fields if _ids(column) & required]
         self.read = found or [self._schema.fields[0].name]
-        """The columns to read; one at least, since its batches say how many rows there are."""
+        """The columns to read; one at least, since its batches count the rows."""
 
     @property
     def _downcast(self) -> bool:
@@ -368,22 +368,22 @@ def open_table(spec: IcebergSourceSpec, secrets: SourceSecrets) -> Any:
         return load_catalog(spec.catalog, **properties).load_table(str(spec.table))
     except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
         raise SourcePositionError(
-            f"source {spec.address!r} is not there: {_said(error, secrets)}. Nothing was read or sent"
+            f"source {spec.address!r} is not there: {_error_text(error, secrets)}. Nothing was read or sent"
         ) from None
     except (RESTError, OSError) as error:
         raise SourceUnavailableError(
-            f"the catalog of source {spec.address!r} does not answer: {_said(error, secrets)}"
+            f"the catalog of source {spec.address!r} does not answer: {_error_text(error, secrets)}"
         ) from None
     except Exception as error:  # noqa: BLE001  each catalog raises what its client raises
         raise ConfigurationError(
-            f"PyIceberg cannot open source {spec.address!r}: {_said(error, secrets)}; the catalog "
+            f"PyIceberg cannot open source {spec.address!r}: {_error_text(error, secrets)}; the catalog "
             f"{spec.catalog!r} is configured in .pyiceberg.yaml, by PYICEBERG_CATALOG__… in the driver's "
             "environment, or by the source's options"
         ) from None
 
 
-def _said(error: Exception, secrets: SourceSecrets) -> str:
-    """What a catalog's client says, in one line and without a secret."""
+def _error_text(error: Exception, secrets: SourceSecrets) -> str:
+    """The error of a catalog's client, in one line and without a secret."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     for value in sorted(secrets.values.values(), key=len, reverse=True):
         text = text.replace(value, "***") if value else text

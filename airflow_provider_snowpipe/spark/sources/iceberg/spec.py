@@ -1,4 +1,4 @@
-"""What a plan says of an Iceberg table that is read snapshot by snapshot."""
+"""The specification of an Iceberg table that is read snapshot by snapshot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.tables.spec import TypedRowsSource, check_options, looks_secret
+from airflow_provider_snowpipe.spark.sources.tables.spec import (
+    TypedRowsSource,
+    check_options,
+    is_named_like_a_secret,
+)
 from airflow_provider_snowpipe.spark.submit.checked_values import is_template
 from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -36,7 +40,7 @@ class IcebergSource(TypedRowsSource):
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
     :param conn_id: the Airflow connection to the catalog, with its address and credentials, of the type
-        ``iceberg``; what the source itself says goes before it
+        ``iceberg``; what the source itself sets goes before it
     :param kind: always ``iceberg``
     """
 
@@ -79,7 +83,7 @@ class IcebergSource(TypedRowsSource):
     def __post_init__(self) -> None:
         if not self._check_fields():
             return
-        self._check_one_place()
+        self._check_one_address()
         if self.table and "." not in self.table and not is_template(self.table):
             raise ConfigurationError(
                 f"source table is {self.table!r}: give namespace and name, for example 'sales.orders'"
@@ -119,8 +123,8 @@ def _text(value: Any) -> str:
 
 def _is_secret(name: str, value: str) -> bool:
     """True for passwords and keys, and for an address with a password in it."""
-    return looks_secret(name) or (name == "uri" and "@" in value)
+    return is_named_like_a_secret(name) or (name == "uri" and "@" in value)
 
 
 IcebergSourceSpec = IcebergSource
-"""The name of the class inside the job, where a IcebergSource reads what the spec says."""
+"""The name of the class inside the job, where a IcebergSource reads what the spec describes."""

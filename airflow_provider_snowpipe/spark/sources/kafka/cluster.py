@@ -37,7 +37,7 @@ class ClientSettings:
     :param group_id: the consumer group, for the brokers' access rules too; None for a name of ours, under
         which nothing is ever committed
     :param isolation: librdkafka's ``isolation.level``
-    :param timeout_seconds: how long a broker may say nothing
+    :param timeout_seconds: how long a broker may send nothing
     :param options: further settings
     :param secrets: settings that are secrets
     """
@@ -106,7 +106,7 @@ def require_client() -> None:
 
 
 class LastError:
-    """Keeps what librdkafka last said about its connections, which no answer carries."""
+    """The last error that librdkafka reported of its connections, which no answer carries."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -121,31 +121,34 @@ class LastError:
 
 
 def refused_settings(error: Exception, settings: ClientSettings) -> ConfigurationError:
-    """Word the client's refusal of its settings; the value may be a secret and is not repeated.
+    """Translate the client's refusal of its settings; the value may be a secret and is not repeated.
 
     :param error: what the client raised
     :param settings: what it was given
     """
-    said = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
-    if any(secret and secret in said for secret in settings.secrets.values.values()):
-        said = "a value that is a secret is not usable"
-    return ConfigurationError(f"the Kafka client refuses its settings ({said}): fix the source's options")
+    text = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
+    if any(secret and secret in text for secret in settings.secrets.values.values()):
+        text = "a value that is a secret is not usable"
+    return ConfigurationError(f"the Kafka client refuses its settings ({text}): fix the source's options")
 
 
-def kafka_error(error: Any, what: str, settings: ClientSettings, said: str = "") -> SnowpipeError:
+def kafka_error(error: Any, what: str, settings: ClientSettings, last_error: str = "") -> SnowpipeError:
     """Find our error for one of librdkafka's.
 
     :param error: a ``KafkaError``
     :param what: the thing that was asked for
     :param settings: of the client
-    :param said: what the client said of its connections
+    :param last_error: the last error that the client reported of its connections
     """
     from confluent_kafka import KafkaError
 
     where = f"Kafka at {settings.bootstrap_servers}: {what}"
-    reason = f"{error.str()}{f'; {said}' if said else ''}"
+    reason = f"{error.str()}{f'; {last_error}' if last_error else ''}"
     code = error.code()
-    if code in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED) or "uthentication" in said:
+    if (
+        code in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+        or "uthentication" in last_error
+    ):
         return AuthenticationError(
             f"{where}: the brokers refuse the credentials ({reason}): fix the connection"
         )
@@ -177,7 +180,7 @@ TopicAndNumber = tuple[str, int]
 _INTERNAL = "__"
 _NO_OFFSET = 0
 _LATEST, _EARLIEST = -1, -2
-"""In place of a timestamp (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
+"""Instead of a timestamp (Kafka protocol: ListOffsets; observed with librdkafka 2.16 and Kafka 4.1)."""
 _SAMPLED = 500
 """Records whose size stands for that of all."""
 _SAMPLE_SECONDS = 5.0
@@ -209,7 +212,7 @@ class KafkaCluster:
         require_client()
         self._settings = settings
         self._timeout = settings.timeout_seconds
-        self._said = LastError()
+        self._last_error = LastError()
         self._consumer = self._open_consumer(settings)
 
     def __enter__(self) -> KafkaCluster:
@@ -277,7 +280,7 @@ class KafkaCluster:
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
-        """Read the ids of topics; None for one whose brokers tell none.
+        """Read the ids of topics; None for one whose brokers report none.
 
         Brokers before Kafka 2.8 have no ids, and some that only speak its protocol give every topic the id 0.
         Without a controller nobody answers (librdkafka's mock has none), which is not waited for.
@@ -291,7 +294,7 @@ class KafkaCluster:
         known = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout))
         if not names or known.controller_id not in known.brokers:
             return dict.fromkeys(names)
-        admin = AdminClient({**self._settings.config(), "error_cb": self._said})
+        admin = AdminClient({**self._settings.config(), "error_cb": self._last_error})
         answers = admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
         found: dict[str, str | None] = {}
         for name in names:
@@ -300,7 +303,7 @@ class KafkaCluster:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:
                     raise kafka_error(
-                        error.args[0], f"topic {name!r}", self._settings, self._said.text
+                        error.args[0], f"topic {name!r}", self._settings, self._last_error.text
                     ) from None
                 found[name] = None
                 continue
@@ -327,7 +330,7 @@ class KafkaCluster:
                 lambda: self._consumer.consume(_SAMPLED, _POLL_SECONDS),
             )
             sizes += [len(one.value() or b"") for one in found if one.error() is None]
-            # The end of the partition comes as an error, and so does everything else that ends a look.
+            # The end of the partition comes as an error, and so does everything else that ends a poll.
             has_more = all(one.error() is None for one in found)
         return sum(sizes) / len(sizes) if sizes else None
 
@@ -384,7 +387,7 @@ class KafkaCluster:
     def _open_consumer(self, settings: ClientSettings) -> Any:
         from confluent_kafka import Consumer, KafkaException
 
-        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._said}
+        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._last_error}
         try:
             return Consumer(config)
         except (KafkaException, ValueError, TypeError) as error:
@@ -412,7 +415,7 @@ class KafkaCluster:
         for one in found:
             if one.error is not None:
                 what = f"partition {one.partition} of topic {one.topic!r}"
-                raise kafka_error(one.error, what, self._settings, self._said.text)
+                raise kafka_error(one.error, what, self._settings, self._last_error.text)
         return {(one.topic, one.partition): one.offset for one in found}
 
     def _ask(self, what: str, question: Callable[[], Any], consumer: Any = None) -> Any:
@@ -422,14 +425,14 @@ class KafkaCluster:
             return question()
         except KafkaException as error:
             (consumer or self._consumer).poll(0)
-            raise kafka_error(error.args[0], what, self._settings, self._said.text) from None
+            raise kafka_error(error.args[0], what, self._settings, self._last_error.text) from None
 
 
 # -- Rows that were put aside, as records of a topic ----------------------------------------------------
 #
 # A record's key is the row's channel and position, so that another attempt at the same row writes the same
 # record again: whoever goes by the key, as a compacted topic does, has each row once. Its value is the row as
-# it would have been sent, and headers tell the rest.
+# it would have been sent, and headers have the rest.
 
 _REMEDY = "make the topic, and grant the user WRITE and DESCRIBE on it"
 _READERS_OWN = ("check.", "fetch.", "max.partition.", "queued.")
@@ -492,7 +495,7 @@ class DeadLetterTopic(DeadLetterStore):
         """Nothing, as above."""
 
     def _produce(self, dead_letter: DeadLetter, application: str) -> None:
-        assert dead_letter.position is not None  # noqa: S101  parts of topics tell the positions of their rows
+        assert dead_letter.position is not None  # noqa: S101  parts of topics have their rows' positions
         texts = {
             "snowpipe.channel": self._channel,
             "snowpipe.position": str(dead_letter.position),
@@ -534,7 +537,7 @@ class DeadLetterTopic(DeadLetterStore):
             raise self._refused(problem)
 
     def _refused(self, error: Any) -> DeadLetterError:
-        """Word an error; the row that it is about is not repeated."""
+        """Describe an error; the row that it is about is not repeated."""
         reason = "no answer in time" if error is None else error.str()
         reason_of_client = f"; {self._last_error.text}" if self._last_error.text else ""
         return DeadLetterError(

@@ -282,7 +282,7 @@ def read_records(
 ) -> Generator[Records, None, None]:
     """Read the records from an offset up to an end, whether or not the last offsets are records.
 
-    The end has come with the first record at or behind it, or when the broker says that nothing is left
+    The end has come with the first record at or behind it, or when the broker reports that nothing is left
     ahead of an offset at or behind it: offsets of transaction markers and of compacted records are never
     delivered. The partition may grow meanwhile; nothing behind the end is returned.
 
@@ -294,7 +294,7 @@ def read_records(
     :param fields: what is required of a record besides its value: ``timestamp``, ``key``, ``headers``
     :param on_data_loss: ``skip`` allows that retention takes records while they are read
     :raises SourcePositionError: if retention has taken records that were to be read
-    :raises SourceUnavailableError: if the brokers say nothing for too long
+    :raises SourceUnavailableError: if the brokers send nothing for too long
     """
     reader = _Reader(settings, topic, number, start, end, on_data_loss)
     try:
@@ -321,12 +321,12 @@ class _Reader:
         self._next = start
         self._end = end
         self._on_data_loss = on_data_loss
-        self._said = LastError()
+        self._last_error = LastError()
         self._found_end = False
         config = {
             **settings.consumer_config(),
             "auto.offset.reset": "earliest" if on_data_loss == "skip" else "error",
-            "error_cb": self._said,
+            "error_cb": self._last_error,
         }
         try:
             self._consumer = Consumer(config)
@@ -385,23 +385,22 @@ class _Reader:
                     "before it is kept; on_data_loss='skip' goes on with what is left"
                 )
         elif not error.retriable():
-            raise kafka_error(error, self._what, self._settings, self._said.text)
+            raise kafka_error(error, self._what, self._settings, self._last_error.text)
         return True
 
     def _refuse_silence(self, seconds: float) -> None:
-        if self._said.refused:
+        if self._last_error.refused:
             raise AuthenticationError(
                 f"Kafka at {self._settings.bootstrap_servers}: {self._what}: the brokers refuse the "
                 f"credentials "
-                f"({self._said.text}): fix the connection"
+                f"({self._last_error.text}): fix the connection"
             )
         if seconds > self._settings.timeout_seconds:
             raise SourceUnavailableError(
                 f"Kafka at {self._settings.bootstrap_servers}: {self._what}: nothing came for "
                 f"{seconds:.0f} s at offset {self._next}, ahead of the end {self._end}"
-                f"{f' ({self._said.text})' if self._said.text else ''}: check the brokers, or raise the "
-                f"source's "
-                "timeout_seconds"
+                f"{f' ({self._last_error.text})' if self._last_error.text else ''}: check the brokers, "
+                "or raise the source's timeout_seconds"
             )
 
 
@@ -443,7 +442,7 @@ def topics_shape(
 
     :param spec: the source
     :param secrets: its passwords and keys
-    :param channel_prefix: the first part of the channels' names where the source does not say it; with None a
+    :param channel_prefix: the first part of the channels' names where the source does not set it; with None a
         partition begins at the offset of the source's group, or at its ``start``
     :param committed: the committed offset tokens of channels, by name
     :param known: what else is known of the data: parameters of :class:`DataShape`

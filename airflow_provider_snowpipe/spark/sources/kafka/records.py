@@ -289,7 +289,7 @@ def metadata_objects(
 ) -> pa.LargeBinaryArray | None:
     """Write the metadata of records as JSON objects, None where none is required.
 
-    :param records: the records, with the fields that the spec wants
+    :param records: the records, with the fields that the spec requires
     :param topic: their topic
     :param number: their partition
     :param spec: which fields go to which columns

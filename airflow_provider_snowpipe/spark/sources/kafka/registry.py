@@ -194,7 +194,7 @@ class MessageReader:
 
 
 def _column_type(field: Any) -> str | None:
-    """The type of a field's column, None where the JSON form of its values says as much."""
+    """The type of a field's column, None where the JSON form of its values shows as much."""
     repeated = getattr(field, "is_repeated", None)
     if field.label == field.LABEL_REPEATED if repeated is None else repeated:
         return "VARIANT"

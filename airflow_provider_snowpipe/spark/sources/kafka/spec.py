@@ -1,4 +1,4 @@
-"""What a plan says of a Kafka source."""
+"""The specification of a Kafka source."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ class KafkaSource(SourceSpec):
     :param key_format: ``text``: keys are UTF-8; ``bytes``: they are written as BASE64
     :param tombstones: what to do with a record without a value: ``drop`` it, load a row of ``null``
         values, or ``fail``
-    :param malformed: deprecated, the run's ``on_error`` says what becomes of a value that cannot be decoded:
+    :param malformed: deprecated, the run's ``on_error`` decides about a value that cannot be decoded:
         ``send`` sends it for the service to skip and to count, None and ``fail`` do not
     :param isolation: ``read_committed`` leaves out the records of aborted and open transactions
-    :param group_id: the consumer group whose offsets tell others how far the table is; they move after the
+    :param group_id: the consumer group whose offsets show others how far the table is; they move after the
         tokens are committed, never before
     :param connector_name: the name of a Snowflake Kafka connector whose channels the job takes over, as its
-        configuration says it: it makes the channels' prefix, and the group where ``group_id`` is None
+        configuration has it: it makes the channels' prefix, and the group where ``group_id`` is None
     :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``; None for the connection's
-    :param reader: deprecated: librdkafka reads the topics, whatever it says
-    :param timeout_seconds: seconds that a broker may say nothing at all
+    :param reader: deprecated: librdkafka reads the topics, whatever it names
+    :param timeout_seconds: seconds that a broker may send nothing at all
     :param options: further settings of librdkafka, none of them a secret
     :param conn_id: the Airflow connection with the brokers' addresses and credentials, of the type ``kafka``;
-        what the source itself says goes before it
+        what the source itself sets goes before it
     :param kind: always ``kafka``
     """
 
@@ -263,7 +263,7 @@ class KafkaSource(SourceSpec):
         return None if self.connector_name is None else connector_prefix(self.connector_name)
 
     def other_spellings(self, prefix: str, partition: str) -> tuple[str, ...]:
-        """The partition's channels under the same prefix in capitals and small letters, and as the connector.
+        """The partition's channels under the same prefix in capital and small letters, and as the connector.
 
         Topics stay as they are: two that differ in case are two topics.
         """
@@ -291,7 +291,7 @@ class KafkaSource(SourceSpec):
 
 
 KafkaSourceSpec = KafkaSource
-"""The name of the class inside the job, where a KafkaSource reads what the spec says."""
+"""The name of the class inside the job, where a KafkaSource reads what the spec describes."""
 
 
 def connector_prefix(name: str) -> str:
@@ -438,7 +438,7 @@ SET_BY_SOURCE = {
     "enable.auto.offset.store": "group_id",
     "enable.partition.eof": "start",
 }
-"""Settings that the source makes itself, and the key that has a say in each."""
+"""Settings that the source makes itself, and the key that decides each."""
 
 
 def checked_options(options: Any) -> dict[str, str | int | float | bool]:

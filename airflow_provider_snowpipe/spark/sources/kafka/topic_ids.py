@@ -1,4 +1,4 @@
-"""Topic ids: that a topic is still the one whose offsets are committed, which no offset can say.
+"""Topic ids: that a topic is still the one whose offsets are committed, which no offset can show.
 
 A topic that is deleted and made again counts its records from 0. Once it has grown past the committed
 offset, the records before that would be passed over. Kafka gives each topic an id of its own (KIP-516), so a
@@ -68,9 +68,9 @@ class TopicIds:
 
         :param partitions: the topic-partitions by channel
         :param committed: the committed position of each channel, None for NULL
-        :param ids: the present id of each topic, None where the brokers tell none
+        :param ids: the present id of each topic, None where the brokers report none
         :raises SourcePositionError: if a topic with committed positions has another id than those
-        :raises SourceUnavailableError: if an id is kept, and the brokers tell none now
+        :raises SourceUnavailableError: if an id is kept, and the brokers report none now
         """
         by_topic: dict[str, list[str]] = {}
         for channel, partition in partitions.items():

@@ -154,7 +154,7 @@ class ValueWriter(ABC):
     def __init__(self, where: str) -> None:
         self._where = where
         self.types: dict[str, str] = {}
-        """Types of columns, by name, as the schemas of the values met so far say them."""
+        """Types of columns, by name, as the schemas of the values met so far have them."""
 
     @abstractmethod
     def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
@@ -195,7 +195,7 @@ class JsonObjects(ValueWriter):
         return _nothing_blank(rows), found, {}
 
     def _refuse_envelope(self, offsets: np.ndarray, values: pa.LargeBinaryArray) -> None:
-        """Look at the first value alone: a topic is written by one converter."""
+        """Read the first value alone: a topic is written by one converter."""
         filled = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
         if not len(filled):
             return

@@ -49,7 +49,7 @@ class KeyColumn:
 
     :param name: the column's name
     :param kind: its type in Spark
-    :param offset_type: ``integer`` or ``text``, as the plan says
+    :param offset_type: ``integer`` or ``text``, as in the plan
     """
 
     name: str
@@ -62,7 +62,7 @@ class KeyColumn:
 
         :param df: the rows
         :param name: the column's name
-        :param offset_type: what the plan says it holds
+        :param offset_type: its type in the plan
         :raises ConfigurationError: if there is none, or its type does not fit
         """
         field = field_of(df, name, "offset_column")
@@ -227,7 +227,7 @@ def asked_of_spark(ask: Callable[[], _T], address: str) -> _T:
 
 
 def in_one_line(error: Any) -> str:
-    """What Spark says, without the Java stack.
+    """Spark's error, without the Java stack.
 
     :param error: its exception
     """
@@ -353,7 +353,7 @@ class TablePartition(FramePartition):
         return position.sort_key()[0]
 
     def check(self, committed: Offset | None) -> None:
-        """Refuse a position of other ranges; whether the row is there is for the source to say."""
+        """Refuse a position of other ranges; whether the row is there, the source decides."""
         if isinstance(committed, TopicPartitionOffset) and (
             (committed.topic, committed.partition) != (self.layout, self.number)
         ):
@@ -365,7 +365,7 @@ class TablePartition(FramePartition):
             )
 
     def behind(self, committed: str | None) -> Behind:
-        """Say how many rows the run has to load; how many bytes they are nobody knows before."""
+        """Count how many rows the run has to load; how many bytes they are nobody knows before."""
         done = (
             committed is not None
             and self.end is not None

@@ -50,7 +50,7 @@ class Lines:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Lines:
-        """Look at a batch's rows."""
+        """Check a batch's rows."""
         column = batch.column(LINE)
         if column.null_count:
             raise ContinuityError(f"{column.null_count} rows have no text; this is an error of this package")
@@ -242,7 +242,7 @@ class _RowCounter:
 #
 # Rows without a VARIANT go to Python as they are, where Arrow writes them. Others the JVM writes with
 # ``to_json``; their Arrow buffer is the body that goes to the channel, and no value is touched by Python.
-# What ``to_json`` says differently from Snowflake's columns is changed before: timestamps get their
+# What ``to_json`` writes differently from Snowflake's columns is changed before: timestamps get their
 # microseconds, binary the pipe's text form, NaN and the infinities the author's choice. Types that have no
 # faithful form are refused by column, before any row moves (each observed with Spark 4.2).
 

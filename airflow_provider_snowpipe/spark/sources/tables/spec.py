@@ -1,4 +1,4 @@
-"""What a plan says of a table source."""
+"""The specification of a table source."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TypedRowsSource(SourceSpec):
 
         return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
-    def _check_one_place(self) -> None:
+    def _check_one_address(self) -> None:
         """Refuse a source with both a path and a table, or with none.
 
         :raises ConfigurationError: if not exactly one has a value
@@ -141,7 +141,7 @@ class TableSource(TypedRowsSource):
 
 
 TableSourceSpec = TableSource
-"""The name of the class inside the job, where a TableSource reads what the spec says."""
+"""The name of the class inside the job, where a TableSource reads what the spec describes."""
 
 
 def check_one_input(source: Any, keys: Sequence[str]) -> None:
@@ -170,14 +170,14 @@ def check_options(options: Any) -> None:
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
-        if looks_secret(name):
+        if is_named_like_a_secret(name):
             raise ConfigurationError(
                 f"source option {name!r} looks like a secret, and a plan holds none: define the table in "
                 "Spark's catalog, or let Spark's own configuration give it"
             )
 
 
-def looks_secret(name: str) -> bool:
+def is_named_like_a_secret(name: str) -> bool:
     """True for names of options that hold passwords, keys and the like.
 
     :param name: the option's name

@@ -117,7 +117,7 @@ def test_the_information_schema_lists_file_pipes(local):
     ]
 
 
-def test_refresh_looks_back_for_7_days(local):
+def test_refresh_covers_the_last_7_days(local):
     old, new = local.put("old.csv", b"1\n"), local.put("new.csv", b"2\n")
     week_ago = time.time() - 8 * DAY_MS / 1000
     os.utime(old, (week_ago, week_ago))

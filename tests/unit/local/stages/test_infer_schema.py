@@ -74,7 +74,7 @@ def test_case_can_be_ignored_and_orc_is_read(session):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("FILE_FORMAT => 'pq'", "LOCATION"),
         ("LOCATION => '@s'", "FILE_FORMAT"),
@@ -84,6 +84,6 @@ def test_case_can_be_ignored_and_orc_is_read(session):
         ("LOCATION => '@none', FILE_FORMAT => 'pq'", "NONE"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(session, arguments, told):
-    with pytest.raises(SqlError, match=told):
+def test_a_wrong_call_reports_what_is_wrong(session, arguments, message):
+    with pytest.raises(SqlError, match=message):
         _inferred(session, arguments)

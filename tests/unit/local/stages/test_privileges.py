@@ -27,8 +27,8 @@ def catalog(tmp_path):
     owner = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     for statement in ("CREATE STAGE s", "CREATE FILE FORMAT f TYPE = CSV", "CREATE TABLE t (id INT)"):
         front.execute(owner, statement)
-    for place in (Securable("DATABASE", ("LOCAL",)), Securable("SCHEMA", ("LOCAL", "PUBLIC"))):
-        _grant(access, "USAGE", place)
+    for parent in (Securable("DATABASE", ("LOCAL",)), Securable("SCHEMA", ("LOCAL", "PUBLIC"))):
+        _grant(access, "USAGE", parent)
     yield catalog
     catalog.close()
 

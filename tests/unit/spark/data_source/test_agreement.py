@@ -1,4 +1,4 @@
-"""What one task says and reads when the tasks of a write agree on a begun batch; the others are scripted."""
+"""What a task reports and reads when tasks of a write agree on a begun batch; the others are scripted."""
 
 import pytest
 
@@ -23,10 +23,10 @@ class Others:
     def task(self, number, write="w"):
         return Agreement(self.client, self.channels, number, write)
 
-    def say(self, number, what, write="w"):
+    def report(self, number, what, write="w"):
         self.snowpipe.channel(marker(number)).committed = f"{write}:{what}"
 
-    def said(self, number):
+    def reported(self, number):
         channel = self.snowpipe.channels.get(marker(number))
         return None if channel is None else channel.committed
 
@@ -56,36 +56,36 @@ def begun(others, number):
     return task
 
 
-def test_first_task_waits_for_all_and_then_tells_them_to_send(others, snowpipe):
+def test_first_task_waits_for_all_and_then_lets_them_send(others, snowpipe):
     first = begun(others, 0)
-    others.say(1, "compares")
-    others.at_poll(2, lambda: others.say(2, "agrees"))
-    others.at_poll(3, lambda: others.say(1, "agrees"))
+    others.report(1, "compares")
+    others.at_poll(2, lambda: others.report(2, "agrees"))
+    others.at_poll(3, lambda: others.report(1, "agrees"))
 
     first.wait()
 
-    assert others.said(0) == "w:sends"
+    assert others.reported(0) == "w:sends"
     assert others.polls() == [",".join(map(marker, range(3)))] * 4
     assert snowpipe.clock.slept == [0.25] * 3
 
 
 def test_other_task_reads_all_once_and_then_its_own_channel_and_the_first(others, snowpipe):
     task = begun(others, 1)
-    others.say(0, "agrees")
-    others.at_poll(2, lambda: others.say(0, "sends"))
+    others.report(0, "agrees")
+    others.at_poll(2, lambda: others.report(0, "sends"))
 
     task.wait()
 
     assert others.polls() == [",".join(map(marker, range(3))), *[f"{marker(0)},{marker(1)}"] * 2]
-    assert others.said(1) == "w:agrees"
+    assert others.reported(1) == "w:agrees"
 
 
 @pytest.mark.parametrize("what", ["compares", "agrees"])
-def test_nobody_sends_before_the_first_task_says_so_however_long_it_takes(others, snowpipe, what):
+def test_nobody_sends_before_the_first_task_allows_it_however_long_it_takes(others, snowpipe, what):
     task = begun(others, 2)
-    others.say(0, what)
-    others.say(1, "agrees")
-    others.at_poll(400, lambda: others.say(0, "sends"))
+    others.report(0, what)
+    others.report(1, "agrees")
+    others.at_poll(400, lambda: others.report(0, "sends"))
 
     task.wait()
 
@@ -94,18 +94,18 @@ def test_nobody_sends_before_the_first_task_says_so_however_long_it_takes(others
 
 def test_first_task_refuses_for_all_when_one_does_and_names_it(others):
     first = begun(others, 0)
-    others.say(1, "agrees")
-    others.say(2, "refuses")
+    others.report(1, "agrees")
+    others.report(2, "refuses")
 
     with pytest.raises(RefusedByAnotherError, match=r"'ds_0'.*'ds_2'"):
         first.wait()
-    assert others.said(0) == "w:refuses"
+    assert others.reported(0) == "w:refuses"
 
 
 def test_other_task_refuses_when_the_first_does(others):
     task = begun(others, 1)
-    others.say(0, "compares")
-    others.at_poll(1, lambda: others.say(0, "refuses"))
+    others.report(0, "compares")
+    others.at_poll(1, lambda: others.report(0, "refuses"))
 
     with pytest.raises(RefusedByAnotherError, match=r"'ds_1'.*'ds_0'"):
         task.wait()
@@ -117,7 +117,7 @@ def test_task_that_does_not_start_is_waited_for_half_a_minute_and_the_remedy_is_
     others, snowpipe, number, missing, polls
 ):
     task = begun(others, number)
-    others.say(1 - number, "agrees") if missing else others.say(2, "agrees")
+    others.report(1 - number, "agrees") if missing else others.report(2, "agrees")
 
     with pytest.raises(SourcePositionError, match="slot") as refused:
         task.wait()
@@ -125,15 +125,15 @@ def test_task_that_does_not_start_is_waited_for_half_a_minute_and_the_remedy_is_
     assert not isinstance(refused.value, RefusedByAnotherError), "nobody knows the reason better"
     for word in (f"'ds_{number}'", f"'ds_{missing}'", "all 3 tasks", "30 seconds", "write_checked"):
         assert word in str(refused.value)
-    assert others.said(number) == "w:refuses"
+    assert others.reported(number) == "w:refuses"
     assert (len(others.polls()), sum(snowpipe.clock.slept)) == (polls, 30.25)
 
 
 def test_task_that_has_started_within_half_a_minute_is_waited_for(others):
     first = begun(others, 0)
-    others.say(1, "agrees")
-    others.at_poll(120, lambda: others.say(2, "compares"))
-    others.at_poll(900, lambda: others.say(2, "agrees"))
+    others.report(1, "agrees")
+    others.at_poll(120, lambda: others.report(2, "compares"))
+    others.at_poll(900, lambda: others.report(2, "agrees"))
 
     first.wait()
 
@@ -142,37 +142,37 @@ def test_task_that_has_started_within_half_a_minute_is_waited_for(others):
 
 def test_refusal_of_any_other_task_ends_the_wait_for_a_first_one_that_has_no_slot(others):
     task = begun(others, 1)
-    others.say(2, "refuses")
+    others.report(2, "refuses")
 
     with pytest.raises(RefusedByAnotherError, match="ds_2"):
         task.wait()
-    assert others.said(1) == "w:refuses"
+    assert others.reported(1) == "w:refuses"
     assert others.polls() == [",".join(map(marker, range(3))), marker(0)]
 
 
 @pytest.mark.parametrize("decision", ["sends", "refuses"])
 def test_task_that_gives_the_first_one_up_goes_by_its_decision_if_it_begins_just_then(others, decision):
     task = begun(others, 1)
-    others.say(2, "refuses")
-    others.at_poll(1, lambda: others.say(0, "compares"))
-    others.at_poll(3, lambda: others.say(0, decision))
+    others.report(2, "refuses")
+    others.at_poll(1, lambda: others.report(0, "compares"))
+    others.at_poll(3, lambda: others.report(0, decision))
 
     if decision == "refuses":
         with pytest.raises(RefusedByAnotherError, match="ds_0"):
             task.wait()
     else:
         task.wait()
-    assert others.said(1) == "w:refuses", "the first task may have read it"
+    assert others.reported(1) == "w:refuses", "the first task may have read it"
 
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("now", [None, "another:compares"], ids=["gone", "taken"])
-def test_write_whose_channel_another_one_has_taken_sends_nothing_and_says_no_more(
+def test_write_whose_channel_another_one_has_opened_sends_nothing_and_reports_nothing_more(
     others, snowpipe, number, now
 ):
     task = begun(others, number)
     for one in {0, 1, 2} - {number}:
-        others.say(one, "agrees")
+        others.report(one, "agrees")
 
     def taken():
         snowpipe.channel(marker(number)).committed = now
@@ -181,13 +181,13 @@ def test_write_whose_channel_another_one_has_taken_sends_nothing_and_says_no_mor
 
     with pytest.raises(RefusedByAnotherError, match=f"ds_{number}"):
         task.wait()
-    assert others.said(number) == now
+    assert others.reported(number) == now
 
 
-def test_what_another_write_has_said_counts_for_nothing(others):
+def test_messages_of_another_write_are_ignored(others):
     first = begun(others, 0)
-    others.say(1, "refuses", write="v")
-    others.say(2, "agrees", write="v")
+    others.report(1, "refuses", write="v")
+    others.report(2, "agrees", write="v")
 
     with pytest.raises(SourcePositionError, match="slot"):
         first.wait()
@@ -199,11 +199,11 @@ def test_task_begins_by_saying_that_it_compares(others, snowpipe, before, opens)
 
     others.task(1).begin()
 
-    assert (others.said(1), len(snowpipe.did("open"))) == ("w:compares", opens)
+    assert (others.reported(1), len(snowpipe.did("open"))) == ("w:compares", opens)
 
 
 def test_later_attempt_at_the_first_partition_keeps_the_decision(others, snowpipe):
-    others.say(0, "sends")
+    others.report(0, "sends")
     again = others.task(0)
     again.begin()
 
@@ -211,23 +211,23 @@ def test_later_attempt_at_the_first_partition_keeps_the_decision(others, snowpip
     again.refuse()
     again.finish()
 
-    assert (others.said(0), snowpipe.did("open")) == ("w:sends", [])
+    assert (others.reported(0), snowpipe.did("open")) == ("w:sends", [])
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_later_attempt_does_not_take_a_refusal_back(others, snowpipe, number):
     for one in range(3):
-        others.say(one, "agrees")
-    others.say(number, "refuses")
+        others.report(one, "agrees")
+    others.report(number, "refuses")
     again = others.task(number)
     again.begin()
     if number:
-        others.at_poll(1, lambda: others.say(0, "refuses"))
+        others.at_poll(1, lambda: others.report(0, "refuses"))
 
     with pytest.raises(RefusedByAnotherError):
         again.wait()
 
-    assert (others.said(number), snowpipe.did("open")) == ("w:refuses", [])
+    assert (others.reported(number), snowpipe.did("open")) == ("w:refuses", [])
 
 
 def test_task_with_nothing_to_send_agrees_and_ends(others, snowpipe):
@@ -236,17 +236,17 @@ def test_task_with_nothing_to_send_agrees_and_ends(others, snowpipe):
     task.finish()
     task.finish()
 
-    assert (others.said(2), snowpipe.did()) == ("w:agrees", [f"open {marker(2)}"])
+    assert (others.reported(2), snowpipe.did()) == ("w:agrees", [f"open {marker(2)}"])
 
 
 def test_first_task_decides_even_if_it_has_nothing_to_send(others):
     first = begun(others, 0)
-    others.say(1, "agrees")
-    others.say(2, "agrees")
+    others.report(1, "agrees")
+    others.report(2, "agrees")
 
     first.finish()
 
-    assert others.said(0) == "w:sends"
+    assert others.reported(0) == "w:sends"
 
 
 def test_first_task_that_has_refused_does_not_wait(others, snowpipe):
@@ -255,12 +255,12 @@ def test_first_task_that_has_refused_does_not_wait(others, snowpipe):
 
     first.finish()
 
-    assert (others.said(0), snowpipe.did("status")) == ("w:refuses", [])
+    assert (others.reported(0), snowpipe.did("status")) == ("w:refuses", [])
 
 
 def test_channels_of_a_comparison_are_dropped_once_and_no_others(others, snowpipe):
     for number in (0, 2):
-        others.say(number, "agrees")
+        others.report(number, "agrees")
         snowpipe.channel(f"ds_{number}")
     snowpipe.fault(before="drop", channel=marker(0), error=error(404, MISSING))
 

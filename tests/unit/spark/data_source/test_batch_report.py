@@ -30,7 +30,7 @@ def options(tmp_path):
     )
 
 
-def test_committed_batch_is_told_in_a_line_and_left_in_a_file(options, capsys):
+def test_committed_batch_is_reported_in_a_line_and_left_in_a_file(options, capsys):
     report_batch(options, "batch=5", CHANNELS)
 
     assert capsys.readouterr().err == (

@@ -68,7 +68,7 @@ def _settle(*tasks, options=OPTIONS):
         ),
     ],
 )
-def test_batch_is_no_success_whatever_spark_says(tasks, error, text):
+def test_batch_is_no_success_whatever_spark_reports(tasks, error, text):
     with pytest.raises(error, match=text) as raised:
         _settle(*tasks)
     assert str(raised.value).startswith("batch=5: ") is (error in (WriterActiveError, AuthenticationError))
@@ -81,7 +81,7 @@ def test_batch_without_rows_asks_nobody(tasks):
     assert _settle(*tasks) == ()
 
 
-def test_abort_says_what_may_be_there():
+def test_abort_reports_which_rows_may_be_in_the_table():
     line = describe_abort(OPTIONS, [LEFT, None], "batch=5")
 
     assert line.startswith("snowpipe aborted batch=5: rows that were committed stay in the table")
@@ -99,7 +99,7 @@ def test_abort_says_what_may_be_there():
         ({}, None, "q", None),
     ],
 )
-def test_batch_is_told_by_its_number_and_its_query_unless_a_column_tells_rows_apart(
+def test_batch_is_identified_by_its_number_and_its_query_unless_a_column_identifies_rows(
     more, batch, query, identity
 ):
     assert identity_of(replace(OPTIONS, **more), batch, query, "given") == identity
@@ -109,7 +109,7 @@ def _seen(batch, writer="00000001"):
     return BatchesSeen({writer: ("ds_7", BatchDigestOffset(batch, 1, 2, 0, writer))}, {})
 
 
-def test_all_channels_together_tell_of_another_query_or_a_later_batch():
+def test_all_channels_together_reveal_another_query_or_a_later_batch():
     mine = BatchIdentity(5, "00000001", 2)
 
     _seen(5).check(mine)

@@ -84,7 +84,7 @@ class TestPrepare:
         with pytest.raises(OffsetTokenError, match="ds_0"):
             prepare(options(), integer_offsets=False)
 
-    def test_latest_batch_of_each_writer_is_seen_and_empty_channels_say_nothing(self, snowpipe):
+    def test_latest_batch_of_each_writer_is_seen_and_empty_channels_report_nothing(self, snowpipe):
         snowpipe.channel("ds_0", committed=token(batch=4))
         snowpipe.channel("ds_1", committed=token(batch=6))
         snowpipe.channel("ds_2")
@@ -129,18 +129,18 @@ class TestSettle:
 
         assert (report.committed, report.rows, report.rejected) == (True, 2, 0)
 
-    def test_all_that_the_task_told_is_in_the_report(self, snowpipe):
+    def test_all_that_the_task_reported_is_in_the_report(self, snowpipe):
         snowpipe.channel("ds_0", committed=token(), rows_inserted=9, rows_error_count=3)
-        told = {
+        outcome = {
             "from_token": "f", "target_token": token(), "rows": 2, "bytes": 3, "inserted_before": 7,
             "errors_before": 3, "append_seconds": 5.0, "commit_seconds": 6.0, "requests": 8,
             "request_seconds": 10.0, "longest_request": 11.0, "retries": 12, "dead_lettered": 13,
         }  # fmt: skip
 
-        (report,) = self.settle(ChannelOutcome("ds_0", **told))
+        (report,) = self.settle(ChannelOutcome("ds_0", **outcome))
 
         assert asdict(report) == {
-            **told, "channel": "ds_0", "partition": "ds_0", "to_token": token(), "rejected": 0,
+            **outcome, "channel": "ds_0", "partition": "ds_0", "to_token": token(), "rejected": 0,
             "committed": True, "latency_ms": 5, "rejected_before": 3, "undecoded": 0, "unknown_columns": {},
         }  # fmt: skip
 

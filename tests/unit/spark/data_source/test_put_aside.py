@@ -24,7 +24,7 @@ def _dead(**more):
     return _options(onError="dead_letter", deadLetterPath="/dead/", **more)
 
 
-def test_rows_are_not_checked_unless_the_options_say_so():
+def test_rows_are_not_checked_unless_the_options_request_it():
     assert row_rules(_options(onError="continue"), (), BatchIdentity(5, "00000001", 2)) is None
 
 
@@ -41,13 +41,13 @@ def test_write_with_a_batch_id_names_no_query():
     assert rules.dead_letter_path == "/dead/batch=7"
 
 
-def test_offset_column_tells_rows_apart_over_all_batches():
+def test_offset_column_identifies_rows_over_all_batches():
     rules = row_rules(_dead(offsetColumn="ID"), COLUMNS, None)
 
     assert (rules.dead_letter_path, rules.application) == ("/dead", "ds by ID")
 
 
-def test_check_without_a_place_ends_the_write_at_the_first_bad_row():
+def test_check_without_a_dead_letter_path_ends_the_write_at_the_first_bad_row():
     rules = row_rules(_options(checkRows="true"), COLUMNS, BatchIdentity(5, "00000001", 2))
 
     assert (rules.columns, rules.dead_letter_path) == (COLUMNS, None)

@@ -110,7 +110,7 @@ def test_names_that_differ_by_case_only_are_refused():
         _check({"id": LongType(), "ID": LongType()})
 
 
-def test_integer_columns_are_told_from_text():
+def test_integer_columns_are_distinguished_from_text():
     schema = StructType([StructField("a", LongType()), StructField("b", StringType())]).jsonValue()
 
     assert [is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]

@@ -94,7 +94,7 @@ def test_credentials_come_from_the_environment_where_no_option_names_a_file(serv
     assert sent == ["Bearer pat-one", "Bearer pat-env"]
 
 
-def test_missing_credentials_are_an_error_that_says_where_they_go(monkeypatch):
+def test_missing_credentials_are_an_error_that_names_their_option(monkeypatch):
     monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE", raising=False)
     monkeypatch.delenv("SNOWPIPE_CREDENTIALS", raising=False)
 
@@ -140,7 +140,7 @@ def test_channels_that_do_not_fit_are_refused_before_any_row_moves(service, file
         prepare(_options(service, file, **more), integer_offsets=True)
 
 
-def test_skipped_rows_are_counted_from_the_start_where_tokens_do_not_tell(service, file):
+def test_skipped_rows_are_counted_from_the_start_where_tokens_do_not_show_them(service, file):
     _committed(service, ds_0="120/2")
 
     seen = prepare(_options(service, file, offsetColumn="ID"), integer_offsets=True).seen

@@ -64,7 +64,7 @@ def test_number_that_json_has_not_is_refused():
         encode_rows(rows, NdjsonOptions(), NAMES)
 
 
-def test_struct_that_only_looks_alike_stays_a_struct():
+def test_struct_that_is_only_similar_stays_a_struct():
     rows = _rows(S=pa.array([{"value": b"a", "metadata": b"b"}], VARIANT))
 
     assert encode_rows(rows, NdjsonOptions(), NAMES) == encode_ndjson(rows, NdjsonOptions())

@@ -37,7 +37,7 @@ ROUNDS = 30
 
 
 class Turns:
-    """Runs tasks of which one goes on at a time; at each request and each wait of one, chance says which.
+    """Runs tasks of which one goes on at a time; at each request and each wait of one, chance decides which.
 
     :param chance: a seeded random source
     :param slots: so many have begun and not ended at a time
@@ -283,7 +283,7 @@ def test_tasks_that_begin_while_another_one_gives_them_up_send_if_it_does(
     writes.killed(BEGUN, 1)
     _in_turns(snowpipe, writes, monkeypatch, SimpleNamespace(choice=lambda some: some[0]))
     others = [number for number in range(3) if number != first]
-    snowpipe.fault(  # it has said that it compares, and agrees; now it refuses, since the others are late
+    snowpipe.fault(  # it has reported that it compares, and agrees; now it refuses, since the others are late
         before="open",
         channel=f"ds_{first}__compared",
         skip=2,
@@ -370,13 +370,13 @@ def test_channels_that_a_column_names_are_listed_by_pipe_or_else_in_its_schema(
 
     def rows(account_url, credentials, statement, *, ca_bundle):
         asked.append((account_url, credentials, statement, ca_bundle))
-        told = {"database_name": "DB", "schema_name": "S", "table_name": "T"}
+        default_pipe = {"database_name": "DB", "schema_name": "S", "table_name": "T"}
         if "PIPE" in statement:
-            return [{**told, "name": "ds_k0"}] if listed == "pipe" else []
+            return [{**default_pipe, "name": "ds_k0"}] if listed == "pipe" else []
         return [
-            {**told, "name": "ds_k1", "parent_domain": "PIPE", "parent_name": "ANOTHER"},
-            {**told, "name": "ds_k0", "parent_domain": "PIPE", "parent_name": "t-streaming"},
-            {**told, "name": "ds_k2"},
+            {**default_pipe, "name": "ds_k1", "parent_domain": "PIPE", "parent_name": "ANOTHER"},
+            {**default_pipe, "name": "ds_k0", "parent_domain": "PIPE", "parent_name": "t-streaming"},
+            {**default_pipe, "name": "ds_k2"},
         ]
 
     monkeypatch.setattr(whole_batch, "standing_credentials", lambda path: f"credentials of {path}")
@@ -522,7 +522,7 @@ class TestFindings:
         assert (moved.partition, moved.channel, moved.error_type) == (0, "ds_0", "SourcePositionError")
         assert "'ds_0'" in (moved.error or "")
 
-    def test_no_channel_can_be_told(self, writes, begun, monkeypatch):
+    def test_no_channel_can_be_named(self, writes, begun, monkeypatch):
         def refuse(*_: object) -> None:
             raise ConfigurationError("no K")
 

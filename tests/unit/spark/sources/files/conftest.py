@@ -1,4 +1,4 @@
-"""Readers of files under test: the rows they give, from every place where reading can begin."""
+"""Readers of files under test: the rows they give, from every position where reading can begin."""
 
 import json
 
@@ -17,13 +17,13 @@ def listed(path):
 
 def rows_after(reader, file, line, *, keep_tail=True, limits=SMALL):
     """The rows behind a committed one as (number, row), checked for numbering without gaps."""
-    place = reader.position_after(file, line) if line else None
-    if place is not None and place.done:
+    position = reader.position_after(file, line) if line else None
+    if position is not None and position.done:
         return []
     previous = FileLineOffset(file.name, line)
     found = []
     for block in reader.blocks(
-        file, after_line=line, offset=place.offset if place else 0, keep_tail=keep_tail, limits=limits
+        file, after_line=line, offset=position.offset if position else 0, keep_tail=keep_tail, limits=limits
     ):
         assert FileLineOffset(file.name, block.first_line).follows(previous)
         rows = [json.loads(text, parse_float=str) for text in bytes(block.body).splitlines() if text.strip()]

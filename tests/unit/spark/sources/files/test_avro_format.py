@@ -73,7 +73,7 @@ def _long_text(text):
     return bytes([2 * len(text)]) + text.encode()
 
 
-def test_only_the_columns_that_are_wanted_are_sent(tmp_path):
+def test_only_the_required_columns_are_sent(tmp_path):
     rows = rows_after(AvroReader(("S",)), _avro(tmp_path / "a"), 48)
 
     assert rows == [(49, {"S": "x" * 48}), (50, {"S": None})]
@@ -166,7 +166,7 @@ def test_values_keep_every_digit(tmp_path, kind, value, written):
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ("string", "its rows are 'string', not records"),
         (_column(["string", "long"]), r"column 'C' is a union of \['string', 'long'\]"),
@@ -174,8 +174,8 @@ def test_values_keep_every_digit(tmp_path, kind, value, written):
         (_column(["null", "Other"]), "column 'C': the type 'Other' is not defined"),
     ],
 )
-def test_schemas_without_columns_are_refused_by_column(schema, said):
-    with pytest.raises(EncodingError, match=said):
+def test_schemas_without_columns_are_refused_by_column(schema, message):
+    with pytest.raises(EncodingError, match=message):
         rows_of(schema)
 
 

@@ -50,7 +50,7 @@ def test_every_row_of_several_groups_can_be_resumed_after(tmp_path, check_every_
 
 
 @FORMATS
-def test_only_the_columns_that_are_wanted_are_read(tmp_path, check_every_resume, write, reader):
+def test_only_the_required_columns_are_read(tmp_path, check_every_resume, write, reader):
     rows = check_every_resume(reader(("ID",)), write(tmp_path / "a"), count=50)
 
     assert rows == [{"ID": number} for number in range(50)]
@@ -79,8 +79,8 @@ def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, w
 @FORMATS
 def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path, write, reader):
     file = write(tmp_path / "a")
-    for size, said in ((file.size + 1, "shrank"), (file.size - 1, "grew")):
-        with pytest.raises(SourcePositionError, match=said):
+    for size, message in ((file.size + 1, "shrank"), (file.size - 1, "grew")):
+        with pytest.raises(SourcePositionError, match=message):
             rows_after(reader(), SourceFile("a", file.path, size), 0)
 
 
@@ -94,12 +94,12 @@ def test_an_unfinished_file_is_refused_by_name(tmp_path, write, reader, keep):
         rows_after(reader(), listed(tmp_path / "b"), 0)
 
 
-MOMENT = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
+TIMESTAMP = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
 EXACT = pa.table(
     {
         "DEC": pa.array([Decimal("12345678901234567890123456.789012345678")], pa.decimal128(38, 12)),
         "I64": pa.array([2**63 - 1]),
-        "TS_US": pa.array([MOMENT], pa.timestamp("us")),
+        "TS_US": pa.array([TIMESTAMP], pa.timestamp("us")),
         "TS_NS": pa.array([1709251199123456789], pa.timestamp("ns")),
         "TS_Z": pa.array([1709251199123456789], pa.timestamp("ns", "UTC")),
         "DAY": pa.array([dt.date(2024, 2, 29)]),

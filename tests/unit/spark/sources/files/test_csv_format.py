@@ -46,12 +46,12 @@ def test_records_are_those_of_another_csv_library_wherever_reading_begins(
         writer.writerow(row)
         if blank:
             out.write(end)
-    wanted = [dict(zip("ABC", row, strict=True)) for row in rows]
+    expected = [dict(zip("ABC", row, strict=True)) for row in rows]
 
     reader = CsvReader(null_values=())
     for line in range(len(rows)):
         found = _read(reader, path, out.getvalue(), line)
-        assert found == list(enumerate(wanted, start=1))[line:]
+        assert found == list(enumerate(expected, start=1))[line:]
     chunks = list(whole_records(listed(path), 0, Dialect(), read_bytes=read_bytes))
     assert sum(len(chunk.ends) for chunk in chunks) == len(rows) + 1
 
@@ -74,7 +74,7 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
 
 
 @pytest.mark.parametrize(
-    ("options", "content", "wanted"),
+    ("options", "content", "expected"),
     [
         ({}, 'A,B\n1,""\n,x\n', [{"A": "1", "B": ""}, {"A": None, "B": "x"}]),
         ({"null_values": ("\\N", "")}, 'A,B\n\\N,"\\N"\n', [{"A": None, "B": None}]),
@@ -93,8 +93,8 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
         ({}, "A,B\n", []),
     ],
 )
-def test_dialects_names_and_nulls(path, options, content, wanted):
-    assert _read(CsvReader(**options), path, content) == list(enumerate(wanted, start=1))
+def test_dialects_names_and_nulls(path, options, content, expected):
+    assert _read(CsvReader(**options), path, content) == list(enumerate(expected, start=1))
 
 
 def test_a_record_longer_than_a_read_is_one_row(path):
@@ -122,7 +122,7 @@ def test_an_unfinished_record_of_a_growing_file_waits_for_the_next_run(path, wri
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ('A,B\n5" pipe,x\n', "the quote .* at byte 5 stands within a value"),
         ('A,B\n1,2\n"3,4\n', "record at byte 8 has a quote that is never closed"),
@@ -133,8 +133,8 @@ def test_an_unfinished_record_of_a_growing_file_waits_for_the_next_run(path, wri
         ("A,a\n1,2\n", "'A' and 'a' would go to the same column"),
     ],
 )
-def test_what_is_no_csv_is_refused_by_file_and_place(path, content, said):
-    with pytest.raises(EncodingError, match=r"x\.csv.*" + said):
+def test_what_is_no_csv_is_refused_by_file_and_position(path, content, message):
+    with pytest.raises(EncodingError, match=r"x\.csv.*" + message):
         _read(CsvReader(), path, content)
 
 

@@ -33,7 +33,7 @@ def test_names_in_subdirectories_are_relative_to_the_group(tmp_path):
     }
 
 
-def test_names_can_say_the_partition(tmp_path):
+def test_names_can_determine_the_partition(tmp_path):
     _make(tmp_path, "ewr_01.log", "ewr_02.log", "jfk_01.log")
 
     spec = FileSourceSpec(
@@ -120,7 +120,7 @@ def test_colon_in_a_name_is_taken(tmp_path):
 BY_DAY = {"format": "parquet", "group_by": "partition", "partition_key": "day"}
 
 
-def test_partition_values_in_paths_can_say_the_partition(tmp_path):
+def test_partition_values_in_paths_can_determine_the_partition(tmp_path):
     _make(
         tmp_path,
         "region=eu/day=2024-01-01/a.parquet",

@@ -1,4 +1,4 @@
-"""Files that change before the committed position, which the token cannot say: each run with its driver."""
+"""Files that change before the committed position, which the token cannot show: each run with its driver."""
 
 import calendar
 import gzip
@@ -63,13 +63,13 @@ class Folder:
         (kept,) = (self.path / LISTING_FOLDER).iterdir()
         return kept
 
-    def refused(self, *said, **options):
-        """A run that stops before it opens a channel, and what it says."""
+    def refused(self, *words, **options):
+        """A run that stops before it opens a channel, and its error."""
         before, opened = self.rows(), len(self.snowpipe.did("open"))
         with pytest.raises(SourcePositionError) as stopped:
             self.run(**options)
         assert (self.rows(), len(self.snowpipe.did("open"))) == (before, opened)
-        for word in said:
+        for word in words:
             assert word in str(stopped.value)
 
 
@@ -260,7 +260,7 @@ class TestWarn:
 
 
 class TestListing:
-    def test_it_is_the_file_that_runs_of_other_releases_look_for(self, folder):
+    def test_it_is_the_file_that_runs_of_other_releases_search_for(self, folder):
         file = folder.write("1.ndjson")
         folder.run()
 
@@ -313,7 +313,9 @@ class TestListing:
         folder.write("0.ndjson", partition="a")
         folder.refused("job_src_a", "'0.ndjson'", "1 file")
 
-    def test_a_file_that_another_run_replaces_while_it_is_read_is_looked_for_again(self, folder, monkeypatch):
+    def test_a_file_that_another_run_replaces_while_it_is_read_is_searched_for_again(
+        self, folder, monkeypatch
+    ):
         folder.write("2.ndjson")
         folder.run()
         names = late_files.Listings._names
@@ -356,7 +358,7 @@ class TestListing:
 
         folder.refused("'1.ndjson'")
 
-    def test_a_folder_that_changes_at_each_look_is_told(self, folder, monkeypatch):
+    def test_a_folder_that_changes_at_each_listing_is_reported(self, folder, monkeypatch):
         folder.write("2.ndjson")
         folder.run()
         name = folder.listing().name
@@ -384,7 +386,7 @@ class TestListing:
         assert folder.run() == [1, 2]
         assert len(list((folder.path / LISTING_FOLDER).iterdir())) == 2
 
-    def test_times_are_told_in_utc_wherever_the_driver_is(self, folder, tokyo):
+    def test_times_are_reported_in_utc_wherever_the_driver_is(self, folder, tokyo):
         file = folder.write("1.ndjson")
         folder.write("2.ndjson")
         folder.run()
@@ -403,7 +405,7 @@ class TestListing:
         folder.refused("'1.ndjson'", listing_path=elsewhere)
         assert not (folder.path / LISTING_FOLDER).exists()
 
-    def test_a_place_that_cannot_be_written_is_refused(self, folder, tmp_path, snowpipe):
+    def test_a_directory_that_cannot_be_written_is_refused(self, folder, tmp_path, snowpipe):
         folder.write("1.ndjson")
         (tmp_path / "file").touch()
         with pytest.raises(ConfigurationError, match="listing_path"):
@@ -421,7 +423,9 @@ class TestListing:
         assert folder.run() == [1, 2]
         assert "listing_path" in caplog.text
 
-    def test_a_place_that_cannot_be_written_is_a_warning_where_late_files_are(self, folder, tmp_path, caplog):
+    def test_a_directory_that_cannot_be_written_is_a_warning_where_late_files_are(
+        self, folder, tmp_path, caplog
+    ):
         folder.write("1.ndjson")
         (tmp_path / "file").touch()
         assert folder.run(listing_path=str(tmp_path / "file"), on_late_files="warn") == [1, 2]

@@ -63,7 +63,7 @@ def test_any_block_size_and_any_resume_give_the_same_rows_in_order(
     file = _file(path, content)
     lines = _lines(content)
     after = data.draw(st.integers(0, len(lines)))
-    wanted = [
+    expected = [
         (number, text)
         for number, text, ended in lines
         if number > after and _is_row(text) and (ended or keep)
@@ -72,11 +72,11 @@ def test_any_block_size_and_any_resume_give_the_same_rows_in_order(
     blocks = _blocks(file, after=after, keep_tail=keep, max_bytes=most, max_rows=rows, read_bytes=read)
 
     sent = [text for block in blocks for text in bytes(block.body).split(b"\n") if _is_row(text)]
-    assert sent == [text for _, text in wanted]
-    assert sum(block.rows for block in blocks) == len(wanted)
+    assert sent == [text for _, text in expected]
+    assert sum(block.rows for block in blocks) == len(expected)
     assert all(0 < block.rows <= rows for block in blocks)
     assert all(len(block.body) <= most or block.rows == 1 for block in blocks)
-    assert (blocks[-1].last_line if blocks else None) == (wanted[-1][0] if wanted else None)
+    assert (blocks[-1].last_line if blocks else None) == (expected[-1][0] if expected else None)
     previous = FileLineOffset("x.log", after)
     for block in blocks:
         assert FileLineOffset("x.log", block.first_line).follows(previous)
@@ -89,11 +89,11 @@ def test_any_block_size_and_any_resume_give_the_same_rows_in_order(
 @given(content=CONTENT, read=SIZES)
 def test_offset_after_each_line_is_where_the_next_one_begins(path, content, read):
     file = _file(path, content)
-    place = 0
+    position = 0
     for number, text, ended in _lines(content):
-        place += len(text) + ended
+        position += len(text) + ended
         assert position_after_line(file, number, read_bytes=read) == FilePosition(
-            place, done=place == len(content)
+            position, done=position == len(content)
         )
 
 

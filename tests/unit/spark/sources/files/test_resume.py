@@ -29,10 +29,10 @@ def test_place_is_just_after_the_committed_line(group):
 
 
 def test_nothing_is_left_after_the_last_line(group):
-    place = _after(group, "06.log:3")
+    resume = _after(group, "06.log:3")
 
-    assert place == Resume(2, 3, 9, done=True)
-    assert list(files_to_read(group, place, growing=False)) == []
+    assert resume == Resume(2, 3, 9, done=True)
+    assert list(files_to_read(group, resume, growing=False)) == []
 
 
 def test_missing_committed_file_is_named_with_the_files_there(group):

@@ -6,7 +6,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"format": "parquet", "compression": "gzip"}, "compression 'gzip' is only for format 'text' or"),
         ({"format": "parquet", "growing": True}, "growing True is only for format"),
@@ -29,8 +29,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
         ({"partition_columns": True}, "partition_columns True is only for group_by='partition'"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_by_name_and_value(options, said):
-    with pytest.raises(ConfigurationError, match=said):
+def test_options_that_do_not_fit_are_refused_by_name_and_value(options, message):
+    with pytest.raises(ConfigurationError, match=message):
         source_spec({"path": "/data", **options})
 
 

@@ -63,7 +63,7 @@ def test_a_compressed_file_that_is_cut_off_is_an_error_and_no_end(tmp_path, endi
         list(pieces(listed(path), 0, compression=compression_of(listed(path), "auto")))
 
 
-def test_a_file_that_is_not_compressed_as_said_is_refused(tmp_path):
+def test_a_file_that_is_not_compressed_as_declared_is_refused(tmp_path):
     path = tmp_path / "a.ndjson"
     path.write_bytes(TEXT)
 

@@ -26,8 +26,8 @@ def source(tmp_path):
         kind = offset_class(spec.offset_format)
         position = None if committed is None else kind.parse(committed)
         partition.check(position)
-        place = partition.resume(position)
-        return [] if place is None else [str(part.end) for part in partition.read(place, LIMITS)]
+        resumed = partition.resume(position)
+        return [] if resumed is None else [str(part.end) for part in partition.read(resumed, LIMITS)]
 
     return tokens
 

@@ -1,4 +1,4 @@
-"""Where a channel goes on in a table's history: every row once, or a refusal that says why."""
+"""Where a channel goes on in a table's history: every row once, or a refusal with the reason."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, dat
 
 
 @pytest.mark.parametrize(
-    ("history", "committed", "says"),
+    ("history", "committed", "message"),
     [
         (HISTORY, (8, 1), "'8:1' is committed, but the latest .* has sequence number 7: .* rolled back"),
         (History("lake.t"), (1, 1), "the latest snapshot of 'lake.t' has sequence number none"),
@@ -79,13 +79,13 @@ def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, dat
     ],
     ids=lambda value: str(value) if isinstance(value, tuple) else None,
 )
-def test_position_that_is_not_in_the_history_is_refused(history, committed, says):
-    with pytest.raises(SourcePositionError, match=says):
+def test_position_that_is_not_in_the_history_is_refused(history, committed, message):
+    with pytest.raises(SourcePositionError, match=message):
         history.check(committed and BatchRowOffset(*committed), "fail")
 
 
 @pytest.mark.parametrize("committed", [None, BatchRowOffset(1, 9), BatchRowOffset(2, 5)], ids=str)
-def test_expired_snapshots_are_skipped_when_the_caller_says_so(committed):
+def test_expired_snapshots_are_skipped_when_the_caller_allows_it(committed):
     OLDER.check(committed, "skip")
 
     assert _positions(OLDER, committed) == _all(OLDER)
@@ -112,11 +112,11 @@ def test_snapshot_that_changed_rows_stops_whoever_has_not_passed_it():
 def test_first_load_of_a_whole_snapshot_is_resumed_in_it_and_followed_by_later_ones():
     whole = replace(_snapshot(5, 6, 4), snapshot=1005)
     history = replace(OLDER, base=whole)
-    wanted = [*((5, row) for row in range(1, 11)), (7, 1)]
+    expected = [*((5, row) for row in range(1, 11)), (7, 1)]
 
-    for done in range(len(wanted) + 1):
-        committed = BatchRowOffset(*wanted[done - 1]) if done else None
+    for done in range(len(expected) + 1):
+        committed = BatchRowOffset(*expected[done - 1]) if done else None
         history.check(committed, "fail")
-        assert _positions(history, committed) == wanted[done:]
+        assert _positions(history, committed) == expected[done:]
     history.check(BatchRowOffset(3, 5), "fail")
     assert _positions(history, BatchRowOffset(3, 5)) == [*((5, row) for row in range(1, 5)), (7, 1)]

@@ -45,11 +45,11 @@ def _rows(partition: IcebergPartition, committed: BatchRowOffset | None = None) 
     """All rows behind a position, read as an executor does; their positions follow each other."""
     partition = pickle.loads(pickle.dumps(partition))  # noqa: S301  our own
     partition.check(committed)
-    place = partition.resume(committed)
-    if place is None:
+    position = partition.resume(committed)
+    if position is None:
         return []
     found, last = [], committed
-    for part in partition.read(place, LIMITS):
+    for part in partition.read(position, LIMITS):
         lines = bytes(part.body).splitlines()
         assert len(lines) == part.rows == part.start.steps_to(part.end) + 1 <= LIMITS.rows
         assert last is None or part.start.follows(last)
@@ -292,8 +292,8 @@ def test_values_of_every_type_are_faithful(tmp_path):
     }
     assert set(second.values()) == {None}
     assert _rows(partition, BatchRowOffset(1, 1)) == [second]
-    place = partition.resume(None)
-    (part,) = partition.read(place, LIMITS)
+    position = partition.resume(None)
+    (part,) = partition.read(position, LIMITS)
     assert b"12345678901234567.8901" in bytes(part.body)
 
 
@@ -373,7 +373,7 @@ def test_table_without_a_snapshot_has_nothing_to_load_yet(orders):
 
 
 @pytest.mark.parametrize(
-    ("source", "kind", "says"),
+    ("source", "kind", "message"),
     [
         (
             {"partition_by": "NOTE"},
@@ -386,10 +386,10 @@ def test_table_without_a_snapshot_has_nothing_to_load_yet(orders):
     ],
     ids=["field", "no-rows", "no-table", "no-catalog"],
 )
-def test_source_that_is_not_there_is_refused_with_the_remedy(tmp_path, source, kind, says):
+def test_source_that_is_not_there_is_refused_with_the_remedy(tmp_path, source, kind, message):
     table = IcebergTable(tmp_path / "lake", partitioned=True)
 
-    with pytest.raises(kind, match=says):
+    with pytest.raises(kind, match=message):
         _partitions(table, **source)
 
 

@@ -1,4 +1,4 @@
-"""What plans say of Iceberg tables, and the library that reads them."""
+"""The specification of Iceberg tables, and the library that reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "message"),
     [
         ({}, "exactly one of the two"),
         ({"table": "a.b", "path": "/lake/b"}, "exactly one of the two"),
@@ -25,8 +25,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
     ],
     ids=["neither", "both", "namespace", "secret", "type", "unknown"],
 )
-def test_wrong_spec_is_refused_by_key_and_remedy(values, says):
-    with pytest.raises(ConfigurationError, match=says) as refused:
+def test_wrong_spec_is_refused_by_key_and_remedy(values, message):
+    with pytest.raises(ConfigurationError, match=message) as refused:
         source_spec({"kind": "iceberg", **values})
     assert "hush" not in str(refused.value)
 
@@ -44,7 +44,7 @@ def test_wrong_spec_is_refused_by_key_and_remedy(values, says):
     ],
     ids=["table", "directory", "metadata"],
 )
-def test_spec_tells_format_name_and_address_and_survives_a_plan(values, name, address):
+def test_spec_has_format_name_and_address_and_survives_a_plan(values, name, address):
     spec = source_spec({"kind": "iceberg", "starting_snapshot": 2**63 - 1, **values})
 
     assert (spec.offset_format, spec.default_name, spec.address) == ("batch:row", name, address)
@@ -59,6 +59,6 @@ def test_missing_and_other_pyiceberg_are_refused_with_versions_and_remedy(monkey
         return found
 
     monkeypatch.setattr(reader, "version", version)
-    says = rf"needs pyiceberg 0\.12, and this Python has {found or 'none'}: install .*\[iceberg\]"
-    with pytest.raises(ConfigurationError, match=says):
+    message = rf"needs pyiceberg 0\.12, and this Python has {found or 'none'}: install .*\[iceberg\]"
+    with pytest.raises(ConfigurationError, match=message):
         reader.require_pyiceberg()

@@ -12,6 +12,6 @@ def test_uuids_become_their_text_and_nulls_stay():
 
     changed = with_uuid_text(rows)
 
-    wanted = [None if one.int % 7 == 0 else str(one) for one in values][3:43]
-    assert changed.column("U").to_pylist() == wanted
+    expected = [None if one.int % 7 == 0 else str(one) for one in values][3:43]
+    assert changed.column("U").to_pylist() == expected
     assert changed.column("A") == rows.column("A")

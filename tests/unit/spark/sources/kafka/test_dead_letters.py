@@ -42,8 +42,8 @@ def _source(cluster, topic, **changes):
     return source_spec({"timeout_seconds": 30.0, **values})
 
 
-def _gate(partition, letters):
-    rules = RowRules(COLUMNS, f"kafka:{letters}", "app")
+def _gate(partition, dead_letters):
+    rules = RowRules(COLUMNS, f"kafka:{dead_letters}", "app")
     return Admission(rules, (), "ignore", "shop_t_0", IntegerOffset, None, partition.open_dead_letters)
 
 
@@ -51,8 +51,8 @@ def _values(ids):
     return [json.dumps({"ID": f"no {one}" if one % 4 == 0 else one}).encode() for one in ids]
 
 
-def _admitted(partition, letters):
-    gate = _gate(partition, letters)
+def _admitted(partition, dead_letters):
+    gate = _gate(partition, dead_letters)
     parts = partition.read(partition.resume(None), BatchLimits(rows=30))
     good = [part for part in map(gate.admit, parts) if part is not None]
     gate.settle(good[-1].end)
@@ -63,16 +63,16 @@ def test_bad_rows_are_records_with_position_reason_and_payload_and_an_attempt_re
     cluster, topic
 ):
     produce(cluster.address, topic, _values(range(100)))
-    letters = f"{topic}-rejected"
-    cluster.make_topic(letters)
+    dead_letters = f"{topic}-rejected"
+    cluster.make_topic(dead_letters)
     (partition, *_) = open_source(_source(cluster, topic), "fail").partitions()
     bad = [one for one in range(100) if one % 4 == 0]
 
-    gate, good = _admitted(partition, letters)
+    gate, good = _admitted(partition, dead_letters)
 
     assert good == [one for one in range(100) if one % 4]
     assert gate.dead_lettered == len(bad)
-    first = keyed_records(cluster.address, letters, len(bad))
+    first = keyed_records(cluster.address, dead_letters, len(bad))
     assert {key: json.loads(value) for key, value, _ in first} == {
         f"shop_t_0:{one}": {"ID": f"no {one}"} for one in bad
     }
@@ -85,32 +85,32 @@ def test_bad_rows_are_records_with_position_reason_and_payload_and_an_attempt_re
         "snowpipe.application": "app",
     }
 
-    _admitted(partition, letters)
+    _admitted(partition, dead_letters)
 
-    both = keyed_records(cluster.address, letters, 2 * len(bad))
+    both = keyed_records(cluster.address, dead_letters, 2 * len(bad))
     assert len(both) == 2 * len(bad)
     assert {(key, value) for key, value, _ in both} == {(key, value) for key, value, _ in first}
 
 
-def test_partition_of_a_letter_depends_on_its_key_alone(cluster, topic):
+def test_partition_of_a_dead_letter_depends_on_its_key_alone(cluster, topic):
     """Only so can compaction find the earlier record."""
     produce(cluster.address, topic, _values(range(40)))
-    letters = f"{topic}-rejected"
-    cluster.make_topic(letters)
+    dead_letters = f"{topic}-rejected"
+    cluster.make_topic(dead_letters)
     (partition, *_) = open_source(_source(cluster, topic), "fail").partitions()
-    _admitted(partition, letters)
-    once = [key for key, _, _ in keyed_records(cluster.address, letters, 10)]
-    _admitted(partition, letters)
+    _admitted(partition, dead_letters)
+    once = [key for key, _, _ in keyed_records(cluster.address, dead_letters, 10)]
+    _admitted(partition, dead_letters)
 
-    twice = [key for key, _, _ in keyed_records(cluster.address, letters, 20)]
+    twice = [key for key, _, _ in keyed_records(cluster.address, dead_letters, 20)]
 
     assert len(set(twice)) == 10
-    places = {key: [place for place, one in enumerate(twice) if one == key] for key in once}
-    order = sorted(once, key=lambda key: places[key][0])
-    assert sorted(once, key=lambda key: places[key][1]) == order
+    positions = {key: [position for position, one in enumerate(twice) if one == key] for key in once}
+    order = sorted(once, key=lambda key: positions[key][0])
+    assert sorted(once, key=lambda key: positions[key][1]) == order
 
 
-def test_brokers_that_do_not_take_letters_are_named_before_a_row_is_sent(cluster, topic):
+def test_brokers_that_do_not_take_dead_letters_are_named_before_a_row_is_sent(cluster, topic):
     (partition, *_) = open_source(_source(cluster, topic), "fail").partitions()
     object.__setattr__(partition.settings, "timeout_seconds", 0.1)
     object.__setattr__(partition.settings, "bootstrap_servers", "127.0.0.1:1")
@@ -130,7 +130,7 @@ def test_brokers_that_do_not_take_letters_are_named_before_a_row_is_sent(cluster
     ],
     ids=["own-topic", "own-pattern", "blank", "address", "files"],
 )
-def test_topic_that_cannot_take_the_letters_is_refused_with_the_plan(source, path, error):
+def test_topic_that_cannot_take_the_dead_letters_is_refused_with_the_plan(source, path, error):
     values = {"kind": "kafka", "bootstrap_servers": "k:1", **source}
     if values["kind"] == "files":
         values = {"kind": "files", "path": "/data"}
@@ -152,14 +152,14 @@ def test_topic_that_cannot_take_the_letters_is_refused_with_the_plan(source, pat
 
 def test_record_that_cannot_be_decoded_is_put_aside_as_it_came(cluster, topic):
     produce(cluster.address, topic, [b'{"ID":0}', b"\x01 no json"], key=b"k\xff", headers=[("h", b"v")])
-    letters = f"{topic}-rejected"
-    cluster.make_topic(letters)
+    dead_letters = f"{topic}-rejected"
+    cluster.make_topic(dead_letters)
     (partition, *_) = open_source(_source(cluster, topic), "fail").partitions()
 
-    gate, good = _admitted(partition, letters)
+    gate, good = _admitted(partition, dead_letters)
 
     assert (good, gate.dead_lettered) == ([0], 1)
-    ((key, value, headers),) = keyed_records(cluster.address, letters, 1, decoded=False)
+    ((key, value, headers),) = keyed_records(cluster.address, dead_letters, 1, decoded=False)
     assert (key, value) == (b"shop_t_0:1", b"\x01 no json")
     assert "no JSON object" in headers.pop("snowpipe.reason").decode()
     assert headers == {

@@ -298,13 +298,13 @@ def test_columns_that_are_called_schema_and_payload_are_no_envelope(value):
     assert _writer().part(_records([value, b"{}"])).start == IntegerOffset(10)
 
 
-def test_envelope_is_looked_for_once_and_not_in_every_record():
+def test_envelope_is_searched_once_and_not_in_every_record():
     writer = _writer()
     writer.part(_records([b'{"A":1}']))
     assert writer.part(_records([_enveloped(b"{}")])).rows == 1
 
 
-def test_payloads_are_loaded_byte_by_byte_where_the_source_says_so():
+def test_payloads_are_loaded_byte_by_byte_where_the_source_requests_it():
     other = b'{"type":"struct","name":"v2 \\"}","fields":[]}'
     head = b"\x00\x00\x00\x00\x05"
     values = [
@@ -325,7 +325,7 @@ def test_payloads_are_loaded_byte_by_byte_where_the_source_says_so():
     ]  # fmt: skip
 
 
-def test_record_without_the_envelope_cannot_be_decoded_where_the_source_says_that_all_have_it():
+def test_record_without_the_envelope_cannot_be_decoded_where_the_source_requires_it():
     values = [b'{"A":1}', _enveloped(b'{"A":2}'), _enveloped(b"null"), b'{"schema":{,"payload":{}}']
 
     part = _writer(connect_envelope=True).part(_records(values))
@@ -336,7 +336,7 @@ def test_record_without_the_envelope_cannot_be_decoded_where_the_source_says_tha
     ]  # fmt: skip
 
 
-def test_envelope_that_the_source_says_is_none_is_loaded_as_it_is():
+def test_envelope_that_the_source_disclaims_is_loaded_as_it_is():
     assert _rows(_writer(connect_envelope=False).part(_records([_enveloped(b"{}")])))[0].keys() == {
         "schema",
         "payload",

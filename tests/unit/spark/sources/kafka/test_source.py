@@ -48,8 +48,8 @@ def _source(brokers, topic, on_data_loss="fail", **changes):
 
 
 def _read(partition, committed=None, limits=None):
-    place = partition.resume(committed)
-    return [] if place is None else list(partition.read(place, limits or BatchLimits()))
+    position = partition.resume(committed)
+    return [] if position is None else list(partition.read(position, limits or BatchLimits()))
 
 
 def _ids(parts):

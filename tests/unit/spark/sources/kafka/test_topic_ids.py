@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError, SourceUnavailableError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
-PLACE = "SHOP_t__topic_id"
+ID_CHANNEL = "SHOP_t__topic_id"
 OLD, NEW = "old-id", "new-id"
 
 
@@ -35,19 +35,21 @@ def _check(snowpipe, now, committed="49", on_data_loss="fail"):
 
 
 def _kept(snowpipe, **state):
-    return snowpipe.channel(PLACE, created_on_ms=int(time.time() * 1000), **state)
+    return snowpipe.channel(ID_CHANNEL, created_on_ms=int(time.time() * 1000), **state)
 
 
 @pytest.mark.parametrize("committed", [None, "49"], ids=["first run ever", "taken over from the connector"])
 def test_first_run_keeps_the_id_beside_the_tokens_and_the_next_one_finds_it(snowpipe, committed):
     _check(snowpipe, OLD, committed)
-    assert snowpipe.channels[PLACE].committed == OLD
-    snowpipe.channels[PLACE].created_on_ms = int(time.time() * 1000)
+    assert snowpipe.channels[ID_CHANNEL].committed == OLD
+    snowpipe.channels[ID_CHANNEL].created_on_ms = int(time.time() * 1000)
     snowpipe.calls.clear()
 
     _check(snowpipe, OLD)
 
-    assert snowpipe.did() == ["hostname", "token", f"status {PLACE}"], "what is known is not written again"
+    assert snowpipe.did() == ["hostname", "token", f"status {ID_CHANNEL}"], (
+        "what is known is not written again"
+    )
 
 
 def test_topic_that_was_made_again_is_refused_with_both_ids_until_somebody_decides(snowpipe, caplog):
@@ -57,13 +59,13 @@ def test_topic_that_was_made_again_is_refused_with_both_ids_until_somebody_decid
         with pytest.raises(SourcePositionError, match="channel_prefix") as caught:
             _check(snowpipe, NEW)
         words = {word.strip("',:()") for word in str(caught.value).split()}
-        assert {OLD, NEW, "49", "SHOP_t_1", PLACE} <= words
-    assert (snowpipe.did("open"), snowpipe.channels[PLACE].committed) == ([], OLD)
+        assert {OLD, NEW, "49", "SHOP_t_1", ID_CHANNEL} <= words
+    assert (snowpipe.did("open"), snowpipe.channels[ID_CHANNEL].committed) == ([], OLD)
 
     _check(snowpipe, NEW, on_data_loss="skip")
     assert OLD in caplog.text
     assert NEW in caplog.text
-    assert snowpipe.channels[PLACE].committed == NEW
+    assert snowpipe.channels[ID_CHANNEL].committed == NEW
     _check(snowpipe, NEW)
 
 
@@ -72,7 +74,7 @@ def test_topic_whose_channels_were_dropped_begins_anew_under_its_new_id(snowpipe
 
     _check(snowpipe, NEW, committed=None)
 
-    assert snowpipe.channels[PLACE].committed == NEW
+    assert snowpipe.channels[ID_CHANNEL].committed == NEW
 
 
 def test_brokers_without_ids_are_named_once_and_never_replace_a_known_id(snowpipe, caplog):
@@ -86,7 +88,7 @@ def test_brokers_without_ids_are_named_once_and_never_replace_a_known_id(snowpip
     with pytest.raises(SourceUnavailableError, match=rf"{OLD}.*Nothing was sent\. Run again;.*on_data_loss"):
         _check(snowpipe, None)
     _check(snowpipe, None, on_data_loss="skip")
-    assert snowpipe.channels[PLACE].committed == OLD
+    assert snowpipe.channels[ID_CHANNEL].committed == OLD
 
 
 def test_each_topic_is_compared_with_its_own_id(snowpipe, caplog):
@@ -101,21 +103,21 @@ def test_each_topic_is_compared_with_its_own_id(snowpipe, caplog):
         with pytest.raises(SourcePositionError, match=r"'u'.*'u-id'.*'other'"):
             ids.check(partitions, committed, {"t": OLD, "u": "other", "v": None, "w": None})
 
-    assert (snowpipe.did("open"), sorted(snowpipe.channels)) == ([], [PLACE, "SHOP_u__topic_id"])
+    assert (snowpipe.did("open"), sorted(snowpipe.channels)) == ([], [ID_CHANNEL, "SHOP_u__topic_id"])
     assert "topic v and 1 more:" in caplog.text
 
 
 def test_kept_id_is_renewed_before_the_service_drops_a_channel_without_rows(snowpipe):
-    snowpipe.channel(PLACE, committed=OLD, created_on_ms=int((time.time() - 8 * 24 * 3600) * 1000))
+    snowpipe.channel(ID_CHANNEL, committed=OLD, created_on_ms=int((time.time() - 8 * 24 * 3600) * 1000))
 
     _check(snowpipe, OLD)
 
-    assert snowpipe.did("drop") == [f"drop {PLACE}"]
-    assert snowpipe.channels[PLACE].committed == OLD
+    assert snowpipe.did("drop") == [f"drop {ID_CHANNEL}"]
+    assert snowpipe.channels[ID_CHANNEL].committed == OLD
 
 
 def test_ids_channel_is_no_partitions_and_fits_the_limit_of_names():
-    assert id_channel("SHOP_t_1", _partition(1)) == PLACE
+    assert id_channel("SHOP_t_1", _partition(1)) == ID_CHANNEL
     long = "x" * 249
     names = {id_channel(f"{prefix}_{long}_7", _partition(7, long)) for prefix in ("SHOP", "SHOPS")}
     assert len(names) == 2

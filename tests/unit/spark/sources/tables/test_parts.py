@@ -146,7 +146,7 @@ def test_however_the_batches_are_cut_the_same_rows_come(keys, sizes, committed):
 
     parts = _keyed(batches, None if committed < 0 else IntegerOffset(committed))
 
-    wanted = [key for key in ordered if key > committed]
-    assert b"".join(part.body for part in parts) == b"".join(b'{"K":"%d"}\n' % key for key in wanted)
-    assert sum(part.rows for part in parts) == len(wanted)
+    expected = [key for key in ordered if key > committed]
+    assert b"".join(part.body for part in parts) == b"".join(b'{"K":"%d"}\n' % key for key in expected)
+    assert sum(part.rows for part in parts) == len(expected)
     assert all(part.rows <= LIMITS.rows for part in parts)

@@ -1,4 +1,4 @@
-"""What plans say of tables: checked when the operator is made, before anything starts."""
+"""The specification of tables: checked when the operator is made, before anything starts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_wrong_spec_is_refused_by_key_and_remedy(values, text):
         ({"kind": "delta", "order_by": "ID", "path": "/lake/t"}, "batch:row", "t", "/lake/t"),
     ],
 )
-def test_spec_tells_format_name_and_address_and_survives_a_plan(values, offset_format, name, address):
+def test_spec_has_format_name_and_address_and_survives_a_plan(values, offset_format, name, address):
     spec = source_spec(values)
 
     assert (spec.offset_format, spec.default_name, spec.address) == (offset_format, name, address)
