@@ -103,11 +103,12 @@ class Demo:
         self._service.start()
         self._airflow.prepare()
         self._service.wait_until_ready()
-        connections = {
+        settings = {
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK_CONNECTION),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        self._airflow.start({**self._service.env, **connections})
+        self._airflow.start({**self._service.env, **settings})
         self._airflow.wait_until_healthy()
         self._airflow.api.wait_for_dag(DAG_ID)
         self._log(f"Airflow is healthy: {self._airflow.url}")
