@@ -47,8 +47,8 @@ def digest_password(password: str) -> str:
 
 def check_password(password: str, digest: str | None) -> bool:
     """Compare a password with a digest; the time taken is the same without one."""
-    _, salt, wanted = (digest or f"scrypt${'00' * 16}${'00' * 32}").split("$")
-    same = hmac.compare_digest(_scrypt(password, bytes.fromhex(salt)), bytes.fromhex(wanted))
+    _, salt, stored = (digest or f"scrypt${'00' * 16}${'00' * 32}").split("$")
+    same = hmac.compare_digest(_scrypt(password, bytes.fromhex(salt)), bytes.fromhex(stored))
     return same and digest is not None
 
 

@@ -51,7 +51,7 @@ _WRONGS = ("lost", "doubled", "unexpected", "early", "unfinished")
 _DAG_PROGRAM = """
 import datetime, json, sys
 
-path, wanted, conf = sys.argv[1:]
+path, dag_id, conf = sys.argv[1:]
 try:
     from airflow.dag_processing.dagbag import DagBag
 except ImportError:
@@ -60,8 +60,8 @@ except ImportError:
 bag = DagBag(dag_folder=path)
 for file, error in bag.import_errors.items():
     sys.exit(f"{file} cannot be imported: {error}")
-if wanted:
-    found = [bag.dags[wanted]] if wanted in bag.dags else []
+if dag_id:
+    found = [bag.dags[dag_id]] if dag_id in bag.dags else []
 else:
     found = list(bag.dags.values())
 if len(found) != 1:
@@ -106,7 +106,7 @@ class Try:
     :param log: the file of what it prints
     :param group: True where signals go to the process group that it leads
     :param seconds: after which a try counts as hanging
-    :param look: called repeatedly during the wait
+    :param observe: called repeatedly during the wait
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class Try:
         *,
         group: bool = False,
         seconds: float = HUNG_SECONDS,
-        look: Callable[[], None] = lambda: None,
+        observe: Callable[[], None] = lambda: None,
     ) -> None:
         self.pid = pid
         self.log = log
         self.code: int | None = None
         self._group = group
         self._seconds = seconds
-        self._look = look
+        self._observe = observe
 
     def send(self, what: int) -> None:
         """Send it a signal."""
@@ -143,7 +143,7 @@ class Try:
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
             else:
-                self._look()
+                self._observe()
                 time.sleep(_POLL_SECONDS)
         if self.code is None:
             self.send(signal.SIGKILL)
@@ -371,8 +371,8 @@ class Run:
                 start_new_session=True,
             )
         process.returncode = 0  # Try waits for it
-        look = _Watch(self, process.pid, hit) if hit else (lambda: None)
-        return Try(process.pid, self.log, group=True, seconds=_LONGEST_TRY_SECONDS, look=look)
+        observe = _Watch(self, process.pid, hit) if hit else (lambda: None)
+        return Try(process.pid, self.log, group=True, seconds=_LONGEST_TRY_SECONDS, observe=observe)
 
     def arm(self, hit: Hit | None) -> None:
         """Have the service hold up a request from now on, and none that was to be held up before.

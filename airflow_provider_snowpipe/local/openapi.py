@@ -139,7 +139,9 @@ class Route:
         """Return the operation object of OpenAPI."""
         names = re.findall(r"\{(\w+)\}", self.path)
         parameters = [_parameter(name, "path", required=True) for name in names]
-        parameters += [_parameter(name, "query", required=wanted) for name, wanted in self.query.items()]
+        parameters += [
+            _parameter(name, "query", required=is_required) for name, is_required in self.query.items()
+        ]
         responses = {"200": _content(self.returns, self.answer)}
         responses |= {str(status): _content(_JSON, name) for status, name in self.statuses.items()}
         described: dict[str, Any] = {

@@ -363,16 +363,16 @@ def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None
     Server(config, service.close).run(sockets=[listener])
 
 
-def _bind(wanted: int) -> socket.socket:
+def _bind(requested: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     # A killed service leaves connections in TIME_WAIT; the restart needs the same port at once.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, wanted))
+        listener.bind((HOST, requested))
     except OSError as error:
         listener.close()
         raise DataDirectoryError(
-            f"port {wanted} on {HOST} is in use; stop its owner, or choose another with --port: {error}"
+            f"port {requested} on {HOST} is in use; stop its owner, or choose another with --port: {error}"
         ) from error
     return listener
 

@@ -86,7 +86,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
     :param keep_files: True leaves the files in the stage when they are loaded
     :param parallel: files that are put at a time
     :param deferrable: True waits for COPY in the triggerer
-    :param poll_interval: seconds between two looks in the triggerer
+    :param poll_interval: seconds between two polls in the triggerer
     :param database: database of table and stage, None for the connection's (templated)
     :param schema: their schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` with a key pair, an access

@@ -94,7 +94,7 @@ class KeyCheck:
     def _read(self, lines: BlockLines) -> KeysFound | None:
         """Let Arrow read a block; None where it cannot."""
         high = lines.rows
-        if not lines.look_like_objects(0, high):
+        if not lines.hold_objects(0, high):
             return None
         data = lines.slice(0, high)
         try:

@@ -176,7 +176,7 @@ class RowCheck:
     def _parsed(self, lines: BlockLines, low: int, high: int) -> Rows | None:
         """Rows that are not certainly good, None where Arrow cannot parse them all."""
         self._stopped_at = None
-        if not lines.look_like_objects(low, high):
+        if not lines.hold_objects(low, high):
             return None
         data = lines.slice(low, high)
         longest = lines.longest
@@ -300,7 +300,7 @@ class BlockLines:
         """The bytes of some rows; at least one."""
         return memoryview(self.data)[self.starts[low] : self.ends[high - 1]]
 
-    def look_like_objects(self, low: int, high: int) -> bool:
+    def hold_objects(self, low: int, high: int) -> bool:
         """True if each row is UTF-8, begins with ``{`` and ends with ``}``.
 
         Then no JSON value reaches over a line's end, and a parser that reads as many values as there are

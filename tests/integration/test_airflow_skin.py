@@ -102,7 +102,7 @@ class TestHook:
             "0 channel(s) listed.",
         )
 
-    def test_says_that_the_key_is_not_the_users(
+    def test_reports_that_the_key_is_not_the_users(
         self, local_service: LocalService, connect: Connect, pem: str, table: str
     ) -> None:
         conn_id = connect(local_service, extra={"private_key_file": None, "private_key_content": pem})
@@ -113,7 +113,7 @@ class TestHook:
         assert text.startswith("Failed at: account URL and credentials. ")
         assert "PRIVATE KEY" not in text
 
-    def test_says_that_the_certificate_is_not_trusted(
+    def test_reports_that_the_certificate_is_not_trusted(
         self, local_service: LocalService, connect: Connect
     ) -> None:
         import certifi

@@ -146,11 +146,11 @@ class Pipes:
     def _create_default(self, schema: str, name: str) -> Pipe:
         if not name.upper().endswith(DEFAULT_PIPE_SUFFIX):
             raise Refusal(404, PIPE_MISSING, f"pipe {self._database.name}.{schema}.{name} {_MISSING_TEXT}")
-        wanted = name[: -len(DEFAULT_PIPE_SUFFIX)]
+        table_name = name[: -len(DEFAULT_PIPE_SUFFIX)]
         with self._database.write_lock:
-            table = find_name(wanted, self._database.tables.names(schema))
+            table = find_name(table_name, self._database.tables.names(schema))
             if table is None:
-                place = f"{self._database.name}.{schema}.{wanted}"
+                place = f"{self._database.name}.{schema}.{table_name}"
                 raise Refusal(404, TABLE_MISSING, f"table {place} {_MISSING_TEXT}")
             key = PipeKey(schema, table + DEFAULT_PIPE_SUFFIX)
             if key not in self._pipes:

@@ -375,8 +375,8 @@ def _insert(
 ) -> None:
     cursor = database.committer_cursor
     # A default pipe applies the clustering key by itself, a custom pipe when it sets that.
-    wanted = definition is None or definition.cluster_at_ingest_time
-    clusters = wanted and table.clustering_key is not None
+    at_ingest = definition is None or definition.cluster_at_ingest_time
+    clusters = at_ingest and table.clustering_key is not None
     if clusters:
         # Rows with equal keys lie in the order of their channels' names.
         positions = sorted(positions, key=lambda position: group[position].channel.name)

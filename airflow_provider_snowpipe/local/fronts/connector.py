@@ -229,16 +229,16 @@ class ConnectorFront:
 
     def _run(self, session: Session, request: Request, body: dict[str, Any], text: str) -> Response:
         """Run a statement, or several until one fails; each result of several has an id of its own."""
-        own, wanted = body.get("parameters"), _statement_count(session, body)
+        own, requested = body.get("parameters"), _statement_count(session, body)
         try:
             bindings = _bound(session, body)
             given: list[tuple[Any, ...]] = [
                 (text, *(v if isinstance(v, dict) else None for v in (bindings, own)))
             ]
-            is_batch = _may_be_several(text, wanted)
+            is_batch = _may_be_several(text, requested)
             if is_batch:
                 statements = split_statements(text)
-                check_count(statements, wanted)
+                check_count(statements, requested)
                 given = list(zip(statements, shares(statements, bindings or {}), strict=True))
 
             def make() -> Execution | Batch:
@@ -247,7 +247,7 @@ class ConnectorFront:
 
             request_id = request.query.get("requestId")
             made, is_new = self._executions.get_or_add(
-                session.session_id, request_id, [text, wanted, bindings], make
+                session.session_id, request_id, [text, requested, bindings], make
             )
         except SqlError as error:
             return _failed(error)
@@ -349,7 +349,7 @@ class ConnectorFront:
         if kind.upper() == "QUERY":
             made = self._executions.find(name)
             done = made is not None and self._may_cancel(session, made.session) and made.cancel()
-            said = (
+            outcome = (
                 f"query [{name}] terminated."
                 if done
                 else "Identified SQL statement is not currently executing."
@@ -360,8 +360,8 @@ class ConnectorFront:
                 message = f"Session '{name}' does not exist or not authorized."
                 return _failed(SqlError("000606", "57014", message))
             self._executions.cancel_all(lambda made: made.session is other)
-            said = f"all queries of session [{name}] terminated."
-        result = Result((ResultColumn(call.upper()),), [(said,)])
+            outcome = f"all queries of session [{name}] terminated."
+        result = Result((ResultColumn(call.upper()),), [(outcome,)])
         return _success(_result_data(session, result, str(uuid.uuid4())))
 
     @staticmethod
@@ -403,10 +403,10 @@ def _bound(session: Session, body: dict[str, Any]) -> Any:
         return staged_bindings(session, str(body["bindStage"]))
 
 
-def _may_be_several(text: str, wanted: int) -> bool:
+def _may_be_several(text: str, requested: int) -> bool:
     """Return False for one statement where one is allowed: its answer is its own, with its bindings."""
-    if wanted > 1 or (wanted == 1 and ";" not in text.rstrip().rstrip(";")):
-        return wanted > 1
+    if requested > 1 or (requested == 1 and ";" not in text.rstrip().rstrip(";")):
+        return requested > 1
     try:
         return len(split_statements(text)) > 1
     except SqlError:
@@ -526,8 +526,8 @@ def _result_format(session: Session, own: Mapping[str, Any] = MappingProxyType({
     parameter = _FORMAT_PARAMETERS.get(session.client)
     if parameter is None:
         return "JSON"
-    wanted = str(own.get(parameter, session.parameters.get(parameter, "ARROW"))).upper()
-    return "JSON" if wanted == "JSON" else "ARROW"
+    requested = str(own.get(parameter, session.parameters.get(parameter, "ARROW"))).upper()
+    return "JSON" if requested == "JSON" else "ARROW"
 
 
 def _in_progress(execution: Execution | Batch, code: str) -> Response:

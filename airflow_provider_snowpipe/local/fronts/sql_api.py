@@ -121,8 +121,8 @@ class SqlApiFront:
         parameters = parameters if isinstance(parameters, dict) else {}
         named = {name.upper(): value for name, value in parameters.items()}
         statements = split_statements(str(body.get("statement") or ""))
-        wanted = named.pop("MULTI_STATEMENT_COUNT", 1)
-        check_count(statements, _whole_number(wanted, "MULTI_STATEMENT_COUNT"))
+        requested = named.pop("MULTI_STATEMENT_COUNT", 1)
+        check_count(statements, _whole_number(requested, "MULTI_STATEMENT_COUNT"))
         bindings = body.get("bindings")
         if bindings and len(statements) > 1:
             raise unsupported("bindings in a request with several statements")
@@ -168,9 +168,9 @@ def _cancel(found: Submission | Execution) -> Response:
 
 def _set_context(session: Session, body: Mapping[str, Any], role: str | None) -> None:
     """Take role, database, schema and warehouse of the request; a role that the token names goes first."""
-    wanted = role or str(body.get("role") or "").upper()
-    if wanted:
-        use_role(session, wanted)
+    requested = role or str(body.get("role") or "").upper()
+    if requested:
+        use_role(session, requested)
     known = session.catalog.access.state.users.get(session.user)
     session.warehouse = known.default_warehouse if known else None
     database, schema = body.get("database"), body.get("schema")

@@ -68,18 +68,18 @@ def authorized_pipe(
         target = Securable("PIPE", (database.name, exact, found))
         _check(catalog, roles, target, privileges, PIPE_MISSING, f"pipe {place}.{found}")
         return database, database.pipes.resolve(exact, found)
-    wanted = UrlName(name.text[: -len(DEFAULT_PIPE_SUFFIX)], name.is_quoted)
-    table = wanted.find(database.tables.names(exact))
+    default_table = UrlName(name.text[: -len(DEFAULT_PIPE_SUFFIX)], name.is_quoted)
+    table = default_table.find(database.tables.names(exact))
     if table is not None:
         # Before the pipe is created: a call that is refused leaves nothing behind.
         target = Securable("TABLE", (database.name, exact, table))
         _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {place}.{table}")
         return database, database.pipes.resolve(exact, table + DEFAULT_PIPE_SUFFIX)
     if found is None:
-        raise _missing(TABLE_MISSING, f"table {place}.{wanted.text}")
+        raise _missing(TABLE_MISSING, f"table {place}.{default_table.text}")
     pipe = database.pipes.resolve(exact, found)
     target = Securable("TABLE", (database.name, exact, pipe.table))
-    _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {place}.{wanted.text}")
+    _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {place}.{default_table.text}")
     return database, pipe
 
 

@@ -69,17 +69,19 @@ def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[s
     :param kind: its Arrow type.
     :param options: as for :func:`text_value`.
     """
-    wanted = column.type
-    if wanted.is_semi_structured:
+    target_type = column.type
+    if target_type.is_semi_structured:
         return conversions.try_convert(column, arrow_json(name, kind))
-    if _is_binary(kind) and wanted.kind == "BINARY":
+    if _is_binary(kind) and target_type.kind == "BINARY":
         return name
-    if pa.types.is_temporal(kind) and wanted.kind in _TIME_KINDS:
+    if pa.types.is_temporal(kind) and target_type.kind in _TIME_KINDS:
         if pa.types.is_timestamp(kind):
             # The engine converts nanoseconds to few other types.
             name = f"TRY_CAST({name} AS TIMESTAMP{' WITH TIME ZONE' if kind.tz else ''})"
         return (
-            f"TRY(_tz({name}))" if wanted.kind == "TIMESTAMP_TZ" else f"TRY_CAST({name} AS {wanted.duckdb})"
+            f"TRY(_tz({name}))"
+            if target_type.kind == "TIMESTAMP_TZ"
+            else f"TRY_CAST({name} AS {target_type.duckdb})"
         )
     return text_value(column, arrow_text(name, kind), options)
 
@@ -362,8 +364,8 @@ def arrow_field(column: Column, number: int, shape: FileShape, options: Mapping[
 
 def expression(column: Column, sql: str) -> Filled:
     """Return how an expression that may fail fills a column."""
-    wanted = f"to_json({sql})" if column.type.is_semi_structured else conversions.cast(column, sql)
-    return Filled(column, lambda _raw: f"TRY(struct_pack(v := {wanted}))")
+    converted = f"to_json({sql})" if column.type.is_semi_structured else conversions.cast(column, sql)
+    return Filled(column, lambda _raw: f"TRY(struct_pack(v := {converted}))")
 
 
 def json_source(options: Mapping[str, Any]) -> str:

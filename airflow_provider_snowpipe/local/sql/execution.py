@@ -211,8 +211,8 @@ class Batch:
         """Result of the request; of several statements, the one cell that reports it."""
         if len(self.parts) == 1:
             return self.parts[0].result
-        said = "Multiple statements executed successfully."
-        return Result((ResultColumn("multiple statement execution"),), [(said,)], OTHER)
+        message = "Multiple statements executed successfully."
+        return Result((ResultColumn("multiple statement execution"),), [(message,)], OTHER)
 
     @property
     def created_on_ms(self) -> int:

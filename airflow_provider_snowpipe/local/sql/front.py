@@ -337,13 +337,13 @@ def _handler(reader: Reader) -> Handler:
         raise compilation_error(f"syntax error: unexpected '{reader.text.split()[0][:50]}'.")
     reader.accept(reader.word)
     reader.verb = verb
-    said = []
+    given = []
     if verb == "CREATE":
         while reader.word in _MODIFIER_WORDS and (word := reader.accept(*_MODIFIERS)):
-            said.append(_MODIFIERS[word])
+            given.append(_MODIFIERS[word])
     elif verb == "SHOW" and reader.accept("TERSE"):
-        said.append("TERSE")
-    reader.modifiers = frozenset(said)
+        given.append("TERSE")
+    reader.modifiers = frozenset(given)
     # More words first: GRANT ROLE before GRANT.
     for count in range(_MOST_WORDS, -1, -1):
         kind = reader.ahead(count)
@@ -536,9 +536,9 @@ _OF_TRANSLATOR = re.compile(r"DuckDB|transpile|LIST_SORT|NumberToStr")
 _NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|\b[A-Z]{4,}\b")
 
 
-def _not_translated(said: str) -> SqlError:
+def _not_translated(text: str) -> SqlError:
     """Return the error for what sqlglot cannot write for the engine, in words that do not speak of it."""
-    words = _LACKS.sub("", said.split("\n", maxsplit=1)[0])
+    words = _LACKS.sub("", text.split("\n", maxsplit=1)[0])
     if _OF_TRANSLATOR.search(words):
         named = _NAME.search(words.replace("LIST_SORT", "ARRAY_SORT"))
         words = f"{named[0]} in this form" if named else "a function in this form"

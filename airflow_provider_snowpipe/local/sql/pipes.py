@@ -90,13 +90,13 @@ def existing_pipe(session: Session, path: tuple[str, ...]) -> tuple[Database, Pi
     return database, pipe
 
 
-def _streaming_shown(session: Session, wanted: Shown) -> list[tuple[Database, Pipe]]:
+def _streaming_shown(session: Session, selection: Shown) -> list[tuple[Database, Pipe]]:
     """Return the streaming pipes that SHOW PIPES lists."""
     return [
         (database, pipe)
-        for database, schema in schemas_in_scope(session, wanted)
+        for database, schema in schemas_in_scope(session, selection)
         for pipe in database.pipes
-        if pipe.key.schema == schema and wanted.matches(pipe.key.name) and _shows(session, database, pipe)
+        if pipe.key.schema == schema and selection.matches(pipe.key.name) and _shows(session, database, pipe)
     ]
 
 

@@ -128,15 +128,17 @@ def strip_comments(statement: str) -> str:
     return statement
 
 
-def check_count(statements: list[str], wanted: int) -> None:
+def check_count(statements: list[str], expected: int) -> None:
     """Compare with ``MULTI_STATEMENT_COUNT``; 0 stands for any number.
 
     :raises SqlError: 000008 for another number, 000900 for none at all.
     """
     if not statements:
         raise compilation_error("Empty SQL statement.", "000900", "42601")
-    if wanted not in (0, len(statements)):
-        why = f"Actual statement count {len(statements)} did not match the desired statement count {wanted}."
+    if expected not in (0, len(statements)):
+        why = (
+            f"Actual statement count {len(statements)} did not match the desired statement count {expected}."
+        )
         raise SqlError("000008", "0A000", why)
 
 

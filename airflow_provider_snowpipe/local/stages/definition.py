@@ -56,12 +56,12 @@ def invalid_parameter(name: str) -> SqlError:
     return SqlError("001420", "22023", f"SQL compilation error:\ninvalid parameter '{name}'")
 
 
-def invalid_value(name: str, value: object, wanted: str) -> SqlError:
+def invalid_value(name: str, value: object, allowed: str) -> SqlError:
     """Return Snowflake's error for a value that an option does not take (001008).
 
-    :param wanted: what the option takes.
+    :param allowed: what the option takes.
     """
-    why = f"SQL compilation error:\ninvalid value [{value}] for parameter '{name}'; it takes {wanted}."
+    why = f"SQL compilation error:\ninvalid value [{value}] for parameter '{name}'; it takes {allowed}."
     return SqlError("001008", "22023", why)
 
 

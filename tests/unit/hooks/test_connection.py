@@ -227,7 +227,7 @@ class TestPipeName:
             ),
         ],
     )
-    def test_says_what_is_missing(self, connection, given, text):
+    def test_reports_what_is_missing(self, connection, given, text):
         with pytest.raises(ConfigurationError, match=text):
             self.names(connection, **given)
 

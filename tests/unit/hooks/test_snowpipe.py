@@ -30,7 +30,7 @@ def test_statuses_are_asked_for_on_an_event_loop(service, service_connection):
 
 
 class TestTestButton:
-    def test_says_that_streaming_works_where_sql_does_not(self, service, set_connection):
+    def test_reports_that_streaming_works_where_sql_does_not(self, service, set_connection):
         service.on("pipe-info", Reply())
         service.on(
             "login-request", Reply(body='{"success": false, "code": "390100", "message": "no", "data": {}}')

@@ -89,7 +89,7 @@ class TestChannel:
         }
         assert '<meta http-equiv="refresh" content="10">' in answer.text
 
-    def test_says_null_and_not_known_rather_than_nothing(self, get, service, service_connection):
+    def test_shows_null_and_not_known_rather_than_nothing(self, get, service, service_connection):
         service.on("bulk-channel-status", statuses(c=None))
 
         page = get("channel", service_connection, **SCRIPTED, channel="c").text
@@ -180,7 +180,7 @@ class TestList:
         assert "&lt;script&gt;" in shown
         assert cell(shown, "committed") == "a:1"
 
-    def test_says_so_when_there_is_none(self, get, local_service, conn_id, table):
+    def test_reports_it_when_there_is_none(self, get, local_service, conn_id, table):
         names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
         commit(local_service, table, "c", ["a:1"])
 

@@ -60,7 +60,7 @@ class TestOverview:
         assert rows[2][4:8] == ["1.5k", "0", "0 s", "0"]
         assert rows[2][8:] == ["10 min ago", "in 29 days", "orders · load"]
 
-    def test_says_when_there_is_nothing(self, get):
+    def test_reports_it_when_there_is_nothing(self, get):
         page = get("/overview")
 
         assert page.status_code == 200
@@ -105,7 +105,7 @@ class TestPipe:
         assert '/dags/orders/runs/r2/tasks/load/mapped/4"' in page
         assert 'href="/snowpipe/connections/lake/channels?database=LOCAL' in page
 
-    def test_says_when_there_is_nothing(self, get):
+    def test_reports_it_when_there_is_nothing(self, get):
         assert "No task that you may see" in get(OF_PIPE, **PIPE).text
 
     def test_sorts_and_pages_2000_channels_on_the_server(self, airflow_tables, get):
@@ -163,7 +163,7 @@ class TestPlans:
         assert "Rows 7 8" in page
         assert "All rows after 12 s 9 s" in page
 
-    def test_say_when_there_is_none(self, get):
+    def test_report_it_when_there_is_none(self, get):
         assert "was routed" in get("/plans").text
         assert "There is no page 2" in get("/plans", page=2).text
 

@@ -368,7 +368,7 @@ class TaskState:
 
 class TestAssetEvents:
     @pytest.mark.parametrize("deferrable", [False, True], ids=["poke", "deferrable"])
-    def test_tell_the_tokens_and_leave_the_rows_to_the_load(self, service, set_connection, deferrable):
+    def test_report_the_tokens_and_leave_the_rows_to_the_load(self, service, set_connection, deferrable):
         conn_id = set_connection(
             "with_account",
             conn_type="snowpipe",

@@ -951,7 +951,7 @@ class TestWithoutRows:
         monkeypatch.setattr(MemoryFrameSource, "without_spark", lambda self: self)
         assert not make_run(MemoryFramePartition("p", ())).has_no_rows()
 
-    def test_telling_may_not_take_long(self, make_run, monkeypatch):
+    def test_the_check_may_not_take_long(self, make_run, monkeypatch):
         whole(make_run(P))
         monkeypatch.setattr(driver, "_QUICK_SECONDS", -1.0)
         assert not make_run(P).has_no_rows()

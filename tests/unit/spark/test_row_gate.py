@@ -400,7 +400,7 @@ def test_without_a_dead_letter_path_the_first_bad_row_is_named():
     assert "secret" not in str(refused.value)
 
 
-def test_place_that_cannot_be_reached_is_named(tmp_path):
+def test_path_that_cannot_be_reached_is_named(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(DeadLetterError, match=r"dead letters at '.*file' cannot be read or written"):

@@ -181,7 +181,7 @@ class TestStandstill:
         assert "'c1' stands at NULL since" in str(verdict)
         assert "before its target a:10" in str(verdict)
 
-    def test_tells_no_distance_where_the_format_knows_none(self) -> None:
+    def test_reports_no_distance_where_the_format_knows_none(self) -> None:
         one = watch({"c1": "b"}, LexicographicOffset, stall_seconds=1)
         one.see(seen(c1="a"), 0.0)
 

@@ -347,7 +347,7 @@ class TestReset:
 
 
 class TestWatch:
-    def test_looks_at_all_channels_until_the_time_is_over(self, snowpipe: FakeSnowpipe) -> None:
+    def test_polls_all_channels_until_the_time_is_over(self, snowpipe: FakeSnowpipe) -> None:
         with snowpipe.client() as client:
             for name in ("a", "b"):
                 stream(snowpipe, 1, name)

@@ -101,7 +101,7 @@ class TestArguments:
 class TestWithoutSharedStreams:
     """As before Airflow 3.3, where no state is kept."""
 
-    def test_tells_what_is_committed_from_the_first_poll_on(self, service, service_connection):
+    def test_reports_what_is_committed_from_the_first_poll_on(self, service, service_connection):
         Commits(service, 9)
 
         (first, second) = asyncio.run(first_events(make(service_connection), 2))

@@ -37,7 +37,7 @@ async def left_after(state: AssetState, *items: AdvanceItem) -> list[str]:
     return [message["id"] for message in await WatermarkJournal(state, "k").load()]
 
 
-def test_looks_whose_events_are_stored_are_forgotten():
+def test_polls_whose_events_are_stored_are_forgotten():
     assert asyncio.run(left_after(AssetState(), item(1), item(2))) == ["3"]
 
 

@@ -339,20 +339,20 @@ class _Reader:
 
     def blocks(self, fields: Set[str]) -> Iterator[Records]:
         count = _FEWEST_RECORDS
-        heard = time.monotonic()
+        answered = time.monotonic()
         while not self._found_end:
             messages = self._consumer.consume(count, _POLL_SECONDS)
             if not messages:
-                self._refuse_silence(time.monotonic() - heard)
+                self._refuse_silence(time.monotonic() - answered)
                 continue
-            heard = time.monotonic()
+            answered = time.monotonic()
             required = self._required(messages)
             if required:
                 records = _columns(required, fields)
                 yield records
                 mean = max(records.bytes // len(records), 1)
                 count = min(max(_BLOCK_BYTES // mean, _FEWEST_RECORDS), _MOST_RECORDS)
-                heard = time.monotonic()
+                answered = time.monotonic()
 
     def _required(self, messages: list[Any]) -> list[Any]:
         """Leave out the client's notices and what lies behind the end."""

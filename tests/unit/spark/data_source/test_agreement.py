@@ -194,7 +194,7 @@ def test_messages_of_another_write_are_ignored(others):
 
 
 @pytest.mark.parametrize(("before", "opens"), [(None, 1), ("v:sends", 1), ("w:agrees", 1), ("w:compares", 1)])
-def test_task_begins_by_saying_that_it_compares(others, snowpipe, before, opens):
+def test_task_begins_by_reporting_that_it_compares(others, snowpipe, before, opens):
     snowpipe.channel(marker(1), committed=before)
 
     others.task(1).begin()

@@ -63,7 +63,7 @@ def test_report_that_cannot_be_written_does_not_undo_a_commit(options, capsys, t
     assert "snowpipe report cannot be written to" in capsys.readouterr().err
 
 
-def test_place_of_the_report_is_checked_before_any_row_moves(tmp_path):
+def test_path_of_the_report_is_checked_before_any_row_moves(tmp_path):
     check_report_path(None)
     check_report_path(str(tmp_path / "report.json"))
     with pytest.raises(ConfigurationError, match=r"reportPath is '.*report\.json': its directory"):

@@ -104,7 +104,7 @@ def _token(batch, writer=MINE.writer, partitions=4):
     return BatchDigestOffset(batch, 5, partitions, 1, writer)
 
 
-def test_place_is_within_the_batch_or_before_it():
+def test_position_is_within_the_batch_or_before_it():
     assert position_in_batch("c", None, MINE) is None
     assert position_in_batch("c", _token(16), MINE) is None
     assert position_in_batch("c", _token(17), MINE) == _token(17)

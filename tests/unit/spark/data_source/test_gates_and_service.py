@@ -39,7 +39,7 @@ def driver_token(snowpipe, monkeypatch):
 
 
 class TestPrepare:
-    def test_looks_at_the_pipe_first_and_opens_no_channel(self, snowpipe):
+    def test_reads_the_pipe_first_and_opens_no_channel(self, snowpipe):
         prepare(options(), integer_offsets=False)
 
         assert [call.operation for call in snowpipe.calls] == ["pipe_info", "status"]

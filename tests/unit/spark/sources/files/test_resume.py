@@ -24,7 +24,7 @@ def test_null_token_starts_with_the_first_file(group):
     assert _after(group, None) == Resume(0, 0, 0)
 
 
-def test_place_is_just_after_the_committed_line(group):
+def test_position_is_just_after_the_committed_line(group):
     assert _after(group, "04.log:2") == Resume(1, 2, 5)
 
 
