@@ -24,13 +24,13 @@ ABSENT = {
 }
 IMPORT_WITHOUT = """
 import importlib, sys
-absent, wanted = (words.split(",") for words in sys.argv[1:])
+absent, required = (words.split(",") for words in sys.argv[1:])
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if any(name == word or name.startswith(word + ".") for word in absent):
             raise ModuleNotFoundError(f"{name} is not installed here", name=name)
 sys.meta_path.insert(0, Absent())
-for name in wanted:
+for name in required:
     importlib.import_module(name)
 """
 
