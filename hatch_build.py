@@ -14,10 +14,10 @@ class ExampleDagsHook(BuildHookInterface[Any]):
     """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Say what else a build holds; hatchling calls this ("Build hook plugins").
+        """Define what else a build holds; hatchling calls this ("Build hook plugins").
 
         :param version: ``standard`` or ``editable``
-        :param build_data: what the builder is told
+        :param build_data: what the builder receives
         """
         if version == "standard":
             build_data["force_include"]["dags"] = "airflow_provider_snowpipe/example_dags"

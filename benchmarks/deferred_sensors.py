@@ -66,9 +66,9 @@ def measure(waiting: Waiting) -> None:
     waiting.start()
     requests, usage = waiting.watch(INTERVALS)
     channels = len(waiting.channels)
-    print(f"{waiting.sensors} sensors, {channels} channels, a look every {POLL_SECONDS:g} s")
+    print(f"{waiting.sensors} sensors, {channels} channels, a poll every {POLL_SECONDS:g} s")
     print(
-        f"status requests in {INTERVALS} intervals: {len(requests)}; a look is {waiting.requests_per_round}; "
+        f"status requests in {INTERVALS} intervals: {len(requests)}; a poll is {waiting.requests_per_round}; "
         f"no interval is off by more than {worst_count(requests, INTERVALS, waiting.requests_per_round)}"
     )
     report("triggerer, all wait", usage)

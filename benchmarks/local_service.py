@@ -345,7 +345,7 @@ def ratio_of_memory(service: LocalService, seconds: float) -> Ratio:
     if failures:
         raise SystemExit(f"the soak failed: {failures[0]}")
     # Memory rises with the write-ahead log and falls with every checkpoint, about once in a hundred seconds;
-    # so the peaks of the halves are compared, not single moments.
+    # so the peaks of the halves are compared, not single samples.
     half = len(samples) // 2
     first, second = (max(size for _, size in part) for part in (samples[:half], samples[half:]))
     committed = Rest(service, "SOAK").statuses("c0", "c1", "c2", "c3")

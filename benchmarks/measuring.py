@@ -30,7 +30,7 @@ class Target:
 
     :param what: what was compared
     :param measured: the ratio
-    :param wanted: the ratio to reach, None where there is none
+    :param required: the ratio to reach, None where there is none
     :param at_most: True where less is better
     :param detail: the medians behind it
     """

@@ -45,9 +45,9 @@ print(json.dumps({"reading": ended_used - read_used, "whole": ended_used - used,
 class Reading:
     """One reading of one file, in seconds.
 
-    :param reading: processor time from the moment Airflow was imported
+    :param reading: processor time from when Airflow was imported
     :param whole: processor time with Airflow's own imports
-    :param wall: time by the clock from the moment Airflow was imported
+    :param wall: time by the clock from when Airflow was imported
     """
 
     reading: float

@@ -101,7 +101,7 @@ def tiny(rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def wide(rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows of 500 columns: numbers, texts, flags and moments."""
+    """Rows of 500 columns: numbers, texts, flags and timestamps."""
     step = _BATCH // 20
     for first in range(0, rows, step):
         numbers = range(first, min(first + step, rows))

@@ -118,7 +118,7 @@ def machines(kind: str, folder: Path) -> Iterator[Machines]:
 class Usage:
     """What processes use while the block runs, sampled in a thread.
 
-    Containers of a YARN take their processor time with them: nobody who waits for them tells it.
+    Containers of a YARN take their processor time with them: no process that waits for them reports it.
 
     :param executors: lists the executors' JVMs, whose Python workers are watched as well
     :param bytes: the most resident memory of each kind of process

@@ -56,7 +56,7 @@ def load_by_router() -> None:
             folder = Path(params["folder"]) / station
             folder.mkdir(parents=True, exist_ok=True)
             file, content = folder / f"{params['day']}.ndjson", "".join(lines)
-            # Written again, the file of an earlier day would look changed, and the load would stop.
+            # Written again, the file of an earlier day would count as changed, and the load would stop.
             if lines and (not file.exists() or file.read_text() != content):
                 file.write_text(content)
             elif not any(folder.glob("*.ndjson")):

@@ -1,4 +1,4 @@
-"""What a run looks like while it runs: one line per channel, live on a terminal, plain lines elsewhere."""
+"""The progress of a run: one line per channel, live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run at one moment.
+    """A run at one point in time.
 
     :param tasks: state of each task, in the order they started
     :param channels: the channel of each origin

@@ -93,7 +93,7 @@ class Demo:
                 self._service.stop()
 
     def _own_dag(self) -> Path:
-        """A folder of the demo's DAG alone: the others are for those who look around in the UI."""
+        """A folder of the demo's DAG alone: the others are for those who explore the UI."""
         dags = self._folder / "dags"
         dags.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(DAGS / f"{DAG_ID}.py", dags / f"{DAG_ID}.py")

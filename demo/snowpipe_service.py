@@ -46,7 +46,7 @@ class SnowpipeService:
         self._group.start("snowpipe-local", command, os.environ, self.log)
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
-        """Wait until the service answers, and take over the environment it wants its clients to have.
+        """Wait until the service answers, and take over the environment that its clients need.
 
         :param timeout: seconds
         :raises RuntimeError: if the service ends, or does not answer in time

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import requests
 
-# Airflow wants a home before it is imported; the build leaves nothing behind.
+# Airflow needs a home before it is imported; the build leaves nothing behind.
 _home = tempfile.mkdtemp(prefix="snowpipe-docs-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ["AIRFLOW_HOME"] = _home

@@ -34,7 +34,7 @@ from airflow_provider_snowpipe import __version__
 
 PACKAGE = "airflow_provider_snowpipe"
 _FIELD = re.compile(r"^:(?P<kind>\w+)(?: (?P<name>\w+))?: ?(?P<text>.*)$")
-_PLACE = re.compile(r"^<!-- generated: (?P<name>[\w-]+)(?: (?P<kind>\w+))? -->$", re.MULTILINE)
+_MARKER = re.compile(r"^<!-- generated: (?P<name>[\w-]+)(?: (?P<kind>\w+))? -->$", re.MULTILINE)
 _NEUTRAL_ROLE = re.compile(r":(?:class|func|meth|data|attr):`~?(?:[\w.]*\.)?(?P<name>\w+)`")
 _QUOTED = re.compile(r"\b\w+=(?:\"[^\"]*\"|True)|\b\w+[_$]\w+\b")
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -268,7 +268,7 @@ def _process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any
     if found:
         missing = [one.name for one in found.values() if not one.text]
         if missing and what == "class":
-            _log.warning("%s: the docstring says nothing of %s", name, ", ".join(missing))
+            _log.warning("%s: the docstring does not describe %s", name, ", ".join(missing))
         body += ["", *_parameter_lines(found)]
     else:
         body.append("")
@@ -623,7 +623,7 @@ def _generated(name: str, *arguments: str) -> str:
 
 
 def _fill(app: Sphinx, page: str, source: list[str]) -> None:
-    source[0] = _PLACE.sub(lambda match: _generated(*filter(None, match.groups())), source[0])
+    source[0] = _MARKER.sub(lambda match: _generated(*filter(None, match.groups())), source[0])
 
 
 def _outdated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:

@@ -49,7 +49,7 @@ class Suite:
     :param mark: a file of its checkout by which it is recognised
     :param requirements: of its virtual environment; ``{connector}`` is the installed version
     :param files: glob patterns of the test files that are run, relative to the checkout
-    :param without: names of test files among them that do not talk to a Snowflake
+    :param without: names of test files among them that do not connect to a Snowflake
     :param arguments: for pytest
     :param environment: variables that the suite reads
     :param setup: statements run before

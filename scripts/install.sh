@@ -13,7 +13,7 @@ PYTHON=${PYTHON:-python3}
 UV_VERSION=${UV_VERSION:-0.13.8}
 VENV=.venv
 
-say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
+log() { printf '\033[1m==>\033[0m %s\n' "$*"; }
 die() { printf 'install: %s\n' "$*" >&2; exit 1; }
 
 command -v "$PYTHON" >/dev/null || die "no '$PYTHON' on this machine: install Python 3.11 or newer, or name one: make install PYTHON=/path/to/python3"
@@ -30,7 +30,7 @@ install_venv_module() {
             die "$PYTHON has no ensurepip/venv module. As root, run: apt-get install -y ${packages%% *}   then run make install again"
         become=(sudo)
     fi
-    say "$PYTHON has no ensurepip/venv module: installing ${packages%% *} with apt-get"
+    log "$PYTHON has no ensurepip/venv module: installing ${packages%% *} with apt-get"
     local package
     "${become[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
     for package in $packages; do
@@ -43,21 +43,21 @@ install_venv_module() {
 
 if ! "$VENV/bin/python" -c 'import pip' 2>/dev/null; then
     "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || install_venv_module
-    say "Creating $VENV with $("$PYTHON" --version)"
+    log "Creating $VENV with $("$PYTHON" --version)"
     "$PYTHON" -m venv --clear "$VENV"
 fi
 
 if [ "$("$VENV/bin/uv" --version 2>/dev/null | cut -d' ' -f2)" != "$UV_VERSION" ]; then
-    say "Installing uv $UV_VERSION into $VENV"
+    log "Installing uv $UV_VERSION into $VENV"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
 fi
 
 source scripts/package-index.sh
 export VIRTUAL_ENV="$PWD/$VENV"
 
-say "Installing the versions of requirements.lock, and the project itself (editable)"
+log "Installing the versions of requirements.lock, and the project itself (editable)"
 # One transaction: syncing the lock alone would take the project away from whatever is running, until it is back.
 printf -- '--editable .\n' |
     "$VENV/bin/uv" pip sync --quiet --compile-bytecode --build-constraints constraints.txt requirements.lock -
 touch "$VENV/.installed"
-say "Ready: $VENV"
+log "Ready: $VENV"

@@ -4,7 +4,7 @@
 # Never asks for a password, and never fails: who may not install packages here still runs all other tests.
 set -euo pipefail
 
-say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
+log() { printf '\033[1m==>\033[0m %s\n' "$*"; }
 
 command -v chromium >/dev/null && command -v chromedriver >/dev/null && exit 0
 packages=(chromium chromium-driver)
@@ -12,16 +12,16 @@ become=()
 if [ "$(id -u)" -ne 0 ]; then
     become=(sudo -n)
     sudo -n true 2>/dev/null || {
-        say "No Chromium here; the tests of Airflow's pages will be skipped. As root: apt-get install ${packages[*]}"
+        log "No Chromium here; the tests of Airflow's pages will be skipped. As root: apt-get install ${packages[*]}"
         exit 0
     }
 fi
 command -v apt-get >/dev/null || {
-    say "No Chromium and no apt-get here; the tests of Airflow's pages will be skipped. Install chromium and chromedriver"
+    log "No Chromium and no apt-get here; the tests of Airflow's pages will be skipped. Install chromium and chromedriver"
     exit 0
 }
-say "Installing ${packages[*]} with apt-get, for the tests of Airflow's pages"
+log "Installing ${packages[*]} with apt-get, for the tests of Airflow's pages"
 install=("${become[@]}" env DEBIAN_FRONTEND=noninteractive apt-get)
 if ! { "${install[@]}" update -qq && "${install[@]}" install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; }; then
-    say "apt-get could not install ${packages[*]}; the tests of Airflow's pages will be skipped"
+    log "apt-get could not install ${packages[*]}; the tests of Airflow's pages will be skipped"
 fi

@@ -10,6 +10,6 @@ resolve() {
 }
 
 resolve --extra dev --generate-hashes --output-file requirements.lock pyproject.toml
-for wanted in scripts/airflow-versions/*.in; do
-    resolve --extra local --extra spark --extra test --output-file "${wanted%.in}.txt" pyproject.toml "$wanted"
+for requirements in scripts/airflow-versions/*.in; do
+    resolve --extra local --extra spark --extra test --output-file "${requirements%.in}.txt" pyproject.toml "$requirements"
 done

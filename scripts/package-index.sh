@@ -1,4 +1,4 @@
-# Sourced by the scripts that install with uv: a machine whose pip is told to use a mirror or extra certificates means
+# Sourced by the scripts that install with uv: a machine whose pip is configured to use a mirror or extra certificates means
 # that for uv as well. Needs .venv.
 setting() { .venv/bin/python -m pip config get "$1" 2>/dev/null || true; }
 : "${UV_DEFAULT_INDEX:=${PIP_INDEX_URL:-$(setting global.index-url)}}"

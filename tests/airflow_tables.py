@@ -15,7 +15,7 @@ from tests.airflow_version import AIRFLOW
 
 PLAN = LoadPlan(
     LoadPath.STREAM,
-    ("rows are wanted within 60 s",),
+    ("rows are required within 60 s",),
     (
         PathEstimate(LoadPath.STREAM, 0.02, 7.0, 12.0),
         PathEstimate(LoadPath.COPY, 0.3, 60.0, 90.0, unfit="too slow", warehouse="XSMALL"),
@@ -146,7 +146,7 @@ def signed_in(
         with Session(airflow_tables.engine) as opened:
             yield opened
 
-    # Airflow looks teams up in the database of its own, which has no tables here.
+    # Airflow reads teams from the database of its own, which has no tables here.
     for model in ("connection.Connection", "dag.DagModel"):
         monkeypatch.setattr(f"airflow.models.{model}.get_team_name", lambda *_, **__: None)
     create_auth_manager()

@@ -24,7 +24,7 @@ class StatusRequest:
     """One status request as it passed.
 
     :param at: when it arrived, seconds since 1970
-    :param channels: what it asked after
+    :param channels: what it asked for
     :param status: HTTP status of the service's answer
     """
 

@@ -1,7 +1,7 @@
 """A real Apache Kafka broker in KRaft mode, from Maven Central, on this machine's loopback.
 
 Its jars are fetched by ``mvn`` once and kept in the user's cache; they are never part of the project. Where
-Maven Central cannot be reached the tests that want the broker are skipped, with the reason.
+Maven Central cannot be reached the tests that need the broker are skipped, with the reason.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def keyed_records(
     consumer = Consumer(
         {
             "bootstrap.servers": address,
-            "group.id": "look",
+            "group.id": "reader",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,
             "log_level": 2,

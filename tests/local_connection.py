@@ -46,7 +46,7 @@ class TaskInstance:
 
 
 def context(map_index: int = -1, run_after: dt.datetime = RUN_AFTER) -> Any:
-    """A task's context, of a run that was due at some moment."""
+    """A task's context, of a run that was due at a given time."""
     return {"ti": TaskInstance(map_index), "dag_run": SimpleNamespace(run_after=run_after, logical_date=None)}
 
 

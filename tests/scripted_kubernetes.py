@@ -33,7 +33,7 @@ _LABEL = "spark.kubernetes.driver.label."
 class ScriptedKubernetes:
     """Pods, and what each poll of one finds.
 
-    A script's steps are taken one a poll: a phase, a whole ``status``, an HTTP status in place of an answer,
+    A script's steps are taken one a poll: a phase, a whole ``status``, an HTTP status instead of an answer,
     or something to do before the next step. The last phase stays.
     """
 

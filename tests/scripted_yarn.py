@@ -69,7 +69,7 @@ class Submission:
 class ScriptedYarn:
     """Applications, and what each poll of one finds.
 
-    A script's steps are taken one a poll: a state, a pair of state and final status, an HTTP status in place
+    A script's steps are taken one a poll: a state, a pair of state and final status, an HTTP status instead
     of an answer, or something to do before the next step. The last state stays.
     """
 

@@ -104,7 +104,7 @@ class StreamProgram:
                 wait_until(
                     lambda: any(token.endswith("-end") for token in self.tokens()),
                     seconds=300,
-                    what="the commit of all rows of a channel, of which no task can hear",
+                    what="the commit of all rows of a channel, which no task can observe",
                 )
         finally:
             kill_all(process)

@@ -96,12 +96,12 @@ public class JdbcClient {
         own.getMethod("setParameter", String.class, Object.class).invoke(statement.unwrap(own), name, value);
     }
 
-    /** Print the columns of each row that stand at these places, from 1. */
-    private static void print(String name, ResultSet rows, int... places) throws Exception {
+    /** Print the columns of each row at these positions, from 1. */
+    private static void print(String name, ResultSet rows, int... positions) throws Exception {
         StringJoiner lines = new StringJoiner(" ", name + ": ", "");
         while (rows.next()) {
             StringJoiner row = new StringJoiner(", ", "[", "]");
-            for (int at : places) {
+            for (int at : positions) {
                 row.add(String.valueOf(rows.getString(at)));
             }
             lines.add(row.toString());

@@ -190,7 +190,9 @@ class Account:
         properties = {"account": pair.account, "user": pair.user, "url": self.url, "private_key": pem}
         if role := self.arguments.get("role"):
             properties["role"] = role
-        secret.write_text(json.dumps({"properties": properties, "place": [self.database, self.schema, pipe]}))
+        secret.write_text(
+            json.dumps({"properties": properties, "target": [self.database, self.schema, pipe]})
+        )
         done = subprocess.run(
             [sys.executable, "-c", _SDK + scenario, str(secret)],
             env={**os.environ, "SS_LOG_LEVEL": "warn"},
@@ -214,7 +216,7 @@ budgets = ("mgmt", "data", "misclassified_404", "non_scoped_auth_failure")
 properties = given["properties"] | {f"{name}_retry_total_backoff_seconds": "20" for name in budgets}
 
 def connect(name="contract"):
-    return StreamingIngestClient(name, *given["place"], profile_json=None, properties=properties)
+    return StreamingIngestClient(name, *given["target"], profile_json=None, properties=properties)
 
 def committed(channel, token):
     channel.wait_for_commit(lambda seen: seen is not None and int(seen) >= token, timeout_seconds=180)

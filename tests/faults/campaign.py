@@ -199,11 +199,11 @@ class Run:
         twice = sum(count - 1 for count in found.values())
         if twice and FOREIGN in self.faults:
             # Nobody can keep a pipe of somebody else out: the error that names the files is asked for there.
-            self.notes.append(f"{twice} rows doubled by a foreign pipe, and an error says so")
+            self.notes.append(f"{twice} rows doubled by a foreign pipe, and an error reports it")
         elif twice and "own token is overwritten" in self.log.read_text():
             # Nothing can compare and set in one step: who stops between the two finds out and reports it.
             self.notes.append(
-                f"{twice} rows doubled, and an error says that a stream's token was overwritten"
+                f"{twice} rows doubled, and an error reports that a stream's token was overwritten"
             )
         else:
             self.wrong["doubled"] += twice

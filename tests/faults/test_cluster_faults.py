@@ -328,7 +328,7 @@ class TestPlainWrite:
             killing = pool.submit(kill)
             try:
                 _write_plainly(withheld, door)  # in this thread: Spark finds the format in the active session
-            except Exception as error:  # noqa: BLE001  Spark's classes differ by place
+            except Exception as error:  # noqa: BLE001  the class depends on how Spark runs
                 return str(error)
             else:
                 return None

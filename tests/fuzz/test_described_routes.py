@@ -32,7 +32,7 @@ _CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-# Names that exist, so that random requests get beyond the first look-up.
+# Names that exist, so that random requests get beyond the first search for a name.
 _KNOWN = {
     "database": ["LOCAL", "local"],
     "schema": ["PUBLIC"],

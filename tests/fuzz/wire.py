@@ -1,4 +1,4 @@
-"""Requests as they are, over one connection, and what every answer of the local service must look like."""
+"""Requests as they are, over one connection, and the form of every answer of the local service."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def airflow(local_service: LocalService, tmp_path_factory: pytest.TempPathFactor
     return run
 
 
-# unit/cli proves the commands daily, and Airflow looks connections up.
+# unit/cli proves the commands daily, and Airflow finds connections.
 @pytest.mark.nightly
 def test_connections_of_the_database_are_found(local_service: LocalService, airflow: Airflow) -> None:
     commit(local_service, make_table(local_service, "T"), "a", ["f:1"])

@@ -44,11 +44,11 @@ with DAG("orders", schedule=None):
     )
 
     @task
-    def look():
+    def list_often():
         for _ in range(20):
             SnowpipeHook(table="T").list_channels()
 
-    append >> look()
+    append >> list_often()
 """
 
 

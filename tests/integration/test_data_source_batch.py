@@ -39,7 +39,7 @@ def _write(df, options):
 
 def _refused(df, options):
     """The text of our error that ended a write."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's classes differ by place
+    with pytest.raises(Exception) as caught:  # noqa: PT011  the class depends on how Spark runs
         _write(df, options)
     return our_error(caught.value)
 

@@ -71,7 +71,7 @@ class Stream:
 
     def refused(self, run=None, **changes):
         """The text of our error that ended a run."""
-        with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's classes differ by place
+        with pytest.raises(Exception) as caught:  # noqa: PT011  the class depends on how Spark runs
             (run or self.run)(**changes)
         return our_error(caught.value)
 

@@ -49,7 +49,7 @@ def job(local_service: LocalService, tmp_path: Path) -> SparkJob:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """What the platform gets: the two files that the page's first command writes."""
-    folder = tmp_path / "place"
+    folder = tmp_path / "platform"
     folder.mkdir()
     command = _block("sh", "package_archive")
     done = subprocess.run(

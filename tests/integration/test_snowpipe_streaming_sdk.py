@@ -198,22 +198,22 @@ def test_elastic_handlers_are_called_for_every_append_with_its_token(local_servi
         """
         client = connect("T11")
         channel = client.get_elastic_channel()
-        heard, failed = [], []
-        channel.set_success_handler(lambda detail: heard.extend(detail.append_tokens))
+        succeeded, failed = [], []
+        channel.set_success_handler(lambda detail: succeeded.extend(detail.append_tokens))
         channel.set_error_handler(lambda detail: failed.extend(detail.append_tokens))
         for number in range(20):
             channel.append_row({"id": number, "filler": "x"}, f"row{number}")
         channel.append_rows([{"id": i, "filler": "y" * 500} for i in range(20, 5000)], "file")
         channel.wait_for_flush(60)
         deadline = time.monotonic() + 60
-        while len(heard) + len(failed) < 21 and time.monotonic() < deadline:
+        while len(succeeded) + len(failed) < 21 and time.monotonic() < deadline:
             time.sleep(0.05)
-        report(heard=sorted(heard), failed=failed)
+        report(succeeded=sorted(succeeded), failed=failed)
         client.close()
         """,
     )
     assert seen["failed"] == []
-    assert seen["heard"] == sorted(["file", *(f"row{number}" for number in range(20))])
+    assert seen["succeeded"] == sorted(["file", *(f"row{number}" for number in range(20))])
     assert local_service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t11") == [{"N": 5000, "D": 5000}]
 
 
@@ -228,18 +228,18 @@ def test_the_elastic_error_handler_is_called_for_an_append_that_failed(
         """
         client = connect("FAILING", data_retry_total_backoff_seconds="1")
         channel = client.get_elastic_channel()
-        heard, failed = [], []
-        channel.set_success_handler(lambda detail: heard.extend(detail.append_tokens))
+        succeeded, failed = [], []
+        channel.set_success_handler(lambda detail: succeeded.extend(detail.append_tokens))
         channel.set_error_handler(lambda detail: failed.extend(detail.append_tokens))
         channel.append_row({"id": 1}, "doomed")
         deadline = time.monotonic() + 60
-        while not failed and not heard and time.monotonic() < deadline:
+        while not failed and not succeeded and time.monotonic() < deadline:
             time.sleep(0.05)
-        report(heard=heard, failed=failed)
+        report(succeeded=succeeded, failed=failed)
         sys.stdout.flush(); os._exit(0)
         """,
     )
-    assert seen == {"heard": [], "failed": ["doomed"]}
+    assert seen == {"succeeded": [], "failed": ["doomed"]}
     assert service.sql("SELECT count(*) n FROM failing") == [{"N": 0}]
 
 

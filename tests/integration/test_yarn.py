@@ -418,15 +418,15 @@ import sys
 from airflow_provider_snowpipe.spark.report import report_folder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-place = report_folder(sys.argv[1])
-place.check()
-assert place.read("report.json") is None
+folder = report_folder(sys.argv[1])
+folder.check()
+assert folder.read("report.json") is None
 for text in ("first", "zweites \u00e4"):
-    place.write("report.json", text)
-assert place.read("report.json") == "zweites \u00e4"
-place.remove("report.json")
-place.remove("report.json")
-assert place.read("report.json") is None
+    folder.write("report.json", text)
+assert folder.read("report.json") == "zweites \u00e4"
+folder.remove("report.json")
+folder.remove("report.json")
+assert folder.read("report.json") is None
 try:
     report_folder("nosuch://bucket/report.json").check()
 except ConfigurationError as error:

@@ -80,7 +80,7 @@ class Pages:
         """The value of a script in the page."""
         return self._chrome.execute_script(script)
 
-    def complaints(self) -> list[str]:
+    def reported_errors(self) -> list[str]:
         """What the browser has refused or found wrong since it was asked last, without Airflow's own."""
         return [
             entry["message"]

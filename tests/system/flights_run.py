@@ -114,6 +114,6 @@ def wait_until_left(airflow: AirflowProcesses, dag_id: str, run_id: str, task_id
     log = Path(airflow.log_file("scheduler"))
     wait_for(
         lambda: received.search(log.read_text()) is not None,
-        f"the scheduler did not hear of the end of {task_id}",
+        f"the scheduler did not notice the end of {task_id}",
         RUN_SECONDS,
     )

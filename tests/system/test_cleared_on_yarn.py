@@ -19,7 +19,9 @@ from tests.yarn_cluster import YarnCluster, yarn_cluster
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.spark,
-    pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow tells a trigger since 3.3 that its task is cleared"),
+    pytest.mark.skipif(
+        AIRFLOW < (3, 3), reason="Airflow informs a trigger since 3.3 that its task is cleared"
+    ),
 ]
 
 _TABLE = "CLEARED_ON_YARN"

@@ -209,7 +209,7 @@ def test_overview(pages: Pages, theme, tmp_path: Path, name: str) -> None:
     pages.enter_frame()
     hidden = "const one = document.querySelector('.wide'); return one.scrollWidth - one.clientWidth"
     assert pages.run(hidden) == 0
-    assert pages.complaints() == []
+    assert pages.reported_errors() == []
 
 
 def test_pipe_and_channel(pages: Pages, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_pipe_and_channel(pages: Pages, tmp_path: Path) -> None:
     pages.follow("orders_eu")
     assert pages.text_of("//*[@id='committed']") == "f:2"
     pages.wait_until_shown("(//*[local-name()='svg'][@role='img'])[4]")
-    assert pages.complaints() == []
+    assert pages.reported_errors() == []
 
 
 def test_a_task_opens_in_airflows_own_window(pages: Pages) -> None:
@@ -238,10 +238,10 @@ def test_plans(pages: Pages, tmp_path: Path) -> None:
     pages.visit("plugin/snowpipe")
     pages.enter_frame()
     pages.follow("Plans")
-    pages.wait_until_shown("//article[contains(., 'rows are wanted within 60 s')]")
+    pages.wait_until_shown("//article[contains(., 'rows are required within 60 s')]")
     pages.leave_frame()
     assert picture(pages, "plans-light", tmp_path).stat().st_size < 150_000
-    assert pages.complaints() == []
+    assert pages.reported_errors() == []
 
 
 def test_2000_channels_are_paged_and_sorted_by_the_keyboard(pages: Pages, shown: Shown) -> None:
@@ -272,7 +272,7 @@ def test_hostile_names_do_nothing(pages: Pages, shown: Shown) -> None:
     pages.press_key_on("//a[contains(., '{{7*7}}')]")
     pages.wait_until_shown("//h1[contains(., 'Pipe')]")
     assert pages.run("return document.title").endswith("· Snowpipe")
-    assert pages.complaints() == []
+    assert pages.reported_errors() == []
 
 
 def test_empty_and_error_states(pages: Pages) -> None:

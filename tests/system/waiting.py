@@ -65,7 +65,7 @@ class Waiting:
                 self._continuation[name] = client.open_channel(name).continuation_token
 
     def start(self) -> None:
-        """Start every DAG and wait until the poll asks after every channel in one interval."""
+        """Start every DAG and wait until the poll covers every channel in one interval."""
         for dag_id in self.dags:
             self.airflow.api.wait_for_dag(dag_id)
             self.airflow.api.unpause(dag_id)

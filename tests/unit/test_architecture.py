@@ -24,13 +24,13 @@ ABSENT = {
 }
 IMPORT_WITHOUT = """
 import importlib, sys
-absent, wanted = (words.split(",") for words in sys.argv[1:])
+absent, required = (words.split(",") for words in sys.argv[1:])
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if any(name == word or name.startswith(word + ".") for word in absent):
             raise ModuleNotFoundError(f"{name} is not installed here", name=name)
 sys.meta_path.insert(0, Absent())
-for name in wanted:
+for name in required:
     importlib.import_module(name)
 """
 
@@ -101,6 +101,8 @@ NOT_OURS = re.compile(
     re.I,
 )
 """There are words of Airflow's and Snowflake's documentation for it: fix, timestamp, retry budget, raise."""
+NOT_OF_A_PAGE = re.compile(r"\b(say(s|ing)?|said|tell(s|ing)?|told|wants?)\b", re.I)
+"""A page states or describes, a log shows, an option sets, an error reports."""
 NOT_A_NAME = {
     *("mend", "mended", "moment", "moments", "patience", "complain", "complaint", "wanted", "told"),
     *("say", "says", "said", "saying", "tells", "telling", "foretell", "look", "looks", "hear", "hears"),
@@ -127,6 +129,25 @@ def _texts() -> list[Path]:
 )
 def test_a_word_of_our_own_is_noticed(text):
     assert NOT_OURS.search(text)
+
+
+@pytest.mark.parametrize("text", ["the log says why", "events tell it", "say `force=True`", "it is told"])
+def test_a_word_that_no_page_uses_is_noticed(text):
+    assert NOT_OF_A_PAGE.search(text)
+
+
+def test_pages_state_and_describe():
+    pages = [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")),
+    ]
+    found = [
+        f"{page.relative_to(ROOT)}:{number}: {line.strip()}"
+        for page in pages
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        if NOT_OF_A_PAGE.search(line)
+    ]
+    assert found == []
 
 
 def test_names_and_texts_use_the_words_of_airflow_and_snowflake():

@@ -68,7 +68,7 @@ def test_each_dag_has_its_tasks(parsed, dag):
     assert TASKS[dag] <= set(parsed["dags"][dag])
 
 
-@pytest.mark.skipif("catch_up" in FILES_FOR_A_LATER_AIRFLOW, reason="Airflow 2 wants a start_date")
+@pytest.mark.skipif("catch_up" in FILES_FOR_A_LATER_AIRFLOW, reason="Airflow 2 requires a start_date")
 def test_the_catch_up_runs_often_and_one_at_a_time(parsed):
     assert parsed["schedules"]["catch_up"] == {
         "catchup": False,

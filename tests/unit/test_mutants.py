@@ -9,7 +9,7 @@ SPEC = importlib.util.spec_from_file_location(
     "scripts_mutants", Path(__file__).parents[2] / "scripts" / "mutants.py"
 )
 mutants = importlib.util.module_from_spec(SPEC)
-sys.modules[SPEC.name] = mutants  # dataclasses look their module up
+sys.modules[SPEC.name] = mutants  # dataclasses read their module from there
 SPEC.loader.exec_module(mutants)
 
 SOURCE = """

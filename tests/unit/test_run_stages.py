@@ -78,10 +78,10 @@ def test_failed_stage_leaves_the_others_to_run(execute: Execute, capfd: pytest.C
 
 @pytest.mark.usefixtures("started_in_the_background")
 def test_stage_that_takes_too_long_is_stopped_with_its_processes(execute: Execute, tmp_path: Path) -> None:
-    (outcome,) = execute(Stage("long", "trap 'touch $HERE/told; exit 1' INT; sleep 600 & wait", minutes=0.01))
+    (outcome,) = execute(Stage("long", "trap 'touch $HERE/int; exit 1' INT; sleep 600 & wait", minutes=0.01))
 
     assert outcome.result.startswith("stopped")
-    assert (tmp_path / "told").exists()
+    assert (tmp_path / "int").exists()
 
 
 def test_stage_is_left_out_when_the_run_is_out_of_time(execute: Execute, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_assets_of_other_tables_are_left_alone(caplog):
     assert "is not of table snowpipe://org-acct/DB/S/T" in caplog.text
 
 
-def test_the_table_of_a_pipe_that_somebody_made_is_looked_up():
+def test_the_table_of_a_pipe_that_somebody_made_is_described():
     (event,) = describe(snowpipe_asset(**TABLE), channels=[A], hook=Hook("MY_PIPE"))
 
     assert event.extra["pipe"] == "DB.S.MY_PIPE"
@@ -147,7 +147,7 @@ def test_a_task_without_such_outlets_asks_nothing():
     describe_outlets(SimpleNamespace(outlets=[]), {}, cast(SnowpipeHook, None), [A])
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 0), reason="it looks into the events of the task SDK")
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="it reads the events of the task SDK")
 class TestWithoutAnOutlet:
     """The asset of a load that no outlet reports."""
 
@@ -244,7 +244,7 @@ class TestWithoutAnOutlet:
     def test_a_single_task_and_the_first_mapped_one_ask_nothing(self, task, events, map_index, monkeypatch):
         assert self.of_mapped(task, events, map_index, [False], monkeypatch) == ([], 0)
 
-    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to tell one event alone")
+    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
     def test_a_mapped_task_waits_until_the_asset_of_a_new_table_is_made(self, task, events, monkeypatch):
         asked, waited = self.of_mapped(task, events, 3, [False, False, True], monkeypatch)
 
@@ -253,7 +253,7 @@ class TestWithoutAnOutlet:
         }
         assert (len(asked), waited) == (3, 0.4)
 
-    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to tell one event alone")
+    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
     @pytest.mark.parametrize(("map_index", "seconds"), [(1, 1.0), (4, 4.0), (1000, 30.0)])
     def test_mapped_tasks_that_end_together_make_the_asset_one_after_the_other(
         self, task, events, map_index, seconds, monkeypatch
@@ -262,14 +262,14 @@ class TestWithoutAnOutlet:
             seconds, abs=0.21
         )
 
-    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to tell one event alone")
+    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
     def test_a_mapped_task_does_not_wait_for_an_airflow_that_does_not_answer(
         self, task, events, monkeypatch, caplog
     ):
         from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
         from airflow.sdk.execution_time.comms import ErrorResponse
 
-        refusal = AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR, detail={"said": "no"}))
+        refusal = AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR, detail={"reason": "no"}))
         asked, waited = self.of_mapped(task, events, 3, [refusal], monkeypatch)
 
         assert (len(asked), waited) == (1, 0)

@@ -23,7 +23,7 @@ MB = 1_000_000
         (["a.snappy.parquet"], {}, CompactForm("parquet", ".parquet", False, False)),
         (["part-0", "part-1"], {"kind": "ndjson"}, CompactForm("ndjson", ".ndjson", False, True)),
     ],
-    ids=["ndjson", "json", "csv", "csv-cut", "text", "parquet", "said"],
+    ids=["ndjson", "json", "csv", "csv-cut", "text", "parquet", "explicit"],
 )
 def test_files_have_the_format_of_their_endings(names: list[str], options: Any, form: CompactForm) -> None:
     assert CompactOptions(**options).form_of(names) == form

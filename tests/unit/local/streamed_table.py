@@ -44,7 +44,7 @@ class Engine:
 
     @contextmanager
     def after_a_crash(self, folder: Path) -> Iterator[Database]:
-        """The database as a new process finds it that starts on the files of this very moment."""
+        """The database as a new process finds it that starts on the files as they are now."""
         shutil.copytree(self.home.databases_dir, folder)
         catalog = Catalog(folder, Faults())
         try:

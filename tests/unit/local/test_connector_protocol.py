@@ -264,10 +264,10 @@ def test_without_a_database_the_error_names_what_was_asked(
 
 
 def test_every_database_has_an_information_schema_to_use(session: Connector) -> None:
-    session.query("CREATE OR REPLACE TABLE told (a VARCHAR(20)) COMMENT = 'cheese'")
+    session.query("CREATE OR REPLACE TABLE noted (a VARCHAR(20)) COMMENT = 'cheese'")
     assert session.query("USE SCHEMA information_schema")["data"]["finalSchemaName"] == "INFORMATION_SCHEMA"
-    assert rows(session, "SELECT comment FROM tables WHERE table_name = 'TOLD'") == [["cheese"]]
-    text = "SELECT character_octet_length FROM columns WHERE table_name = 'TOLD'"
+    assert rows(session, "SELECT comment FROM tables WHERE table_name = 'NOTED'") == [["cheese"]]
+    text = "SELECT character_octet_length FROM columns WHERE table_name = 'NOTED'"
     assert rows(session, text) == [["80"]]
     described = rows(session, "DESCRIBE VIEW information_schema.databases")
     assert described[0][:2] == ["DATABASE_NAME", "VARCHAR(16777216)"]

@@ -147,7 +147,7 @@ def test_an_incomplete_or_unfinished_statement_is_refused(sql: SqlSessions, stat
 
 def test_comments_are_no_words(sql: SqlSessions) -> None:
     assert sql.run("DESC TABLE t /* all */ -- of it")
-    sql.run("CREATE SCHEMA said DATA_RETENTION_TIME_IN_DAYS = 0 COMMENT = 'for all' -- of us")
-    assert sql.run("SHOW SCHEMAS LIKE 'SAID'")[0]["comment"] == "for all"
-    sql.run("CREATE DATABASE told COMMENT = 'mine'", "USE SCHEMA local.public")
-    assert sql.run("SHOW DATABASES LIKE 'TOLD'")[0]["comment"] == "mine"
+    sql.run("CREATE SCHEMA noted DATA_RETENTION_TIME_IN_DAYS = 0 COMMENT = 'for all' -- of us")
+    assert sql.run("SHOW SCHEMAS LIKE 'NOTED'")[0]["comment"] == "for all"
+    sql.run("CREATE DATABASE mine COMMENT = 'mine'", "USE SCHEMA local.public")
+    assert sql.run("SHOW DATABASES LIKE 'MINE'")[0]["comment"] == "mine"

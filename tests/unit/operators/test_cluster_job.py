@@ -476,8 +476,8 @@ class TestResourceManagerIsAway:
         assert len(lab.yarn.submissions) == 1
 
     def test_for_long_ends_the_try_and_not_the_application(self, lab, monkeypatch):
-        with monkeypatch.context() as impatient:
-            impatient.setattr(cluster_job, "UNREACHABLE_SECONDS", 0.0)
+        with monkeypatch.context() as shortened:
+            shortened.setattr(cluster_job, "UNREACHABLE_SECONDS", 0.0)
             lab.yarn.play("RUNNING", 503)
             with pytest.raises(RetriesExhaustedError, match="503"):
                 lab.execute()

@@ -163,8 +163,8 @@ class TestSparkConnect:
         script, noted = tmp_path / "job.py", tmp_path / "noted.json"
         script.write_text(
             "import json, os, sys\n"
-            "told = [sys.argv[1:], os.environ['SPARK_REMOTE'], sys.executable]\n"
-            f"json.dump(told, open({str(noted)!r}, 'w'))\n"
+            "received = [sys.argv[1:], os.environ['SPARK_REMOTE'], sys.executable]\n"
+            f"json.dump(received, open({str(noted)!r}, 'w'))\n"
         )
         made = operator()
         location = DriverLocation.here(tmp_path)

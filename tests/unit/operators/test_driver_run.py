@@ -91,7 +91,7 @@ class Lab:
             worker.wait()
         found: list[psutil.Process] = []
 
-        def is_one() -> bool:  # a shell that forks is two for a moment
+        def is_one() -> bool:  # a shell that forks is two for a short time
             found[:] = self.location().processes()
             return len(found) == 1
 
@@ -320,7 +320,7 @@ def test_no_directory_is_removed_that_no_try_has_made(lab, tmp_path):
     assert lab.submissions == 3
 
 
-def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_wants_none(lab):
+def test_nothing_is_kept_where_airflow_has_no_task_state_or_the_user_asks_for_none(lab):
     lab.end_driver(DONE)
 
     execute(lab.options, None)

@@ -681,7 +681,7 @@ class TestPipe:
 
     def test_a_wait_that_ends_badly_leaves_the_intent(self, piped: Load) -> None:
         operator, context, deferred = self.waiting(piped)
-        event = {"status": "failure", "reason": "timeout", "message": "PIPE_STATUS tells more"}
+        event = {"status": "failure", "reason": "timeout", "message": "PIPE_STATUS shows more"}
         with pytest.raises(FilesNotLoadedError, match="PIPE_STATUS"):
             operator.execute_complete(context, event, **(deferred.kwargs or {}))
         assert is_copy_intent(piped.account.tokens[A])

@@ -477,8 +477,8 @@ class TestAnotherTry:
 
     def test_an_api_that_is_away_ends_the_try_and_not_the_driver(self, lab, monkeypatch):
         lab.kubernetes.play(503, "Running", 500)
-        with monkeypatch.context() as impatient:
-            impatient.setattr(cluster_job, "UNREACHABLE_SECONDS", 0.0)
+        with monkeypatch.context() as shortened:
+            shortened.setattr(cluster_job, "UNREACHABLE_SECONDS", 0.0)
             with pytest.raises(RetriesExhaustedError, match="503"):
                 lab.execute()
         assert lab.kubernetes.killed == []

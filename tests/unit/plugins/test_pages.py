@@ -156,7 +156,7 @@ class TestPlans:
 
         page = text_of(get("/plans").text)
 
-        assert "stream : rows are wanted within 60 s" in page
+        assert "stream : rows are required within 60 s" in page
         assert "Shape: with an end · 7 rows" in page
         assert "stream (chosen) 0.02 7 s 12 s" in page
         assert "copy 0.3 60 s 90 s too slow" in page

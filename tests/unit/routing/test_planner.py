@@ -139,7 +139,7 @@ BOUNDED = [
     ),
     Case("a day to load again", DataShape(files=files(24, 1 * MB), backfill=True), COPY, reason="backfill"),
     Case(
-        "a day to load again, wanted at once",
+        "a day to load again, required at once",
         DataShape(files=files(24, 1 * MB), backfill=True, freshness=5),
         COPY,
         (Concern.NOT_FRESH,),
@@ -158,14 +158,14 @@ BOUNDED = [
         policy={"may_write_files": False},
     ),
     Case(
-        "10 GB wanted in 15 seconds",
+        "10 GB required in 15 seconds",
         DataShape(bytes=10 * GB, freshness=15, partitions=100),
         STREAM,
         (Concern.FLOOD_THROUGH_STREAM,),
         reason="what remains",
     ),
     Case(
-        "files in a stage wanted in 15 seconds",
+        "files in a stage required in 15 seconds",
         DataShape(files=files(9, MB, staged=True), freshness=15),
         COPY,
         (Concern.NOT_FRESH,),
@@ -218,7 +218,7 @@ ENDLESS = [
         PIPE,
     ),
     Case(
-        "a file every minute, wanted in 20 seconds",
+        "a file every minute, required in 20 seconds",
         DataShape(bounded=False, files=drops(20 * MB, MINUTE), freshness=20),
         STREAM,
         reason="what remains",
@@ -238,9 +238,9 @@ ENDLESS = [
     Case("a clickstream faster than its one channel", rows_at(80 * MB), STREAM, (Concern.TABLE_LIMIT,)),
     Case("15 GB/s on 500 channels", rows_at(15 * GB, partitions=500), STREAM, (Concern.TABLE_LIMIT,)),
     Case("more than a table takes", rows_at(25 * GB, partitions=2000), STREAM, (Concern.TABLE_LIMIT,)),
-    Case("a clickstream wanted at once", rows_at(1 * MB, freshness=1), STREAM, (Concern.NOT_FRESH,)),
+    Case("a clickstream required at once", rows_at(1 * MB, freshness=1), STREAM, (Concern.NOT_FRESH,)),
     Case(
-        "files faster than their one channel, wanted in 20 seconds",
+        "files faster than their one channel, required in 20 seconds",
         DataShape(bounded=False, files=drops(1 * GB, 10), freshness=20),
         PIPE,
         (Concern.NOT_FRESH,),
@@ -264,52 +264,52 @@ ENDLESS = [
 ]
 LATE = [
     Case(
-        "50 TB wanted in a second",
+        "50 TB required in a second",
         DataShape(bytes=50 * TB, freshness=1),
         COPY,
         (Concern.NOT_FRESH,),
         reason="no path has all rows within 1 s",
     ),
     Case(
-        "90 GB wanted in 20 seconds on one channel",
+        "90 GB required in 20 seconds on one channel",
         DataShape(bytes=90 * GB, freshness=20),
         COPY,
         (Concern.NOT_FRESH,),
         reason="no path",
     ),
     Case(
-        "90 GB wanted in 20 seconds on 2,000 channels",
+        "90 GB required in 20 seconds on 2,000 channels",
         DataShape(bytes=90 * GB, freshness=20, partitions=2000),
         STREAM,
         (Concern.FLOOD_THROUGH_STREAM,),
         reason="what remains",
     ),
     Case(
-        "a flood wanted in four seconds on 2,000 channels",
+        "a flood required in four seconds on 2,000 channels",
         DataShape(bytes=100 * GB, freshness=4, partitions=2000),
         COPY,
         (Concern.NOT_FRESH,),
         reason="no path",
     ),
-    Case("10 GB wanted in 70 seconds on one channel", DataShape(bytes=10 * GB, freshness=70), COPY),
+    Case("10 GB required in 70 seconds on one channel", DataShape(bytes=10 * GB, freshness=70), COPY),
     Case(
-        "10 GB wanted in 70 seconds on 100 channels",
+        "10 GB required in 70 seconds on 100 channels",
         DataShape(bytes=10 * GB, freshness=70, partitions=100),
         STREAM,
         reason="cheapest",
     ),
     Case(
-        "1 GB wanted in 7 seconds on 100 channels", DataShape(bytes=GB, freshness=7, partitions=100), STREAM
+        "1 GB required in 7 seconds on 100 channels", DataShape(bytes=GB, freshness=7, partitions=100), STREAM
     ),
     Case(
-        "1 GB wanted in 4 seconds on 100 channels",
+        "1 GB required in 4 seconds on 100 channels",
         DataShape(bytes=GB, freshness=4, partitions=100),
         STREAM,
         (Concern.NOT_FRESH,),
         reason="the soonest",
     ),
     Case(
-        "10 GB in a stage wanted in a minute",
+        "10 GB in a stage required in a minute",
         DataShape(files=files(100, 100 * MB, staged=True), freshness=60),
         COPY,
     ),
@@ -330,7 +330,7 @@ ONE_THREAD = [
     ),
     Case("20 gz of 20 GB", DataShape(files=files(20, 20 * GB, compressed=True, staged=True)), COPY),
     Case(
-        "ten gz of 2 GB wanted in five minutes",
+        "ten gz of 2 GB required in five minutes",
         DataShape(files=files(10, 2 * GB, "JSON", compressed=True, staged=True), freshness=300),
         COPY,
         (Concern.SLOW,),
@@ -344,25 +344,25 @@ ONE_THREAD = [
 ]
 ARRIVING = [
     Case(
-        "a gz of 2 GB an hour wanted in five minutes",
+        "a gz of 2 GB an hour required in five minutes",
         DataShape(bounded=False, files=drops(2 * GB, HOUR, compressed=True, staged=True), freshness=300),
         PIPE,
         (Concern.SLOW,),
         reason="no path has all rows within 5 min",
     ),
     Case(
-        "the same wanted in ten minutes",
+        "the same required in ten minutes",
         DataShape(bounded=False, files=drops(2 * GB, HOUR, compressed=True, staged=True), freshness=600),
         PIPE,
     ),
     Case(
-        "a file of 2 GB an hour wanted in 60 seconds",
+        "a file of 2 GB an hour required in 60 seconds",
         DataShape(bounded=False, files=drops(2 * GB, HOUR), freshness=60),
         STREAM,
         (Concern.SLOW,),
     ),
     Case(
-        "a file of 2 GB an hour wanted in 110 seconds",
+        "a file of 2 GB an hour required in 110 seconds",
         DataShape(bounded=False, files=drops(2 * GB, HOUR), freshness=110),
         STREAM,
         reason="what remains",
@@ -423,12 +423,12 @@ class TestDescription:
 
     def test_a_larger_warehouse_is_taken_when_time_is_short_and_costs_no_more(self):
         shape = DataShape(files=files(10_000, 200 * MB, staged=True))
-        patient = plan_load(shape).estimate()
+        unhurried = plan_load(shape).estimate()
         hurried = plan_load(DataShape(files=shape.files, freshness=1200)).estimate()
 
-        assert (patient.warehouse, hurried.warehouse) == ("X-SMALL", "X-LARGE")
-        assert patient.credits == hurried.credits
-        assert hurried.seconds < 1200 < patient.seconds
+        assert (unhurried.warehouse, hurried.warehouse) == ("X-SMALL", "X-LARGE")
+        assert unhurried.credits == hurried.credits
+        assert hurried.seconds < 1200 < unhurried.seconds
 
     def test_a_schedule_of_copies_follows_the_freshness(self):
         shape = DataShape(bounded=False, files=drops(1 * GB, MINUTE), freshness=HOUR)
@@ -479,10 +479,10 @@ class TestDescription:
 
     def test_a_freshness_that_a_larger_warehouse_keeps_is_paid_for(self):
         shape = DataShape(files=files(100, 100 * MB, staged=True))
-        patient, hurried = (plan_load(replace(shape, freshness=f)).estimate() for f in (None, 60))
+        unhurried, hurried = (plan_load(replace(shape, freshness=f)).estimate() for f in (None, 60))
 
-        assert (patient.warehouse, hurried.warehouse) == ("X-SMALL", "MEDIUM")
-        assert hurried.seconds < 60 < patient.seconds
+        assert (unhurried.warehouse, hurried.warehouse) == ("X-SMALL", "MEDIUM")
+        assert hurried.seconds < 60 < unhurried.seconds
         assert hurried.credits == pytest.approx(4 * 60 / 3600)
 
     @pytest.mark.parametrize(("required", "is_advised"), [(20, True), (4, False)])

@@ -196,11 +196,11 @@ def test_the_default_waits_in_the_worker_every_five_seconds():
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 has no page to link to")
-@pytest.mark.parametrize("ends", ["look", "event"])
+@pytest.mark.parametrize("ends", ["poll", "event"])
 @pytest.mark.parametrize("targets", [{"c": "9"}, {"c1": "9", "c2": "8"}], ids=["one", "two"])
 def test_page_of_the_channels_and_lineage_are_left_behind(snowpipe, conn_id, targets, ends):
     sensor, ctx = make(conn_id, targets=targets), context()
-    if ends == "look":
+    if ends == "poll":
         for name, token in targets.items():
             snowpipe.channel(name, committed=token)
         sensor.execute(ctx)

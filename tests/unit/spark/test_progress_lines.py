@@ -121,7 +121,7 @@ def test_many_channels_that_move_are_one_line_per_poll(capsys: pytest.CaptureFix
     assert "busy" in printed.err
 
 
-def test_more_channels_are_asked_after_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_channels_are_polled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = []
     monkeypatch.setattr(progress, "Event", lambda: Waiting(waits))
     for channels in (1, 1_000, 10_000):

@@ -259,7 +259,7 @@ class TestArchive:
 
 
 class TestPythonWithoutZipFiles:
-    """PySpark as it is installed, in place of Spark's zip file."""
+    """PySpark as it is installed, instead of Spark's zip file."""
 
     @pytest.fixture
     def environment(self):

@@ -345,11 +345,11 @@ class TestFolder:
         assert abs(at - dt.datetime.now(dt.UTC)) < dt.timedelta(hours=1)
 
     def test_file_is_hidden_beside_its_name_until_it_is_whole(self, tmp_path, monkeypatch):
-        written, put_in_place = [], os.replace
+        written, move = [], os.replace
 
         def replace_file(temporary, path):
             written.append((os.path.dirname(temporary), os.path.basename(temporary)[:1], path))
-            put_in_place(temporary, path)
+            move(temporary, path)
 
         monkeypatch.setattr(dead_letters.os, "replace", replace_file)
 

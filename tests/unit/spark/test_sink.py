@@ -293,7 +293,7 @@ class TestCrash:
     @pytest.mark.parametrize(
         ("operation", "skip"),
         [("status", 0), ("open", 0), ("append", 0), ("append", 1), ("append", 2), ("status", 1)],
-        ids=["look", "open", "append-1", "append-2", "append-3", "commit-wait"],
+        ids=["status", "open", "append-1", "append-2", "append-3", "commit-wait"],
     )
     @pytest.mark.parametrize("held", [False, True], ids=["committed-at-once", "committed-late"])
     def test_next_attempt_brings_each_row_once(self, snowpipe, load, when, operation, skip, held):
@@ -666,7 +666,7 @@ class TestDeadLetters:
         class Elsewhere(MemoryPartition):
             def open_dead_letters(self, *asked):
                 opened.append(asked)
-                raise DeadLetterError("no such place")
+                raise DeadLetterError("no such path")
 
         snowpipe.channel("c", committed="1")
 

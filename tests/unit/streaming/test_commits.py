@@ -126,7 +126,7 @@ def test_channels_that_nobody_waits_for_do_not_matter() -> None:
     assert verdict.tokens == {"c1": "a:1"}
 
 
-@pytest.mark.parametrize("found", [(), (ChannelStatus.missing("c"),)], ids=["left-out", "said-missing"])
+@pytest.mark.parametrize("found", [(), (ChannelStatus.missing("c"),)], ids=["left-out", "reported-missing"])
 def test_a_missing_channel_fails_with_a_remedy(found: tuple[ChannelStatus, ...]) -> None:
     verdict = verdict_of({"c": "a:1"}, *found)
 
@@ -219,7 +219,7 @@ def test_targets_and_baseline_may_be_json_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["elastic", "c" * 256, "c\0"])
-def test_a_name_that_no_channel_can_have_is_refused_before_it_is_asked_after(name: str) -> None:
+def test_a_name_that_no_channel_can_have_is_refused_before_it_is_polled(name: str) -> None:
     with pytest.raises(ConfigurationError, match="channel name"):
         CommitTargets.parse({name: "a:1"}, "file:line")
 
@@ -243,13 +243,16 @@ def test_a_target_of_another_format_names_channel_token_and_format() -> None:
     )
 )
 def test_complete_means_exactly_that_every_channel_is(channels: dict[str, tuple[int, int | None]]) -> None:
-    found = [status(name, None if have is None else str(have)) for name, (_, have) in channels.items()]
+    found = [
+        status(name, None if committed is None else str(committed))
+        for name, (_, committed) in channels.items()
+    ]
 
     verdict = verdict_of(
-        {name: str(want) for name, (want, _) in channels.items()}, *found, offset_class=IntegerOffset
+        {name: str(target) for name, (target, _) in channels.items()}, *found, offset_class=IntegerOffset
     )
 
-    reached = [have is not None and have >= want for want, have in channels.values()]
+    reached = [committed is not None and committed >= target for target, committed in channels.values()]
     assert (verdict.state is WaitState.COMPLETE) == all(reached)
     assert verdict.done == sum(reached)
     assert (verdict.slowest is None) == all(reached)

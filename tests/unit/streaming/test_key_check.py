@@ -121,7 +121,7 @@ def read(monkeypatch):
         # Not all rows have all keys, so their number shows nothing of the next block.
         ([{"ID": 1}, {"ID": 2, "KIND": "x", "V": 3}], [{"ID": 1}, {"ID": 2, "KIND": "x", "V": 3}], True),
         ([{"ID": 1, "KIND": None}], [{"ID": 1, "KIND": None}], True),
-        # A text that looks like a key.
+        # A text in the form of a key.
         ([{"ID": 1, "KIND": '":'}] * 2, [{"ID": 1, "KIND": "a", "KIMD": 2}] * 2, True),
         ([{}], [{}], True),
     ],

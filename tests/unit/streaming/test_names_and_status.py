@@ -91,7 +91,7 @@ def test_the_time_of_the_last_rejected_row_is_read_as_it_is_spelled(last: dict[s
         pytest.param(5_000, 6_000, 3, id="made-since"),
         pytest.param(5_000, None, 3, id="made-since-and-no-time"),
         pytest.param(4_999, 6_000, 1, id="made-before"),
-        pytest.param(None, 6_000, 1, id="nobody-says-when"),
+        pytest.param(None, 6_000, 1, id="time-unknown"),
         pytest.param(4_999, 4_999, 0, id="rejected-before"),
     ],
 )

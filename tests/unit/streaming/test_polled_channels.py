@@ -32,7 +32,7 @@ def test_a_late_waiter_starts_no_round_of_its_own() -> None:
     assert polled.start_round(105.0) == ["a", "b"]
 
 
-def test_the_most_impatient_waiter_sets_the_pace_and_brings_the_next_round_forward() -> None:
+def test_the_waiter_with_the_shortest_interval_sets_the_pace_and_brings_the_next_round_forward() -> None:
     polled = PolledChannels()
     polled.add(["a"], 60.0)
     polled.start_round(100.0)
@@ -42,7 +42,7 @@ def test_the_most_impatient_waiter_sets_the_pace_and_brings_the_next_round_forwa
     assert polled.seconds_to_next_round(101.0) == 1.0
 
 
-def test_a_patient_waiters_channels_are_asked_after_at_their_own_pace() -> None:
+def test_channels_of_a_waiter_with_a_long_interval_are_polled_at_their_own_pace() -> None:
     polled = PolledChannels()
     polled.add(["slow"], 60.0)
     polled.add(["fast"], 5.0)
@@ -53,7 +53,7 @@ def test_a_patient_waiters_channels_are_asked_after_at_their_own_pace() -> None:
     assert sum("slow" in names for names in rounds) == 3
 
 
-def test_a_channel_goes_at_the_pace_of_its_own_most_impatient_waiter() -> None:
+def test_a_channel_goes_at_the_pace_of_its_own_waiter_with_the_shortest_interval() -> None:
     polled = PolledChannels()
     polled.add(["a"], 60.0)
     polled.add(["a", "b"], 5.0)

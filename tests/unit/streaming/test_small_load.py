@@ -90,7 +90,7 @@ def test_keys_that_appear_only_in_later_rows_are_sent(snowpipe, append):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("operation", "skip"), [("status", 0), ("open", 0), ("append", 0), ("status", 1)],
-    ids=["look", "open", "append", "commit-wait"],
+    ids=["status", "open", "append", "commit-wait"],
 )  # fmt: skip
 @pytest.mark.parametrize("held", [False, True], ids=["committed-at-once", "committed-late"])
 def test_try_after_a_crash_brings_each_row_once(snowpipe, append, when, operation, skip, held):

@@ -123,16 +123,16 @@ def test_rounds_keep_the_interval_however_many_join_late(pipe: Pipe) -> None:
     assert len(pipe.asked) <= seconds / (INTERVAL * 0.9) + 2
 
 
-def test_an_impatient_waiter_speeds_the_poll_up_and_its_leaving_slows_it_down(pipe: Pipe) -> None:
+def test_a_waiter_with_a_short_interval_speeds_the_poll_up_and_its_leaving_slows_it_down(pipe: Pipe) -> None:
     async def main() -> tuple[int, int]:
         poll = StatusPoll(pipe.connect)
-        patient = asyncio.ensure_future(poll_repeatedly(poll, ["slow"], 99, interval=60.0))
+        slow = asyncio.ensure_future(poll_repeatedly(poll, ["slow"], 99, interval=60.0))
         await poll_repeatedly(poll, ["fast"], 5, interval=0.05)
         before = len(pipe.asked)
         await asyncio.sleep(0.3)
         after = len(pipe.asked)
-        patient.cancel()
-        await asyncio.wait([patient])
+        slow.cancel()
+        await asyncio.wait([slow])
         return before, after
 
     before, after = run(main())
@@ -165,7 +165,7 @@ def test_whatever_goes_wrong_is_reported_and_does_not_end_the_poll(pipe: Pipe) -
     assert second.statuses["c"].committed == "a:1"
 
 
-def test_refused_credentials_are_looked_up_again_before_they_are_reported(pipe: Pipe) -> None:
+def test_refused_credentials_are_read_again_before_they_are_reported(pipe: Pipe) -> None:
     pipe.fail = lambda count: AuthenticationError("rotated") if count == 2 else None
 
     first, second = run(poll_repeatedly(StatusPoll(pipe.connect), ["c"], 2))

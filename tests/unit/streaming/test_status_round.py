@@ -35,7 +35,7 @@ class Source:
         return {name: ChannelStatus(name, "SUCCESS", "a:1") for name in names}
 
     def close(self) -> None:
-        raise AssertionError("a look does not close its client")
+        raise AssertionError("a poll does not close its client")
 
 
 def test_asks_after_a_hundred_channels_a_request() -> None:

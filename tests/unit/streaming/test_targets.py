@@ -140,7 +140,7 @@ def test_nothing_succeeds_early_whatever_format_the_wait_was_given(data: st.Data
     """Tokens of one format, a wait that was given another, or none, or got the targets of the load."""
     written = data.draw(st.sampled_from(sorted(POSITIONS)), "format of the tokens")
     committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")
-    other = data.draw(st.sampled_from([None, "carried", *sorted(POSITIONS)]), "told")
+    other = data.draw(st.sampled_from([None, "carried", *sorted(POSITIONS)]), "format given")
     value = ChannelTarget(str(target), written).to_json() if other == "carried" else str(target)
     try:
         targets = CommitTargets.parse({"c": value}, None if other == "carried" else other)

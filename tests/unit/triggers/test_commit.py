@@ -154,9 +154,9 @@ class TestSharing:
         good = self.triggers(service_connection)
         missing = make(service_connection, targets={"nobody": "a:1"}, poll_interval=0.1)
         wrong = make(service_connection, targets="[]", poll_interval=0.1)
-        impatient = make(service_connection, targets={"c0": "a:9"}, poll_interval=0.1, stall_timeout=0.05)
+        stalling = make(service_connection, targets={"c0": "a:9"}, poll_interval=0.1, stall_timeout=0.05)
 
-        payloads = run_all([missing, wrong, impatient, *good])
+        payloads = run_all([missing, wrong, stalling, *good])
 
         assert [payload.get("reason") for payload in payloads[:3]] == [
             "channel_missing",
@@ -187,7 +187,7 @@ def test_triggers_of_a_former_release_finish_their_wait(service, service_connect
 
 
 def _rounds(service: ScriptedService) -> list[list[str]]:
-    """Answer status requests: every ``c…`` commits when it is asked after for the third time."""
+    """Answer status requests: every ``c…`` commits when it is polled for the third time."""
     asked: list[list[str]] = []
     seen: Counter[str] = Counter()
 

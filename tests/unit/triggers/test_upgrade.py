@@ -53,7 +53,7 @@ def test_every_trigger_has_a_stored_form(trigger):
     path = f"{trigger.__module__}.{trigger.__qualname__}"
     known = {entry["classpath"] for file in FILES for entry in entries(file)}
 
-    assert path in known, "keep its stored form, as tests/stored_triggers.py says"
+    assert path in known, "keep its stored form, as tests/stored_triggers.py describes"
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -63,7 +63,7 @@ class TestPrepare:
         with pytest.raises(SourcePositionError, match="ds_1"):
             prepare(options(partitions="150"), integer_offsets=False)
 
-    def test_channels_beyond_the_own_ones_are_asked_after_to_the_next_hundred(self, snowpipe):
+    def test_channels_beyond_the_own_ones_are_polled_to_the_next_hundred(self, snowpipe):
         prepare(options(partitions="101"), integer_offsets=False)
 
         asked = [name for call in snowpipe.did("status") for name in call.split()[1].split(",")]
@@ -194,7 +194,7 @@ class TestSettle:
 
         assert (report.dead_lettered, report.target_token, report.committed) == (4, None, True)
 
-    def test_channels_without_a_row_are_not_asked_after(self, snowpipe):
+    def test_channels_without_a_row_are_not_polled(self, snowpipe):
         snowpipe.channel("ds_0", committed=token(), rows_error_count=3)
 
         self.settle(self.DONE, ChannelOutcome("ds_1"))
