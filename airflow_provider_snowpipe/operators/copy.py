@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StagedFiles,
     StageReference,
     file_names,
+    is_of_stage,
     newest_loads,
     staged_at,
 )
@@ -142,17 +143,21 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self._run: CopyRun | None = None
         self.resumed = False
+        self.listed: Mapping[str, Any] | None = None
         check_fail_or_report(self, "on_rejected", "on_nothing")
         StagedChoice(stage, files, prefix, pattern).check()
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], listed: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Go on where the task was deferred: every statement is asked for by its request id.
 
         :param event: the payload of the statement's trigger
+        :param listed: the files that were listed before, None for a task that another release has deferred
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
-        self.resumed = True
+        self.resumed, self.listed = True, listed
         return self.execute(context)
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -164,6 +169,9 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         staged, identity = (None, identity) if first is None else first.read(StageReference.parse(self.stage))
         if staged is not None:
             self.log.info("%s: the run's first try has listed %d files", self.table, len(staged.files))
+        elif self.listed is not None:
+            # The stage may have others now, or these no more (``purge``).
+            staged = StagedFiles.from_json(self.listed, StageReference.parse(self.stage))
         else:
             try:
                 staged = choice.find(hook)
@@ -187,7 +195,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             with closing(hook.get_statement_client()) as client:
                 history = partial(hook.loads_of, self.table)
                 self._run = CopyRun(copy, staged.stage, client, history, identity, staged.url)
-                wait = self._wait_in_triggerer if self.deferrable else None
+                wait = partial(self._wait_in_triggerer, staged) if self.deferrable else None
                 outcome = self._run.load(list(staged.files.values()), wait)
         except SqlError:
             others.withdraw(staged)
@@ -265,7 +273,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             found.require(self.on_rejected, self.table)
         return found
 
-    def _wait_in_triggerer(self, handle: str, statement: str) -> Rows:
+    def _wait_in_triggerer(self, staged: StagedFiles, handle: str, statement: str) -> Rows:
         """Poll a few times, then leave the worker; :meth:`execute_complete` comes back."""
         from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
@@ -280,6 +288,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
                 poll_interval=self.poll_interval,
             ),
             method_name="execute_complete",
+            kwargs={"listed": staged.to_json()},
         )
 
     def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:
@@ -341,8 +350,9 @@ class StagedChoice:
         :param table: the table
         :param since: when the run began
         """
-        reference = StageReference.parse(self.stage)
-        history = [FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since)]
+        reference, url = StageReference.parse(self.stage), hook.stage_url(self.stage)
+        loads = (FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since))
+        history = [load for load in loads if load.pipe is None and is_of_stage(load, reference, url)]
         if self.files is not None:
             names = [reference.below(name) for name in file_names(self.files)]
             found = newest_loads(names, history)
@@ -422,7 +432,7 @@ class FirstTryFiles:
                 kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
             # Clearing a task lets its run begin anew, which does not undo what it has loaded.
             since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
-            files = StagedFiles({file[0]: StagedFile(*file) for file in kept["files"]}, stage, kept["url"])
+            files = StagedFiles.from_json(kept, stage)
             # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
             number = max(2, self._identity.try_number)
             return files, replace(self._identity, since=since, try_number=number)
@@ -440,9 +450,9 @@ class FirstTryFiles:
             begun = accumulate((file.size or 0 for file in found), initial=0)
             cut = {file.path: file for file, before in zip(found, begun, strict=False) if before < limit}
             staged = replace(staged, files=cut)
-        files = [[file.path, file.mark, file.size] for file in staged.files.values()]
-        kept = {"since": self._identity.since.isoformat(), "url": staged.url, "files": files}
-        name = f"{blake2b(json.dumps([staged.url, files]).encode(), digest_size=16).hexdigest()}.json"
+        kept = {"since": self._identity.since.isoformat(), **staged.to_json()}
+        listed = json.dumps([kept["url"], kept["files"]])
+        name = f"{blake2b(listed.encode(), digest_size=16).hexdigest()}.json"
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
             Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
             self._hook.put_file(f"{folder}/{name}", f"{self._location}/")
