@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -151,6 +152,7 @@ class FileOperator(AccountOperator):
 # -- Mapped instances of a task must not share a channel: a channel has one writer -----------------------
 
 _IDENTITY = ("channel", "table", "pipe", "database", "schema", "snowflake_conn_id")
+_VARIES = re.compile(r"map_index|xcom_pull")
 
 
 def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None:
@@ -166,6 +168,7 @@ def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None
     mapped = operator.dag.task_dict.get(operator.task_id)
     given = getattr(getattr(mapped, "expand_input", None), "value", None)
     if mapped is None or given is None:
+        _require_own_channel_in_group(mapped)
         return
     constant = {name: mapped.partial_kwargs.get(name) for name in _IDENTITY}
     if any("map_index" in str(value) for value in constant.values()):
@@ -179,6 +182,28 @@ def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None
             f"mapped task {operator.task_id!r}: more than one instance would use {twice}, and a channel "
             "has one writer. Map over channel=… with a different name for each, or put {{ ti.map_index }} "
             "into it"
+        )
+
+
+def _require_own_channel_in_group(task: Any) -> None:
+    """Refuse a task of a mapped group whose channel is the same in every instance of the group.
+
+    An argument of the group's function is an object before it is rendered, and what ``xcom_pull`` gives may
+    be another in each instance.
+
+    :param task: the task as the DAG has it, None where it has none of that name
+    :raises ConfigurationError: if it is
+    """
+    if task is None or task.get_closest_mapped_task_group() is None:
+        return
+    given = {name: getattr(task, name, None) for name in _IDENTITY}
+    if all(
+        value is None or (isinstance(value, str) and not _VARIES.search(value)) for value in given.values()
+    ):
+        raise ConfigurationError(
+            f"task {task.task_id!r} of a mapped task group: every instance would use "
+            f"channel={given['channel']!r}, and a channel has one writer. Make it an argument of the group "
+            "that is mapped over, or put {{ ti.map_index }} into it"
         )
 
 
