@@ -537,7 +537,12 @@ class CopyOutcome:
             for path, load in known.items()
             if load.loaded_at is not None and load.loaded_at >= since
         }
-        others = [known.get(path) or FileLoad(path, "", LOAD_SKIPPED) for path in files if path not in ours]
+        reported = {load.path: load for load in self.loads}
+        others = [
+            known.get(path) or reported.get(path) or FileLoad(path, "", LOAD_SKIPPED)
+            for path in files
+            if path not in ours
+        ]
         asked = frozenset(files)
         kept = [load for load in self.loads if load.path not in asked]
         return CopyOutcome((*kept, *(ours[path] for path in files if path in ours)), (*self.before, *others))

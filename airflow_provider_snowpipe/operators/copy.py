@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy import (
+    LOAD_SKIPPED,
     CopyInto,
     CopyOptions,
     CopyOutcome,
@@ -210,6 +211,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             value["rejected"],
             len(outcome.before),
         )
+        self._warn_of_unknown(outcome)
         others.refuse(staged, has_copied=True)
         outcome.require(self.on_rejected, self.table)
         return value
@@ -237,6 +239,21 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=value["rows_loaded"])
         describe_file_load(self, context, hook, self.table, value["rows_loaded"], "COPY")
         return value
+
+    def _warn_of_unknown(self, outcome: CopyOutcome) -> None:
+        """Name files that COPY has left out and load history does not know: they may not be in the table."""
+        unknown = [load for load in outcome.before if load.status == LOAD_SKIPPED]
+        if unknown:
+            self.log.warning(
+                "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
+                "%r (%s). They were loaded longer ago, or pattern or size_limit of the options leave them out, "
+                "or they are older than 64 days and COPY does not know whether they were loaded: "
+                "load_uncertain_files=True loads those",
+                self.table,
+                len(unknown),
+                unknown[0].path,
+                unknown[0].first_error or "no message",
+            )
 
     def _without_limit(self, copy: CopyInto, staged: StagedFiles) -> CopyInto:
         """The COPY of files that are cut to the limit already, so that it takes all of them or none."""

@@ -185,6 +185,27 @@ class TestForce:
         assert "~" not in copying.account.stages
 
 
+class TestLeftOut:
+    """What COPY leaves out without a load in history may be in no table, and the log names it."""
+
+    def test_files_that_no_history_knows_are_named(
+        self, copying: Copying, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        done = copying.run({"size_limit": 9})
+
+        assert (done["rows_loaded"], list(done["loaded_before"])) == (4, ["c", "d"])
+        assert "T: COPY has left out 2 files" in (printed := capsys.readouterr().out)
+        assert "such as 'c'" in printed
+
+    def test_files_that_another_run_has_loaded_are_not(
+        self, copying: Copying, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        copying.run({})
+
+        assert list(copying.run({}, run="r2")["loaded_before"]) == list(FILES)
+        assert "left out" not in capsys.readouterr().out
+
+
 class TestPurge:
     """A later try finds its files removed, and load history shows what became of them."""
 
