@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
@@ -235,6 +236,86 @@ def _resolved(value: Any, context: Mapping[str, Any]) -> list[Any]:
     if hasattr(value, "resolve"):
         value = value.resolve(context)
     return list(value.items()) if isinstance(value, Mapping) else list(value)
+
+
+# -- Nor must two sources share one: its token shows a file and a line, and not of which directory -------
+
+_NAMES = ("table", "pipe", "database", "schema", "snowflake_conn_id", "channel_prefix", "source_name")
+
+
+def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
+    """Refuse a source whose channels another task of the DAG, or another mapped instance, loads as well.
+
+    Two directories of one name, such as ``eu/orders`` and ``us/orders``, have the same channels unless
+    ``source_name`` is given. What is written as a template is not compared.
+
+    :param operator: the task, rendered
+    :param context: its context
+    :raises ConfigurationError: if there is such a source
+    """
+    from airflow_provider_snowpipe.spark.submit.source import shared_channel
+
+    own = _plain_source(operator.source)
+    if own is None or not operator.has_dag():
+        return
+    tasks = operator.dag.task_dict
+    task = tasks.get(operator.task_id)
+    given = getattr(getattr(task, "expand_input", None), "value", None)
+    if given is not None:
+        names = {name: getattr(operator, name) for name in _NAMES}
+        others = [("another instance", one) for one in _instances(task.partial_kwargs, given, context)]
+    else:
+        names = {name: getattr(task, name, None) for name in _NAMES}
+        others = [
+            (f"task {one.task_id!r}", {name: getattr(one, name) for name in (*_NAMES, "source")})
+            for one in tasks.values()
+            if one is not task and all(hasattr(one, name) for name in (*_NAMES, "source"))
+        ]
+    prefix = str(operator.channel_prefix or own.channel_prefix or operator.dag_id)
+    for whose, other in others:
+        source = _plain_source(other.get("source"))
+        name = operator.source_name or own.default_name
+        if source is None or name != (other.get("source_name") or source.default_name):
+            continue
+        if any(key in other and other[key] != names[key] for key in _NAMES if key != "source_name"):
+            continue
+        channel = shared_channel(own, source, prefix, name)
+        if channel is not None:
+            raise ConfigurationError(
+                f"task {operator.task_id!r} loads {own.address!r}, and {whose} {source.address!r}, both into "
+                f"channel {channel!r} of one table: its offset token does not tell them apart, so that rows "
+                "of one would pass for those of the other. Give each a source_name of its own"
+            )
+
+
+def _plain_source(source: Any) -> Any:
+    """A source that is written out, None for another one and for what is wrong, which its task reports."""
+    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+    from airflow_provider_snowpipe.spark.submit.source import source_spec
+
+    if isinstance(source, SourceSpec):
+        return source
+    if isinstance(source, str) and not source.startswith("@"):
+        source = {"path": source}
+    if not isinstance(source, Mapping) or "{{" in str(source) or "{%" in str(source):
+        return None
+    try:
+        return source_spec(source)
+    except ConfigurationError:
+        return None
+
+
+def _instances(
+    partial: Mapping[str, Any], given: Any, context: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
+    """The arguments of the mapped instances, as far as they name sources and channels."""
+    if not isinstance(given, Mapping):
+        for one in _resolved(given, context):
+            yield {**partial, **one}
+        return
+    lists = {name: _resolved(value, context) for name, value in given.items() if name in (*_NAMES, "source")}
+    for values in product(*lists.values()):
+        yield {**partial, **dict(zip(lists, values, strict=True))}
 
 
 # -- What all operators on one pipe's channels share -----------------------------------------------------

@@ -246,7 +246,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         if unknown:
             self.log.warning(
                 "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
-                "%r (%s). They were loaded longer ago, or pattern or size_limit leave them out, or they are older than 64 days and COPY does not know whether they were loaded: "
+                "%r (%s). They were loaded longer ago, or pattern or size_limit leave them out, or they are "
+                "older than 64 days, so that COPY does not know whether they were loaded: "
                 "load_uncertain_files=True loads those",
                 self.table,
                 len(unknown),

@@ -386,16 +386,16 @@ class PipeFiles:
         :param table: the pipe's table, None to take it from the pipe's own statement
         :param force: True accepts files that somebody else has put into the table
         :param begin: called with the files before other pipes and history are asked, where table and location
-            are known; not with ``force``. None asks history only
+            are known; not with ``force``. None asks history only, of files that were submitted
         :return: None where the table is not known, or may not be asked; the log then has a warning
         :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table, or another
             pipe has files in its queue that may be these
         :raises ConfigurationError: if the pipe loads from elsewhere, or into another table
         """
-        if force and not (table or self.stage):
-            return None
-        target = self._target(is_needed=not (force or (table and self.stage)))
-        if target is not None:
+        is_needed = not force and not (table and self.stage)
+        is_compared = begin is not None and (table or self.stage)
+        target = self._target(is_needed=is_needed) if is_needed or is_compared else None
+        if is_compared and target is not None:
             self._require(target, table)
         if force:
             return self.hook.loads_of(table, paths, self.pipe.pipe) if table else None

@@ -11,7 +11,11 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ChannelOffsets, TaskLineage
-from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, failing_at_once
+from airflow_provider_snowpipe.operators.account_operator import (
+    FILES_KEY,
+    failing_at_once,
+    require_own_channels,
+)
 from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
     PLAN_KEY,
@@ -122,6 +126,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
+            require_own_channels(self, context)
             choice = self._choice(known_shape(self.shape, context), context)
             path, why = choice.path()
             if choice.plan is not None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, task_group
 
-from airflow_provider_snowpipe.operators.account_operator import require_distinct_channels
+from airflow_provider_snowpipe.operators.account_operator import (
+    require_distinct_channels,
+    require_own_channels,
+)
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.sources import TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.local_connection import context
 
@@ -94,3 +100,82 @@ def test_one_channel_outside_of_a_mapped_group_is_fine():
         SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
 
     require_distinct_channels(dag.task_dict["t"], context())
+
+
+class TestSources:
+    """Two directories of one name have channels of one name, whose tokens do not tell them apart."""
+
+    @pytest.fixture
+    def folders(self, tmp_path: Path) -> Path:
+        for address in ("eu/orders/N", "us/orders/N", "us/orders/S", "ap/orders/E", "us/items/N"):
+            (tmp_path / address).mkdir(parents=True)
+            (tmp_path / address / "1.ndjson").write_text("{}\n")
+        return tmp_path
+
+    def load(self, source: Any, task_id: str = "t", **given: Any) -> SnowpipeLoadOperator:
+        return SnowpipeLoadOperator(task_id=task_id, source=source, **{"table": "T", **given})
+
+    @pytest.mark.parametrize(
+        ("first", "second", "given"),
+        [
+            ("eu/orders", "ap/orders", {}),
+            ("eu/orders", "us/items", {}),
+            ("eu/orders", "eu/orders", {}),
+            ("eu/orders", "us/orders", {"source_name": "us"}),
+            ("eu/orders", "us/orders", {"channel_prefix": "us"}),
+            ("eu/orders", "us/orders", {"table": "U"}),
+            ("eu/orders", "us/{{ 'orders' }}", {}),
+            ("eu/orders", "no/orders", {}),
+        ],
+        ids=["partitions", "names", "same", "source_name", "prefix", "table", "template", "missing"],
+    )
+    def test_with_channels_of_their_own_are_fine(
+        self, folders: Path, first: str, second: str, given: dict[str, Any]
+    ) -> None:
+        with DAG("d", schedule=None):
+            one = self.load({"path": str(folders / first)})
+            other = self.load(f"{folders}/{second}", "u", **given)
+        for task in (one, other):
+            require_own_channels(task, context())
+
+    @pytest.mark.parametrize("as_text", [False, True])
+    def test_of_two_tasks_with_a_channel_in_common_are_refused(self, folders: Path, as_text: bool) -> None:
+        with DAG("d", schedule=None):
+            task = self.load(str(folders / "eu/orders") if as_text else {"path": str(folders / "eu/orders")})
+            self.load({"path": str(folders / "us/orders")}, "u")
+        with pytest.raises(
+            ConfigurationError, match=r"task 'u' .*/us/orders', both into channel 'd_orders_N'"
+        ):
+            require_own_channels(task, context())
+
+    def test_of_two_databases_with_tables_of_one_name_are_refused(self) -> None:
+        sources = [TableSource(table=f"{name}.orders", offset_column="ID") for name in ("eu", "us")]
+        with DAG("d", schedule=None):
+            tasks = [self.load(source, f"t{n}") for n, source in enumerate(sources)]
+        with pytest.raises(ConfigurationError, match="source_name of its own"):
+            require_own_channels(tasks[1], context())
+
+    @pytest.mark.parametrize("names", [None, ["eu", "us"]])
+    def test_of_mapped_instances_need_names_of_their_own(
+        self, folders: Path, names: list[str] | None
+    ) -> None:
+        given: list[dict[str, Any]] = [
+            {"source": {"path": f"{folders}/{one}/orders"}} for one in ("eu", "us")
+        ]
+        if names is not None:
+            given = [{**one, "source_name": name} for one, name in zip(given, names, strict=True)]
+        with DAG("d", schedule=None):
+            mapped: Any = SnowpipeLoadOperator.partial(task_id="t", table="T").expand_kwargs(given)
+        instance = mapped.unmap(given[0])
+        if names is not None:
+            require_own_channels(instance, context(map_index=0))
+            return
+        with pytest.raises(ConfigurationError, match=r"another instance .*/us/orders"):
+            require_own_channels(instance, context(map_index=0))
+
+    def test_of_a_product_are_compared_too(self, folders: Path) -> None:
+        sources = [{"path": f"{folders}/{one}/orders"} for one in ("eu", "us")]
+        with DAG("d", schedule=None):
+            mapped: Any = SnowpipeLoadOperator.partial(task_id="t").expand(source=sources, table=["T", "U"])
+        with pytest.raises(ConfigurationError, match="another instance"):
+            require_own_channels(mapped.unmap({"source": sources[0], "table": "T"}), context(map_index=0))
