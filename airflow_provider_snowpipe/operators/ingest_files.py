@@ -272,6 +272,14 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         if history is None:
             history = choice.reported_loads(paths)
         submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
+        if again := submission.staged_again():
+            self.log.warning(
+                "pipe %s has loaded %d files before they were staged again, such as %r, and takes a path "
+                "once in 14 days: what has changed in them is not in the table; stage it under other names",
+                self.pipe,
+                len(again),
+                again[0],
+            )
         submission.require_whole(str(self.pipe_name(self.pipe)), self._tolerance())
         return submission
 
@@ -375,7 +383,10 @@ class PipeFiles:
         reference = StageReference.parse(self.stage)
         staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
         below = f"{reference.path}/" if reference.path else ""
-        return [SubmittedFile(path.removeprefix(below), file.size) for path, file in staged.files.items()]
+        return [
+            SubmittedFile(path.removeprefix(below), file.size, file.staged_at)
+            for path, file in staged.files.items()
+        ]
 
     def known_loads(
         self, paths: Sequence[str], table: str | None, *, force: bool, begin: Begin | None = None

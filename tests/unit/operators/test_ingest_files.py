@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -70,6 +71,19 @@ def test_the_table_of_another_schema_is_asked(account: FakeAccount, monkeypatch:
     ingest(wait_for_load=False)
 
     assert asked == ['"OTHER"."PLACE"."FAR"']
+
+
+@pytest.mark.parametrize("minutes", [-30, 30])
+def test_files_that_were_staged_again_after_their_load_are_named_in_the_log(
+    account: FakeAccount, capsys: pytest.CaptureFixture[str], minutes: int
+) -> None:
+    """The pipe takes a path once, whatever it holds."""
+    ingest(table="T", stage="@S", files=None)
+    account.staged_at = format_datetime(dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
+    again = ingest(table="T", stage="@S", files=None)
+
+    assert (again["submitted"], len(again["loaded_before"])) == ([], 2)
+    assert ("has loaded 2 files before they were staged again" in capsys.readouterr().out) is (minutes > 0)
 
 
 class TestLocation:
