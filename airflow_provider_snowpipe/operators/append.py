@@ -150,7 +150,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         if load.skipped and is_first and (load.from_token or "").startswith(f"{rules.batch}:"):
             self.log.warning(
                 "channel %r: %d rows count as loaded, though this is the task's first try: another task, or "
-                "another run, has committed rows of batch %d. Unless these are the same rows, they are not in "
+                "another run, has committed rows of batch %d. Unless these are the same, they are not in "
                 "the table: give each task a channel of its own, and each run a batch",
                 channel,
                 load.skipped,
