@@ -290,8 +290,8 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
 
 def _plain_source(source: Any) -> Any:
     """A source that is written out, None for another one and for what is wrong, which its task reports."""
+    from airflow_provider_snowpipe.spark.sources.registry import source_spec
     from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-    from airflow_provider_snowpipe.spark.submit.source import source_spec
 
     if isinstance(source, SourceSpec):
         return source
