@@ -289,19 +289,23 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
 
 
 def _plain_source(source: Any) -> Any:
-    """A source that is written out, None for another one and for what is wrong, which its task reports."""
+    """A source that is written out, None for one with templates or outputs of tasks, and for a wrong one.
+
+    What is wrong with a source, its own task reports.
+    """
     from airflow_provider_snowpipe.spark.sources.registry import source_spec
     from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 
     if isinstance(source, SourceSpec):
-        return source
+        source = source.as_json()
     if isinstance(source, str) and not source.startswith("@"):
         source = {"path": source}
-    if not isinstance(source, Mapping) or "{{" in str(source) or "{%" in str(source):
+    if not isinstance(source, Mapping):
         return None
     try:
-        return source_spec(source)
-    except ConfigurationError:
+        text = json.dumps(dict(source))
+        return None if "{{" in text or "{%" in text else source_spec(source)
+    except (ConfigurationError, TypeError):
         return None
 
 

@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.sources import TableSource
+from airflow_provider_snowpipe.sources import FileSource, TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.local_connection import context
 
@@ -137,6 +137,16 @@ class TestSources:
             other = self.load(f"{folders}/{second}", "u", **given)
         for task in (one, other):
             require_own_channels(task, context())
+
+    def test_beside_those_that_only_their_tasks_know_are_fine(self, folders: Path) -> None:
+        with DAG("d", schedule=None):
+            output = self.load({"path": "/none"}, "first").output
+            task = self.load({"path": str(folders / "eu/orders")})
+            others: list[Any] = [{"path": output}, FileSource(path=output), output, {"kind": "none"}, 5, "@S"]
+            for number, source in enumerate(others):
+                self.load(source, f"t{number}")
+
+        require_own_channels(task, context())
 
     @pytest.mark.parametrize("as_text", [False, True])
     def test_of_two_tasks_with_a_channel_in_common_are_refused(self, folders: Path, as_text: bool) -> None:
