@@ -283,7 +283,7 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
         if channel is not None:
             raise ConfigurationError(
                 f"task {operator.task_id!r} loads {own.address!r}, and {whose} {source.address!r}, both into "
-                f"channel {channel!r} of one table: its offset token does not tell them apart, so that rows "
+                f"channel {channel!r} of one table: its offset token does not show the source, so that rows "
                 "of one would pass for those of the other. Give each a source_name of its own"
             )
 

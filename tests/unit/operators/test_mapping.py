@@ -103,7 +103,7 @@ def test_one_channel_outside_of_a_mapped_group_is_fine():
 
 
 class TestSources:
-    """Two directories of one name have channels of one name, whose tokens do not tell them apart."""
+    """Two directories of one name have channels of one name, whose tokens do not show which."""
 
     @pytest.fixture
     def folders(self, tmp_path: Path) -> Path:
