@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     FileLoad,
     StagedFile,
     StageReference,
+    is_of_stage,
     newest_loads,
 )
 from airflow_provider_snowpipe.streaming.arguments import known_arguments
@@ -401,7 +402,7 @@ class CopyRun:
                 if skipped:
                     # What a first submission skips was loaded by somebody else, however lately.
                     since = self.identity.since if asks else _NEVER
-                    part = part.with_history(skipped, self.history(skipped), since)
+                    part = part.with_history(skipped, self._copies(skipped), since)
                 break
             parts.append(part)
         return CopyOutcome(
@@ -428,6 +429,13 @@ class CopyRun:
             time.sleep(pause)
         return None
 
+    def _copies(self, paths: Sequence[str]) -> list[FileLoad]:
+        """COPY's loads of these files; those of pipes, and of files of another stage, are not this run's."""
+        stage = StageReference.parse(self.copy.location)
+        return [
+            load for load in self.history(paths) if load.pipe is None and is_of_stage(load, stage, self.url)
+        ]
+
     def _loaded_by_this_run(self, paths: tuple[str, ...]) -> CopyOutcome | None:
         """What load history reports since the run began, where it shows that the statement has run.
 
@@ -437,7 +445,7 @@ class CopyRun:
         """
         if not self.copy.options.force:
             return None
-        found = CopyOutcome().with_history(paths, self.history(paths), self.identity.since)
+        found = CopyOutcome().with_history(paths, self._copies(paths), self.identity.since)
         some = any(load.status in (LOADED, PARTIALLY_LOADED) for load in found.loads)
         every = not found.before or self.copy.options.size_limit is not None
         return found if some and every else None
@@ -529,7 +537,12 @@ class CopyOutcome:
             for path, load in known.items()
             if load.loaded_at is not None and load.loaded_at >= since
         }
-        others = [known.get(path) or FileLoad(path, "", LOAD_SKIPPED) for path in files if path not in ours]
+        reported = {load.path: load for load in self.loads}
+        others = [
+            known.get(path) or reported.get(path) or FileLoad(path, "", LOAD_SKIPPED)
+            for path in files
+            if path not in ours
+        ]
         asked = frozenset(files)
         kept = [load for load in self.loads if load.path not in asked]
         return CopyOutcome((*kept, *(ours[path] for path in files if path in ours)), (*self.before, *others))

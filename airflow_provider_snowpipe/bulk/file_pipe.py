@@ -61,10 +61,12 @@ class SubmittedFile:
 
     :param path: below the pipe's location
     :param size: bytes, None where nobody knows; it helps the pipe to plan
+    :param staged_at: since when it is there, None where nobody knows
     """
 
     path: str
     size: int | None = None
+    staged_at: dt.datetime | None = None
 
     def __post_init__(self) -> None:
         if not self.path or len(self.path.encode()) > _LONGEST_PATH:
@@ -283,6 +285,8 @@ class PipeHistory:
 _SKEW = dt.timedelta(hours=1)
 """Clocks that differ by more end the sign-in already: its tokens live for an hour."""
 _INSTANT = dt.timedelta(milliseconds=1)
+_CLOCKS = dt.timedelta(minutes=1)
+"""By so much the clocks of stage and account may differ."""
 _NAMED = 5
 
 
@@ -322,6 +326,17 @@ class Submission:
     def owed(self) -> tuple[SubmittedFile, ...]:
         """The files that the pipe has to be given."""
         return tuple(one for one in self.files if one.path not in self.before)
+
+    def staged_again(self) -> tuple[str, ...]:
+        """Paths of the files that were staged after the pipe has loaded them, so that it passes over them."""
+        return tuple(
+            one.path
+            for one in self.files
+            if (load := self.before.get(one.path)) is not None
+            and one.staged_at is not None
+            and load.loaded_at is not None
+            and one.staged_at > load.loaded_at + _CLOCKS
+        )
 
     def awaited(self) -> tuple[str, ...]:
         """Paths of the files whose load is to be waited for."""

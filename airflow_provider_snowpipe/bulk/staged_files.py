@@ -16,6 +16,9 @@ from airflow_provider_snowpipe.streaming.names import full_name, quote_identifie
 # pragma: no mutate start (stages are tested against the service)
 
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
+_NAME = r'("(?:[^"]|"")+"|%?[^".]+)'
+_FULL_NAME = re.compile(rf"@?{_NAME}\.{_NAME}\.{_NAME}")
+"""Of a stage, as a location in load history begins."""
 _REFERENCE = re.compile(rf"@?(?P<owner>(?:{_PART}\.){{0,2}})(?P<name>~|%?{_PART})(?:/(?P<path>[^\0]*)|\s*)")
 
 
@@ -125,6 +128,19 @@ class StagedFiles:
     files: Mapping[str, StagedFile]
     stage: StageReference
     url: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The files as JSON, for a later process of the same run; without the times of staging."""
+        return {"url": self.url, "files": [[one.path, one.mark, one.size] for one in self.files.values()]}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any], stage: StageReference) -> Self:
+        """Read what :meth:`to_json` gave.
+
+        :param kept: the JSON
+        :param stage: the stage
+        """
+        return cls({file[0]: StagedFile(*file) for file in kept["files"]}, stage, kept["url"])
 
 
 # pragma: no mutate end
@@ -313,11 +329,15 @@ class ExpectedFiles:
     :param names: the files
     :param prefix: instead of names, the start of the paths
     :param count: with it, how many different files there have to be
+    :param stage: their stage; None counts files of every stage that have these paths
+    :param url: what an external stage stands for, None for an internal one
     """
 
     names: tuple[str, ...] = ()
     prefix: str | None = None
     count: int = 0
+    stage: StageReference | None = None
+    url: str | None = None
     _known: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -346,12 +366,44 @@ class ExpectedFiles:
 
         :param load: the load
         """
+        if self.stage is not None and not is_of_stage(load, self.stage, self.url):
+            return None
         path, folders = load.path.lstrip("/"), load.location.rstrip("/").split("/")
         ends = ("/".join(folders[start:]) for start in reversed(range(len(folders))))
         paths = (load.path, *(f"{end}/{path}" for end in ends if end))
         if self.prefix is None:
             return next((name for name in paths if name in self._known), None)
         return next((name for name in paths if name.startswith(self.prefix)), None)
+
+
+def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -> bool:
+    """False for a load whose location shows another stage; one that does not name its stage counts.
+
+    Files of two stages may have the same paths, and one table takes both.
+
+    :param load: the load
+    :param stage: the stage; its database and schema are compared where it names both
+    :param url: what an external stage stands for, None for an internal one
+    """
+    if "://" in load.location:
+        if url is None:
+            return False
+        # Which of the folders between stage and file a location has is not the same everywhere.
+        one, other = (f"{address.rstrip('/')}/" for address in (load.location, url))
+        return one.startswith(other) or other.startswith(one)
+    named = _FULL_NAME.fullmatch(load.location.partition("/")[0])
+    if named is None:
+        return True
+    own = [*re.findall(_PART, stage.owner), stage.name]
+    own = own[-1:] if len(own) < 3 else own
+    # As Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out.
+    return all(
+        _bare(name) == _bare(given) for name, given in zip(named.groups()[-len(own) :], own, strict=True)
+    )
+
+
+def _bare(name: str) -> str:
+    return re.sub('"("?)', r"\1", name).upper()
 
 
 def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:

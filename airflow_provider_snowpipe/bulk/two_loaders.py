@@ -15,7 +15,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -37,6 +36,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     FileLoad,
     StagedFiles,
     StageReference,
+    is_of_stage,
     staged_at,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
@@ -50,8 +50,6 @@ NOT_AUTHORIZED = (606, 2003, 2043, 3001)
 _CLOCKS = dt.timedelta(minutes=1)
 """By so much the clocks of stage and account may differ."""
 _MOST_NAMED = 3
-_PART = r'("(?:[^"]|"")+"|%?[^".]+)'
-_FULL_NAME = re.compile(rf"@?{_PART}\.{_PART}\.{_PART}")
 _MOST_SHOWN = 10_000
 """Rows of a SHOW command at most (page "SHOW <objects>")."""
 RunSql = Callable[..., list[dict[str, Any]]]
@@ -103,15 +101,11 @@ def remembered_loads(files: StagedFiles, history: Iterable[FileLoad], now: dt.da
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
         if load.loaded_at is not None and load.loaded_at < now - memory:
             continue
-        # One that does not name its stage counts as a load of the same file.
         if "://" in load.location:
             name = f"{load.location.rstrip('/')}/{load.path}"
             is_elsewhere = files.url is None or name != f"{files.url.rstrip('/')}/{path}"
         else:
-            named = _FULL_NAME.fullmatch(load.location.partition("/")[0])
-            # As Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out.
-            names = (named[3] if named else files.stage.name, files.stage.name)
-            is_elsewhere = len({re.sub('"("?)', r"\1", name).upper() for name in names}) > 1
+            is_elsewhere = not is_of_stage(load, replace(files.stage, owner=""))
         if not is_elsewhere:
             found.append(replace(load, path=path))
     return found

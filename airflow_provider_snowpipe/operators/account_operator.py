@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
@@ -151,6 +153,7 @@ class FileOperator(AccountOperator):
 # -- Mapped instances of a task must not share a channel: a channel has one writer -----------------------
 
 _IDENTITY = ("channel", "table", "pipe", "database", "schema", "snowflake_conn_id")
+_VARIES = re.compile(r"map_index|xcom_pull")
 
 
 def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None:
@@ -166,6 +169,7 @@ def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None
     mapped = operator.dag.task_dict.get(operator.task_id)
     given = getattr(getattr(mapped, "expand_input", None), "value", None)
     if mapped is None or given is None:
+        _require_own_channel_in_group(mapped)
         return
     constant = {name: mapped.partial_kwargs.get(name) for name in _IDENTITY}
     if any("map_index" in str(value) for value in constant.values()):
@@ -179,6 +183,28 @@ def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None
             f"mapped task {operator.task_id!r}: more than one instance would use {twice}, and a channel "
             "has one writer. Map over channel=… with a different name for each, or put {{ ti.map_index }} "
             "into it"
+        )
+
+
+def _require_own_channel_in_group(task: Any) -> None:
+    """Refuse a task of a mapped group whose channel is the same in every instance of the group.
+
+    An argument of the group's function is an object before it is rendered, and what ``xcom_pull`` gives may
+    be another in each instance.
+
+    :param task: the task as the DAG has it, None where it has none of that name
+    :raises ConfigurationError: if it is
+    """
+    if task is None or task.get_closest_mapped_task_group() is None:
+        return
+    given = {name: getattr(task, name, None) for name in _IDENTITY}
+    if all(
+        value is None or (isinstance(value, str) and not _VARIES.search(value)) for value in given.values()
+    ):
+        raise ConfigurationError(
+            f"task {task.task_id!r} of a mapped task group: every instance would use "
+            f"channel={given['channel']!r}, and a channel has one writer. Make it an argument of the group "
+            "that is mapped over, or put {{ ti.map_index }} into it"
         )
 
 
@@ -210,6 +236,90 @@ def _resolved(value: Any, context: Mapping[str, Any]) -> list[Any]:
     if hasattr(value, "resolve"):
         value = value.resolve(context)
     return list(value.items()) if isinstance(value, Mapping) else list(value)
+
+
+# -- Nor must two sources share one: its token shows a file and a line, and not of which directory -------
+
+_NAMES = ("table", "pipe", "database", "schema", "snowflake_conn_id", "channel_prefix", "source_name")
+
+
+def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
+    """Refuse a source whose channels another task of the DAG, or another mapped instance, loads as well.
+
+    Two directories of one name, such as ``eu/orders`` and ``us/orders``, have the same channels unless
+    ``source_name`` is given. What is written as a template is not compared.
+
+    :param operator: the task, rendered
+    :param context: its context
+    :raises ConfigurationError: if there is such a source
+    """
+    from airflow_provider_snowpipe.spark.submit.source import shared_channel
+
+    own = _plain_source(operator.source)
+    if own is None or not operator.has_dag():
+        return
+    tasks = operator.dag.task_dict
+    task = tasks.get(operator.task_id)
+    given = getattr(getattr(task, "expand_input", None), "value", None)
+    if given is not None:
+        names = {name: getattr(operator, name) for name in _NAMES}
+        others = [("another instance", one) for one in _instances(task.partial_kwargs, given, context)]
+    else:
+        names = {name: getattr(task, name, None) for name in _NAMES}
+        others = [
+            (f"task {one.task_id!r}", {name: getattr(one, name) for name in (*_NAMES, "source")})
+            for one in tasks.values()
+            if one is not task and all(hasattr(one, name) for name in (*_NAMES, "source"))
+        ]
+    prefix = str(operator.channel_prefix or own.channel_prefix or operator.dag_id)
+    for whose, other in others:
+        source = _plain_source(other.get("source"))
+        name = operator.source_name or own.default_name
+        if source is None or name != (other.get("source_name") or source.default_name):
+            continue
+        if any(key in other and other[key] != names[key] for key in _NAMES if key != "source_name"):
+            continue
+        channel = shared_channel(own, source, prefix, name)
+        if channel is not None:
+            raise ConfigurationError(
+                f"task {operator.task_id!r} loads {own.address!r}, and {whose} {source.address!r}, both into "
+                f"channel {channel!r} of one table: its offset token does not show the source, so that rows "
+                "of one would pass for those of the other. Give each a source_name of its own"
+            )
+
+
+def _plain_source(source: Any) -> Any:
+    """A source that is written out, None for one with templates or outputs of tasks, and for a wrong one.
+
+    What is wrong with a source, its own task reports.
+    """
+    from airflow_provider_snowpipe.spark.sources.registry import source_spec
+    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+
+    if isinstance(source, SourceSpec):
+        source = source.as_json()
+    if isinstance(source, str) and not source.startswith("@"):
+        source = {"path": source}
+    if not isinstance(source, Mapping):
+        return None
+    try:
+        text = json.dumps(dict(source))
+        return None if "{{" in text or "{%" in text else source_spec(source)
+    except (ConfigurationError, TypeError):
+        return None
+
+
+def _instances(
+    partial: Mapping[str, Any], given: Any, context: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
+    """The arguments of the mapped instances, as far as they name sources and channels."""
+    if not isinstance(given, Mapping):
+        for one in _resolved(given, context):
+            yield {**partial, **one}
+        return
+    lists = {name: _resolved(value, context) for name, value in given.items() if name in (*_NAMES, "source")}
+    for values in product(*lists.values()):
+        yield {**partial, **dict(zip(lists, values, strict=True))}
 
 
 # -- What all operators on one pipe's channels share -----------------------------------------------------

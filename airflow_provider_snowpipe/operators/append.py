@@ -146,6 +146,16 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             load.from_token or "NULL",
             load.target_token or "NULL",
         )
+        is_first = getattr(ti, "try_number", 1) == 1
+        if load.skipped and is_first and (load.from_token or "").startswith(f"{rules.batch}:"):
+            self.log.warning(
+                "channel %r: %d rows count as loaded, though this is the task's first try: another task, or "
+                "another run, has committed rows of batch %d. Unless these are the same, they are not in "
+                "the table: give each task a channel of its own, and each run a batch",
+                channel,
+                load.skipped,
+                rules.batch,
+            )
         if load.unknown_columns:
             self.log.warning(
                 "the table of pipe %s has no column for these keys, whose values were passed over: %s",

@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy import (
+    LOAD_SKIPPED,
     CopyInto,
     CopyOptions,
     CopyOutcome,
@@ -33,6 +34,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StagedFiles,
     StageReference,
     file_names,
+    is_of_stage,
     newest_loads,
     staged_at,
 )
@@ -142,17 +144,21 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self._run: CopyRun | None = None
         self.resumed = False
+        self.listed: Mapping[str, Any] | None = None
         check_fail_or_report(self, "on_rejected", "on_nothing")
         StagedChoice(stage, files, prefix, pattern).check()
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], listed: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Go on where the task was deferred: every statement is asked for by its request id.
 
         :param event: the payload of the statement's trigger
+        :param listed: the files that were listed before, None for a task that another release has deferred
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
-        self.resumed = True
+        self.resumed, self.listed = True, listed
         return self.execute(context)
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -164,6 +170,9 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         staged, identity = (None, identity) if first is None else first.read(StageReference.parse(self.stage))
         if staged is not None:
             self.log.info("%s: the run's first try has listed %d files", self.table, len(staged.files))
+        elif self.listed is not None:
+            # The stage may have others now, or these no more (``purge``).
+            staged = StagedFiles.from_json(self.listed, StageReference.parse(self.stage))
         else:
             try:
                 staged = choice.find(hook)
@@ -187,7 +196,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             with closing(hook.get_statement_client()) as client:
                 history = partial(hook.loads_of, self.table)
                 self._run = CopyRun(copy, staged.stage, client, history, identity, staged.url)
-                wait = self._wait_in_triggerer if self.deferrable else None
+                wait = partial(self._wait_in_triggerer, staged) if self.deferrable else None
                 outcome = self._run.load(list(staged.files.values()), wait)
         except SqlError:
             others.withdraw(staged)
@@ -202,6 +211,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             value["rejected"],
             len(outcome.before),
         )
+        self._warn_of_unknown(outcome)
         others.refuse(staged, has_copied=True)
         outcome.require(self.on_rejected, self.table)
         return value
@@ -229,6 +239,21 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=value["rows_loaded"])
         describe_file_load(self, context, hook, self.table, value["rows_loaded"], "COPY")
         return value
+
+    def _warn_of_unknown(self, outcome: CopyOutcome) -> None:
+        """Name files that COPY has left out and load history does not know: they may not be in the table."""
+        unknown = [load for load in outcome.before if load.status == LOAD_SKIPPED]
+        if unknown:
+            self.log.warning(
+                "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
+                "%r (%s). They were loaded longer ago, or pattern or size_limit leave them out, or they are "
+                "older than 64 days, so that COPY does not know whether they were loaded: "
+                "load_uncertain_files=True loads those",
+                self.table,
+                len(unknown),
+                unknown[0].path,
+                unknown[0].first_error or "no message",
+            )
 
     def _without_limit(self, copy: CopyInto, staged: StagedFiles) -> CopyInto:
         """The COPY of files that are cut to the limit already, so that it takes all of them or none."""
@@ -265,7 +290,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             found.require(self.on_rejected, self.table)
         return found
 
-    def _wait_in_triggerer(self, handle: str, statement: str) -> Rows:
+    def _wait_in_triggerer(self, staged: StagedFiles, handle: str, statement: str) -> Rows:
         """Poll a few times, then leave the worker; :meth:`execute_complete` comes back."""
         from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
@@ -280,6 +305,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
                 poll_interval=self.poll_interval,
             ),
             method_name="execute_complete",
+            kwargs={"listed": staged.to_json()},
         )
 
     def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:
@@ -341,8 +367,9 @@ class StagedChoice:
         :param table: the table
         :param since: when the run began
         """
-        reference = StageReference.parse(self.stage)
-        history = [FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since)]
+        reference, url = StageReference.parse(self.stage), hook.stage_url(self.stage)
+        loads = (FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since))
+        history = [load for load in loads if load.pipe is None and is_of_stage(load, reference, url)]
         if self.files is not None:
             names = [reference.below(name) for name in file_names(self.files)]
             found = newest_loads(names, history)
@@ -422,7 +449,7 @@ class FirstTryFiles:
                 kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
             # Clearing a task lets its run begin anew, which does not undo what it has loaded.
             since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
-            files = StagedFiles({file[0]: StagedFile(*file) for file in kept["files"]}, stage, kept["url"])
+            files = StagedFiles.from_json(kept, stage)
             # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
             number = max(2, self._identity.try_number)
             return files, replace(self._identity, since=since, try_number=number)
@@ -440,9 +467,9 @@ class FirstTryFiles:
             begun = accumulate((file.size or 0 for file in found), initial=0)
             cut = {file.path: file for file, before in zip(found, begun, strict=False) if before < limit}
             staged = replace(staged, files=cut)
-        files = [[file.path, file.mark, file.size] for file in staged.files.values()]
-        kept = {"since": self._identity.since.isoformat(), "url": staged.url, "files": files}
-        name = f"{blake2b(json.dumps([staged.url, files]).encode(), digest_size=16).hexdigest()}.json"
+        kept = {"since": self._identity.since.isoformat(), **staged.to_json()}
+        listed = json.dumps([kept["url"], kept["files"]])
+        name = f"{blake2b(listed.encode(), digest_size=16).hexdigest()}.json"
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
             Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
             self._hook.put_file(f"{folder}/{name}", f"{self._location}/")

@@ -47,12 +47,14 @@ class FileLoading:
     :param task: the task
     :param context: its context
     :param resumed: True where the task was deferred for a load
+    :param listed: the files of a stage that a COPY was given before the task was deferred
     :param reported: what the pipe's trigger has reported of files, by their paths below the pipe's location
     """
 
     task: SnowpipeLoadOperator
     context: Context
     resumed: bool = False
+    listed: Mapping[str, Any] | None = None
     reported: Mapping[str, FileLoad] = field(default_factory=dict)
     _copying: SnowpipeCopyOperator | None = None
     _targets: dict[str, PipeTarget] = field(default_factory=dict)
@@ -118,7 +120,9 @@ class FileLoading:
     def _staged_by_copy(self) -> dict[str, Any]:
         task = self.task
         arguments = {"options": task.options, "deferrable": task.deferrable}
-        return self._copier(str(task.source), arguments).perform(self.context)
+        copier = self._copier(str(task.source), arguments)
+        copier.listed = self.listed
+        return copier.perform(self.context)
 
     def _staged_by_pipe(self) -> dict[str, Any]:
         pipe, source = self._pipe(), StageReference.parse(str(self.task.source))

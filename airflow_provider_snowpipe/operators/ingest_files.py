@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
-from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget, stage_key, written
 from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,
@@ -272,6 +272,14 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         if history is None:
             history = choice.reported_loads(paths)
         submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
+        if again := submission.staged_again():
+            self.log.warning(
+                "pipe %s has loaded %d files before they were staged again, such as %r, and takes a path "
+                "once in 14 days: what has changed in them is not in the table; stage it under other names",
+                self.pipe,
+                len(again),
+                again[0],
+            )
         submission.require_whole(str(self.pipe_name(self.pipe)), self._tolerance())
         return submission
 
@@ -375,7 +383,10 @@ class PipeFiles:
         reference = StageReference.parse(self.stage)
         staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
         below = f"{reference.path}/" if reference.path else ""
-        return [SubmittedFile(path.removeprefix(below), file.size) for path, file in staged.files.items()]
+        return [
+            SubmittedFile(path.removeprefix(below), file.size, file.staged_at)
+            for path, file in staged.files.items()
+        ]
 
     def known_loads(
         self, paths: Sequence[str], table: str | None, *, force: bool, begin: Begin | None = None
@@ -386,16 +397,19 @@ class PipeFiles:
         :param table: the pipe's table, None to take it from the pipe's own statement
         :param force: True accepts files that somebody else has put into the table
         :param begin: called with the files before other pipes and history are asked, where table and location
-            are known; not with ``force``. None asks history only
+            are known; not with ``force``. None asks history only, of files that were submitted
         :return: None where the table is not known, or may not be asked; the log then has a warning
         :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table, or another
             pipe has files in its queue that may be these
+        :raises ConfigurationError: if the pipe loads from elsewhere, or into another table
         """
-        if table and force:
-            return self.hook.loads_of(table, paths, self.pipe.pipe)
+        is_needed = not force and not (table and self.stage)
+        is_compared = begin is not None and (table or self.stage)
+        target = self._target(is_needed=is_needed) if is_needed or is_compared else None
+        if is_compared and target is not None:
+            self._require(target, table)
         if force:
-            return None
-        target = None if table and self.stage else self._target()
+            return self.hook.loads_of(table, paths, self.pipe.pipe) if table else None
         if table:
             if self.stage is None and target is None:
                 return self.hook.loads_of(table, paths, self.pipe.pipe)
@@ -451,16 +465,45 @@ class PipeFiles:
     def _location(self, target: PipeTarget | None) -> StageReference:
         return target.stage if self.stage is None and target else StageReference.parse(str(self.stage))
 
-    def _target(self) -> PipeTarget | None:
+    def _target(self, *, is_needed: bool) -> PipeTarget | None:
         """From where the pipe loads into which table, None where that is not known."""
         why = "DESCRIBE PIPE shows no such pipe to this role"
         try:
             target = self.hook.pipe_target(self.pipe.pipe)
         except ConfigurationError as error:
             target, why = None, str(error)
-        if target is None:
+        except SqlError as error:
+            if is_needed or error.errno not in NOT_AUTHORIZED:
+                raise
+            target = None
+        if target is None and is_needed:
             _warn(f"{why}; table=… and stage=… would tell")
         return target
+
+    def _require(self, target: PipeTarget, table: str | None) -> None:
+        """Refuse another location than the pipe's, below which it has other files of these paths."""
+        database, schema = self.hook.database_and_schema()
+        if table and target.table != (database, schema, table):
+            raise ConfigurationError(
+                f"pipe {self.pipe} loads into {'.'.join(target.table)}, and table is {table!r} in "
+                f"{database}.{schema}: name the pipe's own table, or leave table out"
+            )
+        if self.stage is None:
+            return
+        whole = StageReference.parse(self.stage).location("", database=database, schema=schema)
+        given, own = StageReference.parse(whole), target.stage
+        if stage_key(given) == stage_key(own):
+            is_own = given.path == own.path
+        else:  # two external stages may stand for one address
+            urls = [(self._url(one), one.path) for one in (given, own)]
+            one, other = (f"{(url or '').rstrip('/')}/{path}".rstrip("/") for url, path in urls)
+            is_own = one == other and all(url for url, _ in urls)
+        if not is_own:
+            raise ConfigurationError(
+                f"pipe {self.pipe} loads from {written(own)}, and stage is {self.stage!r}: it takes paths "
+                f"below its own location, where other files may have them. Give stage={written(own)!r}, and "
+                "the rest of the path as prefix, or name the pipe of that stage"
+            )
 
     def _url(self, location: StageReference) -> str | None:
         return self.hook.stage_url(f"@{location.owner}{location.name}")

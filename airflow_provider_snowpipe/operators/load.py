@@ -11,7 +11,11 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ChannelOffsets, TaskLineage
-from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, failing_at_once
+from airflow_provider_snowpipe.operators.account_operator import (
+    FILES_KEY,
+    failing_at_once,
+    require_own_channels,
+)
 from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
     PLAN_KEY,
@@ -122,6 +126,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
+            require_own_channels(self, context)
             choice = self._choice(known_shape(self.shape, context), context)
             path, why = choice.path()
             if choice.plan is not None:
@@ -144,18 +149,20 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         event: Mapping[str, Any],
         sent: Mapping[str, str] | None = None,
         submitted: Mapping[str, Any] | None = None,
+        listed: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Go on where the task was deferred, on the path that it had taken.
 
         :param event: the payload of the trigger
         :param sent: what a driver had sent; None for files
         :param submitted: what a pipe was given; None for a COPY
+        :param listed: the staged files that a COPY was given
         """
         self.source_files()  # which reads a path as a source
         if sent is not None:
             return self._streamed(context, super().execute_complete(context, event, sent))
         path = LoadPath.COPY if submitted is None else LoadPath.PIPE
-        loading = self._file_loading(context, resumed=True)
+        loading = self._file_loading(context, resumed=True, listed=listed)
         with failing_at_once():
             boundary = self._file_boundary(path)
             if submitted is not None:
@@ -229,10 +236,12 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         prefix, may_lack = self.channel_prefix or self.dag_id, self.create_table is not None
         return SourceBacklog(self._source, self._pipe_hook().channel_statuses, prefix, may_lack)
 
-    def _file_loading(self, context: Context, *, resumed: bool = False) -> FileLoading:
+    def _file_loading(
+        self, context: Context, *, resumed: bool = False, listed: Mapping[str, Any] | None = None
+    ) -> FileLoading:
         from airflow_provider_snowpipe.operators.file_loading import FileLoading
 
-        self._loading = FileLoading(self, context, resumed)
+        self._loading = FileLoading(self, context, resumed, listed)
         return self._loading
 
     def _file_boundary(self, path: LoadPath) -> FileBoundary | None:

@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     snowsight_url,
 )
 from airflow_provider_snowpipe.metrics import count_run
+from airflow_provider_snowpipe.operators.account_operator import require_own_channels
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
@@ -275,6 +276,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         self._name_application(context)
         memory = DriverMemory(context, durable=self.durable)
         with self._ending(memory):
+            require_own_channels(self, context)
             self._leave_links(context)
             sent = self._sent_before(memory) or self._run_driver(context, memory)
             return self._after_driver(context, sent, memory)

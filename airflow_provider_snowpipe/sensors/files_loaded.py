@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSensorTimeout
 
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, poll_loads, timestamp
-from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileChoice
+from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileChoice, StageReference
+from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED
 from airflow_provider_snowpipe.sensors.commit import WaitSensor
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError, SqlError
 from airflow_provider_snowpipe.triggers.commit import poll_retry
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 
@@ -128,6 +130,8 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
             except NothingStagedError as error:
                 raise AirflowException(f"{FilesFailure.NO_FILES}: {error}") from error
             self.log.info("waiting for %d files", files.total)
+        if files.total:
+            files = replace(files, **self._stage_of_files())
         tolerance = Tolerance(self.on_partial, self.on_failed)
         return FilesWatch(files, timestamp(self.since), tolerance, RetryBudget(self.max_consecutive_errors))
 
@@ -144,9 +148,31 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
             self.log.info("%d files loaded", len(value))
         return value
 
+    def _stage_of_files(self) -> dict[str, Any]:
+        """The stage, and what an external one stands for, where loads of other stages are reported as well.
+
+        A pipe loads from one location only. A role that may not see the stage takes files by their paths.
+        """
+        if not self.stage or self.pipe is not None:
+            return {}
+        hook, reference = self._hook(), StageReference.parse(self.stage)
+        database, schema = hook.database_and_schema()
+        try:
+            url = hook.stage_url(self.stage)
+        except SqlError as error:
+            if error.errno not in NOT_AUTHORIZED:
+                raise
+            self.log.warning("files of these paths count from every stage: %s", error)
+            return {}
+        whole = replace(reference, path="").location("", database=database, schema=schema)
+        return {"stage": StageReference.parse(whole), "url": url}
+
     def _found(self) -> dict[str, Any]:
         watch: FilesWatch = self._watch
+        stage = watch.expected.stage
         return {
+            "stage": None if stage is None else f"@{stage.owner}{stage.name}",
+            "stage_url": watch.expected.url,
             "files": watch.expected.names,
             "prefix": watch.expected.prefix,
             "count": watch.expected.count,

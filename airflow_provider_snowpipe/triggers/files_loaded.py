@@ -12,7 +12,12 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, HistoryPoll, Tolerance, shared_poll
 from airflow_provider_snowpipe.bulk.load_history import timestamp
-from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, file_names, number_of_files
+from airflow_provider_snowpipe.bulk.staged_files import (
+    ExpectedFiles,
+    StageReference,
+    file_names,
+    number_of_files,
+)
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.triggers.commit import WaitTrigger, connect
@@ -31,6 +36,8 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
     :param files: paths below the stage, or the JSON text of a list of them
     :param prefix: instead of files, the start of the paths
     :param count: with it, how many different files
+    :param stage: their stage, ``@database.schema.stage``; None counts files of every stage with these paths
+    :param stage_url: what an external stage stands for
     :param table: the table that they are loaded into
     :param pipe: the file pipe that loads them, None for any load
     :param since: loads before this time, in ISO 8601, do not count
@@ -50,6 +57,8 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
         files: Sequence[str] | str | None = None,
         prefix: str | None = None,
         count: int | str | None = None,
+        stage: str | None = None,
+        stage_url: str | None = None,
         since: str | None = None,
         on_partial: str = "fail",
         on_failed: str = "fail",
@@ -62,6 +71,8 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
         self.files = list(files) if isinstance(files, tuple) else files
         self.prefix = prefix
         self.count = count
+        self.stage = stage
+        self.stage_url = stage_url
         self.since = since
         self.on_partial = on_partial
         self.on_failed = on_failed
@@ -88,10 +99,11 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
         return shared_poll(self.shared_stream_key(), make)
 
     def _watch(self) -> FilesWatch:
+        where = (None if self.stage is None else StageReference.parse(self.stage), self.stage_url)
         if self.prefix is None:
-            files = ExpectedFiles(tuple(file_names(self.files, may_be_none=True)))
+            files = ExpectedFiles(tuple(file_names(self.files, may_be_none=True)), None, 0, *where)
         else:  # only a worker lists files
-            files = ExpectedFiles((), self.prefix, number_of_files(self.count))
+            files = ExpectedFiles((), self.prefix, number_of_files(self.count), *where)
         budget = RetryBudget(self.max_consecutive_errors, interval=self.poll_interval)
         self._waits = FilesWatch(
             files, timestamp(self.since), Tolerance(self.on_partial, self.on_failed), budget

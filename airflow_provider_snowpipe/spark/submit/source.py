@@ -16,7 +16,11 @@ from airflow_provider_snowpipe.spark.sources.registry import (
     spec_of_address,
 )
 from airflow_provider_snowpipe.spark.sources.source import SourcePartition, SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotFoundError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    PipeNotFoundError,
+    SourcePositionError,
+)
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_schema import common_types
 
@@ -72,6 +76,30 @@ def file_source(values: Mapping[str, Any]) -> FileSource | None:
         return None
     spec = source_spec(values)
     return spec if isinstance(spec, FileSource) else None
+
+
+def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name: str) -> str | None:
+    """A channel that two sources of one name would both load, None where none shows from here.
+
+    Topics are compared by the driver, which knows their ids.
+
+    :param one: a source
+    :param other: another one, whose own task finds what is wrong with it
+    :param prefix: the first part of the channels' names, of both
+    :param source_name: the second part
+    """
+    from airflow_provider_snowpipe.spark.sources.files.groups import freeze
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+
+    if one.kind != other.kind or one.address == other.address or one.kind == "kafka":
+        return None
+    if not (isinstance(one, FileSource) and isinstance(other, FileSource)):
+        return one.channel(prefix, source_name, "…")
+    try:
+        names = [{group.partition for group in freeze(spec)} for spec in (one, other)]
+    except (ConfigurationError, SourcePositionError):
+        return None
+    return next((one.channel(prefix, source_name, name) for name in sorted(names[0] & names[1])), None)
 
 
 # -- The first rows of a source, read where the plan is made ---------------------------------------------

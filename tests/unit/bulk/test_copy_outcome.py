@@ -104,6 +104,16 @@ class TestHistory:
         ]
         assert found.result()["rows_loaded"] == 2
 
+    def test_a_skipped_file_without_a_load_has_the_words_of_copy(self) -> None:
+        outcome = CopyOutcome.read([row("a.csv", "LOAD_SKIPPED", 0, 0, "state unknown")], STAGE)
+        (load,) = outcome.with_history(outcome.skipped([]), [], NOW).before
+
+        assert (load.path, load.status, str(load.first_error)) == (
+            "in/a.csv",
+            "LOAD_SKIPPED",
+            "state unknown (line 3)",
+        )
+
     def test_what_this_run_loaded_counts_as_its_own(self) -> None:
         found = CopyOutcome().with_history(["in/a.csv"], [self.history("in/a.csv", 0)], NOW)
 

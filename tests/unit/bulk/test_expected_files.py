@@ -47,6 +47,35 @@ def test_location_and_path_together_name_the_file(files: str, path: str, locatio
         assert path.lstrip("/") in possible_paths([files])
 
 
+@pytest.mark.parametrize(
+    ("stage", "url", "location", "counts"),
+    [
+        ("@DB.S.STAGE", None, "DB.S.STAGE/in/", True),
+        ("@DB.S.STAGE", None, "DB.S.OTHER/in/", False),
+        ("@DB.S.STAGE", None, "DB.S2.STAGE/in/", False),
+        ("@DB.S.STAGE", None, "DB2.S.STAGE/in/", False),
+        ("@STAGE", None, "DB.S2.STAGE/in/", True),
+        ("@S.STAGE", None, "DB.S2.STAGE/in/", True),
+        ('@db."S"."stage"', None, "DB.S.stage/in/", True),
+        ('@DB.S.%"a b"', None, "DB.S.%a b/in/", True),
+        ("@~", None, "DB.S.STAGE/in/", False),
+        ("@DB.S.STAGE", None, "stages/0a1b/in/", True),
+        ("@DB.S.STAGE", None, "", True),
+        ("@DB.S.STAGE", None, "s3://bucket/in/", False),
+        ("@DB.S.STAGE", "s3://bucket/", "s3://bucket/in/", True),
+        ("@DB.S.STAGE", "s3://bucket/root/", "s3://bucket", True),
+        ("@DB.S.STAGE", "s3://bucket/root", "s3://bucket/root2/in", False),
+        ("@DB.S.STAGE", "s3://bucket/", "s3://other/in/", False),
+    ],
+)
+def test_a_load_whose_location_shows_another_stage_is_of_another_file(
+    stage: str, url: str | None, location: str, counts: bool
+) -> None:
+    expected = ExpectedFiles(("in/a.csv",), None, 0, StageReference.parse(stage), url)
+
+    assert (expected.name_of(load("in/a.csv", location)) is not None) is counts
+
+
 def test_file_may_be_known_by_each_end_of_its_path_that_is_one() -> None:
     assert possible_paths(["a/b.csv", "c/"]) == {"a/b.csv", "b.csv", "c/"}
 

@@ -64,6 +64,27 @@ class TestRows:
         assert snowpipe.channels["c"].rows == [*ROWS, *ROWS]
         assert snowpipe.channels["c"].committed == "1769904000000000:5"
 
+    @pytest.mark.parametrize(
+        ("number", "given", "warns"), [(1, {}, True), (2, {}, False), (1, {"token_column": "ID"}, False)]
+    )
+    def test_that_a_first_try_finds_committed_are_named_in_the_log(
+        self, append, capsys, number, given, warns
+    ):
+        """Another task with the same channel in the same run has the same batch."""
+        ctx = context()
+        ctx["ti"].try_number = number
+        append(rows=ROWS[:2], **given)
+        capsys.readouterr()
+
+        assert append(ctx, rows=ROWS, **given)["skipped"] == 2
+        assert ("2 rows count as loaded" in capsys.readouterr().out) is warns
+
+    def test_of_an_older_batch_are_no_reason_to_warn(self, append, capsys):
+        append(rows=ROWS, batch=20)
+
+        assert append(rows=ROWS, batch=2, on_older_batch="skip")["skipped"] == 5
+        assert "count as loaded" not in capsys.readouterr().out
+
     def test_skipped_rows_fail_the_task_for_good_unless_on_error_is_continue(self, snowpipe, append):
         snowpipe.rejects = lambda row: row["ID"] == 2
 

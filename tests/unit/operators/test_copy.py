@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    FilesGivenTwiceError,
+    NothingStagedError,
+)
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 
@@ -117,6 +123,22 @@ class TestForce:
         assert sorted(copying.account.rows) == sorted([*rows_of("a"), *rows_of("a", "b")])
         assert done["rows_loaded"] == 4
 
+    @pytest.mark.parametrize("by", [None, "LOCAL.PUBLIC.P"], ids=["other-stage", "pipe"])
+    @pytest.mark.parametrize("options", [FORCED, LIMITED], ids=["all", "size_limit"])
+    def test_files_of_the_same_paths_that_others_load_meanwhile_do_not_stand_for_the_runs_own(
+        self, copying: Copying, options: dict[str, Any], by: str | None
+    ) -> None:
+        """Of another stage into the same table, or by a pipe: neither is a load of this run."""
+        account = copying.account
+        copying.killed("submit", BEFORE, options)
+        account.stages["OTHER"] = {path: b"other\n" for path in FILES}
+        account._copy(f"COPY INTO T FROM @{'S' if by else 'OTHER'} ON_ERROR = CONTINUE", by, FILES)
+        account.rows.clear()
+        done = copying.run(options, number=2)
+
+        assert sorted(account.rows) == rows_of(*FILES[: 2 if options is LIMITED else 4])
+        assert done["rows_loaded"] == len(account.rows)
+
     def test_a_run_that_was_cleared_and_begins_later_has_loaded_its_files(self, copying: Copying) -> None:
         copying.run()
         copying.forget()
@@ -161,6 +183,88 @@ class TestForce:
         copying.run({})
 
         assert "~" not in copying.account.stages
+
+
+class TestLeftOut:
+    """What COPY leaves out without a load in history may be in no table, and the log names it."""
+
+    def test_files_that_no_history_knows_are_named(
+        self, copying: Copying, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        done = copying.run({"size_limit": 9})
+
+        assert (done["rows_loaded"], list(done["loaded_before"])) == (4, ["c", "d"])
+        assert "T: COPY has left out 2 files" in (printed := capsys.readouterr().out)
+        assert "such as 'c'" in printed
+
+    def test_files_that_another_run_has_loaded_are_not(
+        self, copying: Copying, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        copying.run({})
+
+        assert list(copying.run({}, run="r2")["loaded_before"]) == list(FILES)
+        assert "left out" not in capsys.readouterr().out
+
+
+class TestPurge:
+    """A later try finds its files removed, and load history shows what became of them."""
+
+    def test_of_a_stage_without_files_only_the_loads_of_its_own_count(self, copying: Copying) -> None:
+        account = copying.account
+        account.stages["OTHER"], account.stages["S"] = account.stages["S"], {}
+        account._copy("COPY INTO T FROM @OTHER ON_ERROR = CONTINUE")
+        account._copy("COPY INTO T FROM @OTHER ON_ERROR = CONTINUE", "LOCAL.PUBLIC.P")
+
+        with pytest.raises(NothingStagedError):
+            copying.run({"purge": True}, number=2)
+
+    def test_what_the_first_try_has_loaded_and_removed_is_reported(self, copying: Copying) -> None:
+        copying.killed("submit", AFTER, {"purge": True})
+
+        assert copying.run({"purge": True}, number=2)["rows_loaded"] == 8
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+
+class TestDeferral:
+    """While the triggerer waits, files come and go; a statement's files are those listed before it."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"purge": True}, FORCED, {**FORCED, "purge": True}],
+        ids=["plain", "purge", "force", "both"],
+    )
+    @pytest.mark.parametrize("by_load", [False, True], ids=["copy", "load"])
+    def test_a_task_that_comes_back_reports_its_own_files_and_loads_no_other(
+        self, copying: Copying, options: dict[str, Any], by_load: bool
+    ) -> None:
+        kind, more = SnowpipeCopyOperator, {"stage": "@S"}
+        if by_load:
+            kind, more = SnowpipeLoadOperator, {"source": "@S", "path": "copy"}
+        account = copying.account
+        account.holds = True
+
+        def task() -> Any:
+            given = {"snowflake_conn_id": "account", "table": "T", "options": options, "deferrable": True}
+            return kind(task_id="copy", **given, **more)
+
+        with pytest.raises(TaskDeferred) as deferred:
+            task().execute(task_context(began=copying.began))
+        account.finish()
+        account.put("e", "e1")
+        account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", "LOCAL.PUBLIC.P", ["e"])
+        kwargs = json.loads(json.dumps({"event": {"status": "ended"}, **(deferred.value.kwargs or {})}))
+        done = getattr(task(), deferred.value.method_name)(task_context(began=copying.began), **kwargs)
+
+        assert sorted(account.rows) == [*rows_of(*FILES), "e1"]
+        assert (done["rows_loaded"], sorted(done["files"]), done["loaded_before"]) == (8, list(FILES), {})
+
+    def test_a_task_that_another_release_has_deferred_lists_anew(self, copying: Copying) -> None:
+        copying.run({})
+        again = SnowpipeCopyOperator(task_id="copy", snowflake_conn_id="account", table="T", stage="@S")
+
+        assert (
+            again.execute_complete(task_context(began=copying.began), {"status": "ended"})["rows_loaded"] == 8
+        )
 
 
 class TestPipes:

@@ -42,7 +42,7 @@ from tests.unit.operators.account_in_task import install, task_context
 
 A, B = "p_s_a", "p_s_b"
 STAGE = "%T"
-CALLS = {"copy": 43, "pipe": 53}
+CALLS = {"copy": 43, "pipe": 54}
 """Calls of one load that nothing disturbs."""
 PIPE = "LOCAL.PUBLIC.P"
 PIPE_COPY = 'COPY INTO "LOCAL"."PUBLIC"."T" FROM @"LOCAL"."PUBLIC".PS'

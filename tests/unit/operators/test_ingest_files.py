@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -70,6 +71,67 @@ def test_the_table_of_another_schema_is_asked(account: FakeAccount, monkeypatch:
     ingest(wait_for_load=False)
 
     assert asked == ['"OTHER"."PLACE"."FAR"']
+
+
+@pytest.mark.parametrize("minutes", [-30, 30])
+def test_files_that_were_staged_again_after_their_load_are_named_in_the_log(
+    account: FakeAccount, capsys: pytest.CaptureFixture[str], minutes: int
+) -> None:
+    """The pipe takes a path once, whatever it holds."""
+    ingest(table="T", stage="@S", files=None)
+    account.staged_at = format_datetime(dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
+    again = ingest(table="T", stage="@S", files=None)
+
+    assert (again["submitted"], len(again["loaded_before"])) == ([], 2)
+    assert ("has loaded 2 files before they were staged again" in capsys.readouterr().out) is (minutes > 0)
+
+
+class TestLocation:
+    """A pipe takes paths below its own location, where other files may have those that another one has."""
+
+    @pytest.mark.parametrize(
+        ("given", "text"),
+        [
+            ({"stage": "@S/ny"}, r"loads from @\"LOCAL\".\"PUBLIC\".S, and stage is '@S/ny'"),
+            ({"stage": "@OTHER"}, "stage is '@OTHER'"),
+            ({"stage": "@LOCAL.OTHER.S"}, "stage is '@LOCAL.OTHER.S'"),
+            ({"stage": "@S", "table": "U"}, "loads into LOCAL.PUBLIC.T, and table is 'U' in LOCAL.PUBLIC"),
+        ],
+        ids=["folder", "stage", "schema", "table"],
+    )
+    @pytest.mark.parametrize("force", [False, True])
+    @pytest.mark.parametrize("table", [None, "T"])
+    def test_another_one_than_the_pipes_is_refused(
+        self, account: FakeAccount, given: dict[str, Any], text: str, table: str | None, force: bool
+    ) -> None:
+        account.put("ny/a", "ny1")
+        account.stages["OTHER"] = {"a": b"o1\n"}
+
+        with pytest.raises(AirflowFailException, match=text):
+            ingest(files=None, force=force, **{"table": table, **given})
+        assert account.rows == []
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"stage": "@PUBLIC.S"},
+            {"stage": '@LOCAL."PUBLIC"."S"'},
+            {"stage": "@OTHER/root"},
+        ],
+        ids=["schema", "quoted", "same address"],
+    )
+    def test_the_same_one_is_taken_however_it_is_written(
+        self, account: FakeAccount, given: dict[str, Any]
+    ) -> None:
+        account.stage_urls.update(S="s3://bucket/root/", OTHER="s3://bucket")
+        account.stages["OTHER"] = {"root/a": b"a1\n"}
+
+        assert ingest(table="T", files=["a"], **given)["submitted"] == ["a"]
+
+    def test_is_not_compared_where_the_role_does_not_see_the_pipe(self, account: FakeAccount) -> None:
+        account.fault("DESCRIBE", BEFORE, StatementError(REFUSED, "insufficient privileges"))
+
+        assert ingest(stage="@S", table="T")["submitted"] == ["a", "b"]
 
 
 def test_force_submits_them_all_the_same(account: FakeAccount) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG
+from airflow.providers.common.compat.sdk import DAG, task_group
 
-from airflow_provider_snowpipe.operators.account_operator import require_distinct_channels
+from airflow_provider_snowpipe.operators.account_operator import (
+    require_distinct_channels,
+    require_own_channels,
+)
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.sources import FileSource, TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.local_connection import context
 
@@ -49,3 +56,136 @@ def test_different_channels_are_fine(partial, expand):
 def test_one_channel_for_two_instances_is_refused(partial, expand, text):
     with pytest.raises(ConfigurationError, match=text):
         check(SnowpipeOpenChannelOperator, partial, expand)
+
+
+ARGUMENT = "the group's argument"
+
+
+def check_in_group(**given: Any) -> None:
+    """Run the check in the second instance of a mapped group, whose function has the argument ``one``."""
+    with DAG("d", schedule=None) as dag:
+
+        @task_group
+        def each(one: Any) -> None:
+            arguments = {name: one if value == ARGUMENT else value for name, value in given.items()}
+            SnowpipeAppendRowsOperator(task_id="t", rows=one, **arguments)
+
+        each.expand(one=["a", "b"])
+    require_distinct_channels(dag.task_dict["each.t"], context(map_index=1))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"table": "T"},
+        {"table": "T", "channel": ARGUMENT},
+        {"table": ARGUMENT, "channel": "c"},
+        {"table": "T", "channel": "c_{{ ti.map_index }}"},
+        {"table": "T", "channel": "{{ ti.xcom_pull('each.name', map_indexes=ti.map_index) }}"},
+    ],
+)
+def test_different_channels_of_a_mapped_group_are_fine(given):
+    check_in_group(**given)
+
+
+@pytest.mark.parametrize("channel", ["c", "c_{{ ds }}"])
+def test_one_channel_for_all_instances_of_a_mapped_group_is_refused(channel):
+    """The second instance's rows would pass for those of the first: they have the same batch."""
+    with pytest.raises(ConfigurationError, match="every instance would use channel='c"):
+        check_in_group(table="T", channel=channel)
+
+
+def test_one_channel_outside_of_a_mapped_group_is_fine():
+    with DAG("d", schedule=None) as dag:
+        SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
+
+    require_distinct_channels(dag.task_dict["t"], context())
+
+
+class TestSources:
+    """Two directories of one name have channels of one name, whose tokens do not show which."""
+
+    @pytest.fixture
+    def folders(self, tmp_path: Path) -> Path:
+        for address in ("eu/orders/N", "us/orders/N", "us/orders/S", "ap/orders/E", "us/items/N"):
+            (tmp_path / address).mkdir(parents=True)
+            (tmp_path / address / "1.ndjson").write_text("{}\n")
+        return tmp_path
+
+    def load(self, source: Any, task_id: str = "t", **given: Any) -> SnowpipeLoadOperator:
+        return SnowpipeLoadOperator(task_id=task_id, source=source, **{"table": "T", **given})
+
+    @pytest.mark.parametrize(
+        ("first", "second", "given"),
+        [
+            ("eu/orders", "ap/orders", {}),
+            ("eu/orders", "us/items", {}),
+            ("eu/orders", "eu/orders", {}),
+            ("eu/orders", "us/orders", {"source_name": "us"}),
+            ("eu/orders", "us/orders", {"channel_prefix": "us"}),
+            ("eu/orders", "us/orders", {"table": "U"}),
+            ("eu/orders", "us/{{ 'orders' }}", {}),
+            ("eu/orders", "no/orders", {}),
+        ],
+        ids=["partitions", "names", "same", "source_name", "prefix", "table", "template", "missing"],
+    )
+    def test_with_channels_of_their_own_are_fine(
+        self, folders: Path, first: str, second: str, given: dict[str, Any]
+    ) -> None:
+        with DAG("d", schedule=None):
+            one = self.load({"path": str(folders / first)})
+            other = self.load(f"{folders}/{second}", "u", **given)
+        for task in (one, other):
+            require_own_channels(task, context())
+
+    def test_beside_those_that_only_their_tasks_know_are_fine(self, folders: Path) -> None:
+        with DAG("d", schedule=None):
+            output = self.load({"path": "/none"}, "first").output
+            task = self.load({"path": str(folders / "eu/orders")})
+            others: list[Any] = [{"path": output}, FileSource(path=output), output, {"kind": "none"}, 5, "@S"]
+            for number, source in enumerate(others):
+                self.load(source, f"t{number}")
+
+        require_own_channels(task, context())
+
+    @pytest.mark.parametrize("as_text", [False, True])
+    def test_of_two_tasks_with_a_channel_in_common_are_refused(self, folders: Path, as_text: bool) -> None:
+        with DAG("d", schedule=None):
+            task = self.load(str(folders / "eu/orders") if as_text else {"path": str(folders / "eu/orders")})
+            self.load({"path": str(folders / "us/orders")}, "u")
+        with pytest.raises(
+            ConfigurationError, match=r"task 'u' .*/us/orders', both into channel 'd_orders_N'"
+        ):
+            require_own_channels(task, context())
+
+    def test_of_two_databases_with_tables_of_one_name_are_refused(self) -> None:
+        sources = [TableSource(table=f"{name}.orders", offset_column="ID") for name in ("eu", "us")]
+        with DAG("d", schedule=None):
+            tasks = [self.load(source, f"t{n}") for n, source in enumerate(sources)]
+        with pytest.raises(ConfigurationError, match="source_name of its own"):
+            require_own_channels(tasks[1], context())
+
+    @pytest.mark.parametrize("names", [None, ["eu", "us"]])
+    def test_of_mapped_instances_need_names_of_their_own(
+        self, folders: Path, names: list[str] | None
+    ) -> None:
+        given: list[dict[str, Any]] = [
+            {"source": {"path": f"{folders}/{one}/orders"}} for one in ("eu", "us")
+        ]
+        if names is not None:
+            given = [{**one, "source_name": name} for one, name in zip(given, names, strict=True)]
+        with DAG("d", schedule=None):
+            mapped: Any = SnowpipeLoadOperator.partial(task_id="t", table="T").expand_kwargs(given)
+        instance = mapped.unmap(given[0])
+        if names is not None:
+            require_own_channels(instance, context(map_index=0))
+            return
+        with pytest.raises(ConfigurationError, match=r"another instance .*/us/orders"):
+            require_own_channels(instance, context(map_index=0))
+
+    def test_of_a_product_are_compared_too(self, folders: Path) -> None:
+        sources = [{"path": f"{folders}/{one}/orders"} for one in ("eu", "us")]
+        with DAG("d", schedule=None):
+            mapped: Any = SnowpipeLoadOperator.partial(task_id="t").expand(source=sources, table=["T", "U"])
+        with pytest.raises(ConfigurationError, match="another instance"):
+            require_own_channels(mapped.unmap({"source": sources[0], "table": "T"}), context(map_index=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -14,9 +15,14 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads
+from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
+from airflow_provider_snowpipe.streaming.commits import WaitState
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
+from tests.fake_account import BEFORE, MISSING, FakeAccount, StatementError
 from tests.local_connection import TaskInstance
+from tests.unit.operators.account_in_task import install
 
 
 def make(**options: Any) -> SnowpipeFilesLoadedSensor:
@@ -61,6 +67,51 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options, text):
 def test_no_file_is_nothing_to_wait_for(files: Any, deferrable: bool) -> None:
     sensor = make(files=files, deferrable=deferrable, snowflake_conn_id="is_never_asked")
     assert sensor.execute({"ti": TaskInstance()}) == {}  # type: ignore[typeddict-item]
+
+
+class TestStage:
+    """A load of a file of another stage does not end the wait, though it has the same path and table."""
+
+    @pytest.fixture
+    def account(self, monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
+        account = FakeAccount()
+        install(account, monkeypatch)
+        account.put("in/a", "a1")
+        account.stages["OTHER"] = {"in/a": b"other\n"}
+        account._copy("COPY INTO T FROM @OTHER ON_ERROR = CONTINUE")
+        return account
+
+    @pytest.mark.parametrize("url", [None, "s3://bucket/"], ids=["internal", "external"])
+    @pytest.mark.parametrize(
+        "given", [{"files": ["a"]}, {"files": None, "prefix": "a"}], ids=["files", "prefix"]
+    )
+    def test_the_wait_goes_on_here_and_in_the_triggerer(
+        self, account: FakeAccount, given: dict[str, Any], url: str | None
+    ) -> None:
+        if url is not None:
+            account.stage_urls["S"] = url
+        sensor = make(stage="@S/in", deferrable=True, poke_interval=0.01, **given)
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor.execute({"ti": TaskInstance()})
+        _, arguments = deferred.value.trigger.serialize()
+        trigger = SnowpipeFilesLoadedTrigger(**json.loads(json.dumps(arguments)))
+        other, own = (
+            FileLoad.read(row, COPY_HISTORY) for row in (account.history[0], self._own(account, url))
+        )
+        watch = trigger._watch()
+
+        assert watch.see(PolledLoads([other]), 0.0).state is WaitState.WAITING
+        assert watch.see(PolledLoads([own]), 1.0).state is WaitState.COMPLETE
+
+    def test_counts_where_the_role_may_not_ask_for_the_stage(self, account: FakeAccount) -> None:
+        account.fault("DESCRIBE", BEFORE, StatementError(MISSING, "does not exist or not authorized"))
+
+        assert make(stage="@S/in").poke({"ti": TaskInstance()}).is_done
+
+    def _own(self, account: FakeAccount, url: str | None) -> dict[str, Any]:
+        account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
+        row = account.history[-1]
+        return row if url is None else {**row, "stage_location": url}
 
 
 @pytest.mark.parametrize(
