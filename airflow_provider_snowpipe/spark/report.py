@@ -478,7 +478,7 @@ class SubmittedLoad:
         :raises CommitTimeoutError: if a channel is behind although it was awaited
         :raises RowsRejectedError: if everything is committed and the service has skipped rows
         """
-        from airflow_provider_snowpipe.spark.driver.settlement import (
+        from airflow_provider_snowpipe.spark.driver.outcome import (
             refuse_missing_commits,
             refuse_rejected_rows,
             settle,

@@ -13,7 +13,7 @@ from typing import IO
 from airflow_provider_snowpipe.bulk.compaction import file_count
 from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile
 from airflow_provider_snowpipe.spark.sources.files.formats import pieces
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 _READ_BYTES = 1 << 20

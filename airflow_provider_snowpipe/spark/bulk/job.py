@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.spark.bulk.combine_lines import (
     header_of,
     sampled_ratio,
 )
-from airflow_provider_snowpipe.spark.driver.failures import error_of_task, error_type_of
+from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, error_type_of
 from airflow_provider_snowpipe.spark.driver.run import elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.spark.driver.session import (
     write_beside_report,
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.tables.reader import asked_of_spark, in_one_line, open_rows
 from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, quoted_column, value_text
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.spark.submit.row_rules import check_dead_letter_path, dead_letter_topic
+from airflow_provider_snowpipe.spark.submit.checked_values import check_dead_letter_path, dead_letter_topic
 from airflow_provider_snowpipe.streaming.arguments import (
     UNKNOWN_COLUMNS,
     BinaryFormat,

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     refuse_other_writer,
     without_empty,
 )
-from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     SinkSettings,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable, read_driver_secrets
-from airflow_provider_snowpipe.spark.driver.failures import error_type_of
+from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,

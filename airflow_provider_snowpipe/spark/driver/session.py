@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from uuid import UUID
 
 from airflow_provider_snowpipe import __version__
-from airflow_provider_snowpipe.spark.driver.failures import error_type_of
+from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_folder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -284,7 +284,7 @@ class _Result(pickle.Unpickler):
 # -- The versions that driver, executors and JVM must agree on, checked before a row moves ---------------
 #
 # PySpark itself refuses an executor whose Python has another minor version than the driver's;
-# :mod:`~airflow_provider_snowpipe.spark.driver.failures` puts that into words. It checks nothing else: with
+# :mod:`~airflow_provider_snowpipe.spark.driver.outcome` puts that into words. It checks nothing else: with
 # another PySpark, or another version of this package, a task breaks somewhere in its middle.
 
 

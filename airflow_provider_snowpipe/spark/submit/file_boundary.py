@@ -23,16 +23,15 @@ from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
 from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
-from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
-from airflow_provider_snowpipe.spark.sources.files.groups import (
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, line_without_a_document
+from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
+from airflow_provider_snowpipe.spark.sources.files.spec import (
     FileGroup,
     SourceFile,
     freeze,
     refuse_numbers_before,
 )
-from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
-from airflow_provider_snowpipe.spark.sources.files.line_format import line_without_a_document
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,

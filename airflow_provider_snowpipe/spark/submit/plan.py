@@ -15,8 +15,12 @@ from airflow_provider_snowpipe.spark.report import is_url
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
-from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
-from airflow_provider_snowpipe.spark.submit.row_rules import OnError, RowRules, dead_letter_topic
+from airflow_provider_snowpipe.spark.submit.checked_values import (
+    OnError,
+    RowRules,
+    checked_values,
+    dead_letter_topic,
+)
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -1,6 +1,6 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.failures import (
+from airflow_provider_snowpipe.spark.driver.outcome import (
     TaskFailedError,
     error_of_task,
     error_type_of,

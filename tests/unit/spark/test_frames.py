@@ -6,15 +6,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.frames import (
+from airflow_provider_snowpipe.spark.driver.rounds import (
     CHANNEL,
     LINE,
+    FrameRounds,
     FrameWork,
     load_batches,
     require_plans,
     works_of,
 )
-from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds
 from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
     refuse_missing_columns,
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import open_listed
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 
 _DECODE_BYTES = 1 << 20

@@ -18,6 +18,7 @@ from pyarrow import csv
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import refuse_missing_columns, row_blocks_of
 from airflow_provider_snowpipe.spark.sources.files.formats import (
+    BYTE_ORDER_MARK,
     FilePosition,
     FileReader,
     RowBlock,
@@ -26,9 +27,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     refuse_growth,
     too_few_rows,
 )
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.line_format import BYTE_ORDER_MARK
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 

@@ -13,14 +13,14 @@ from typing import ClassVar, Self
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import NumberedRowsReader
 from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, RowBlock, open_listed
-from airflow_provider_snowpipe.spark.sources.files.groups import (
+from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.spec import (
     FileGroup,
+    FileSourceSpec,
     SourceFile,
     freeze,
     refuse_numbers_before,
 )
-from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import (
     Behind,
     OnDataLoss,
@@ -260,7 +260,7 @@ def reader_of(spec: FileSourceSpec) -> FileReader:
     """
     match spec.format:
         case "ndjson" | "text":
-            from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
+            from airflow_provider_snowpipe.spark.sources.files.formats import LineReader
 
             return LineReader(spec.text_column if spec.format == "text" else None, spec.compression)
         case "csv":

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_snowpipe.spark.driver.session import release
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_after, row_blocks_of
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import (

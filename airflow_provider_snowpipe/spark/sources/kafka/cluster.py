@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterStore
+from airflow_provider_snowpipe.spark.task.row_gate import DeadLetter, DeadLetterStore
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,

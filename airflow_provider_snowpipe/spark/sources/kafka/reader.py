@@ -39,8 +39,8 @@ from airflow_provider_snowpipe.spark.sources.source import (
     SourcePartition,
     SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.submit.row_rules import dead_letter_topic
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder, DeadLetterStore
+from airflow_provider_snowpipe.spark.submit.checked_values import dead_letter_topic
+from airflow_provider_snowpipe.spark.task.row_gate import DeadLetterFolder, DeadLetterStore
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroRows, rows_of
 from airflow_provider_snowpipe.spark.sources.kafka.records import (
+    MessageReader,
+    SchemaRegistry,
     add_line_ends,
     are_objects,
     body_of,
@@ -25,14 +27,10 @@ from airflow_provider_snowpipe.spark.sources.kafka.records import (
     merged,
     metadata_objects,
     on_one_line,
+    schema_numbers,
     text_of,
     without_schema_ids,
     wrapped,
-)
-from airflow_provider_snowpipe.spark.sources.kafka.registry import (
-    MessageReader,
-    SchemaRegistry,
-    schema_numbers,
 )
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
@@ -280,7 +278,7 @@ def value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> V
     :param secrets: for the schema registry
     """
     if spec.value_format in ("avro", "protobuf"):
-        from airflow_provider_snowpipe.spark.sources.kafka.registry import SchemaRegistry
+        from airflow_provider_snowpipe.spark.sources.kafka.records import SchemaRegistry
 
         registry = SchemaRegistry(spec.schema_registry_url or "", secrets)
         return (AvroValues if spec.value_format == "avro" else ProtobufValues)(where, registry)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.parts import RowEncoder
-from airflow_provider_snowpipe.spark.driver.frames import CHANNEL, LINE
+from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, LINE
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError
