@@ -62,13 +62,13 @@ class ChannelReport:
 
     channel: str
     partition: str
-    from_token: str | None
-    to_token: str | None
-    target_token: str | None
-    rows: int
-    bytes: int
-    rejected: int
-    committed: bool
+    from_token: str | None = None
+    to_token: str | None = None
+    target_token: str | None = None
+    rows: int = 0
+    bytes: int = 0
+    rejected: int = 0
+    committed: bool = False
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
     requests: int = 0

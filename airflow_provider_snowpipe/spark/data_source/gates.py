@@ -32,7 +32,6 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
 )
 from airflow_provider_snowpipe.spark.data_source.task import (
     BatchesSeen,
-    ChannelOutcome,
     TaskOutcome,
     compares_before_sending,
 )
@@ -199,11 +198,16 @@ def settle_batch(
     """
     tasks = _successful(outcomes, batch)
     channels = [channel for task in tasks for channel in task.channels]
-    _refuse_superseded(channels, batch)
+    superseded = next((task.superseded for task in tasks if task.superseded is not None), None)
+    if superseded is not None:
+        raise WriterActiveError(
+            f"{batch}: channel {superseded[0]!r} has committed batch {superseded[1]} of this query already, "
+            "so nothing was sent on it. Another driver runs the query, or an older copy of its checkpoint "
+            "was put back: run it once, with its latest checkpoint"
+        )
     _refuse_shared(channels)
     _refuse_other_layout(options, tasks)
-    moved = [channel for channel in channels if channel.target_token is not None or channel.dead_lettered]
-    reports = [_report(channel) for channel in moved]
+    reports = [channel for channel in channels if channel.target_token is not None or channel.dead_lettered]
     if not reports:
         return ()
     kind: type[Offset] = BatchDigestOffset
@@ -250,17 +254,7 @@ def _sent(tasks: Sequence[TaskOutcome]) -> str:
     )
 
 
-def _refuse_superseded(channels: Iterable[ChannelOutcome], batch: str) -> None:
-    for channel in channels:
-        if channel.superseded_by is not None:
-            raise WriterActiveError(
-                f"{batch}: channel {channel.channel!r} has committed batch {channel.superseded_by} of this "
-                "query already, so nothing was sent on it. Another driver runs the query, or an older copy "
-                "of its checkpoint was put back: run it once, with its latest checkpoint"
-            )
-
-
-def _refuse_shared(channels: Iterable[ChannelOutcome]) -> None:
+def _refuse_shared(channels: Iterable[ChannelReport]) -> None:
     """A channel's rows from two partitions have no order, so some may have been taken for committed ones."""
     counts = Counter(channel.channel for channel in channels if channel.target_token is not None)
     shared = sorted(name for name, count in counts.items() if count > 1)
@@ -282,30 +276,6 @@ def _refuse_other_layout(options: WriteOptions, tasks: Sequence[TaskOutcome]) ->
             "committed, but a repeated run might spread them in another way. Fix the plan's number by "
             f"repartition({options.partitions}, column)"
         )
-
-
-def _report(channel: ChannelOutcome) -> ChannelReport:
-    return ChannelReport(
-        channel=channel.channel,
-        partition=channel.channel,
-        from_token=channel.from_token,
-        to_token=channel.target_token,
-        target_token=channel.target_token,
-        rows=channel.rows,
-        bytes=channel.bytes,
-        rejected=0,
-        committed=False,
-        append_seconds=channel.append_seconds,
-        commit_seconds=channel.commit_seconds,
-        requests=channel.requests,
-        request_seconds=channel.request_seconds,
-        longest_request=channel.longest_request,
-        retries=channel.retries,
-        dead_lettered=channel.dead_lettered,
-        inserted_before=channel.inserted_before,
-        errors_before=channel.errors_before,
-        rejected_before=channel.errors_before,
-    )
 
 
 def identity_of(
@@ -335,13 +305,8 @@ _LIFE_LEFT = 0.8
 """A token with less of its life than this is replaced: a batch may take most of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    token: ScopedToken
-    fresh_until: float
-
-
-_kept: dict[tuple[object, ...], _Kept] = {}
+_kept: dict[tuple[object, ...], tuple[ScopedToken, float]] = {}
+"""With the time until which it is young."""
 
 
 def driver_token(options: WriteOptions) -> ScopedToken:
@@ -353,25 +318,22 @@ def driver_token(options: WriteOptions) -> ScopedToken:
     :raises ConfigurationError: if there are no usable credentials
     :raises AuthenticationError: if the service refuses them
     """
-    key = (options.account_url, options.ca_bundle, *credentials_stamp(options.credentials_file))
+    key = (options.account_url, options.ca_bundle, *_credentials_stamp(options.credentials_file))
     kept = _kept.get(key)
-    if kept is not None and time.time() < kept.fresh_until:
-        return kept.token
+    if kept is not None and time.time() < kept[1]:
+        return kept[0]
     credentials = standing_credentials(options.credentials_file)
     with SnowpipeClient(
         options.account_url, credentials, options.pipe, ca_bundle=options.ca_bundle
     ) as client:
         token = client.scoped_token()
     _kept.clear()
-    _kept[key] = _Kept(token, token.expires_at - _LIFE_LEFT * token.remaining_seconds())
+    _kept[key] = (token, token.expires_at - _LIFE_LEFT * token.remaining_seconds())
     return token
 
 
-def credentials_stamp(path: str | None) -> tuple[object, ...]:
-    """What changes when the credentials are replaced or become readable by others.
-
-    :param path: the option ``credentialsFile``, None for the environment's
-    """
+def _credentials_stamp(path: str | None) -> tuple[object, ...]:
+    """What changes when the credentials are replaced or become readable by others."""
     found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
     if not found:
         text = os.environ.get(CREDENTIALS_VARIABLE, "")
@@ -389,13 +351,8 @@ _KEPT_SECONDS = 60.0
 """A column that is added while a stream runs is known a minute later."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ColumnsKept:
-    columns: tuple[TableColumn, ...]
-    until: float
-
-
-_columns_kept: dict[tuple[object, ...], _ColumnsKept] = {}
+_columns_kept: dict[tuple[object, ...], tuple[tuple[TableColumn, ...], float]] = {}
+"""With the time until which they count."""
 
 
 def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
@@ -410,16 +367,16 @@ def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
     if not options.needs_columns:
         return ()
     table = table_of(options.pipe)
-    key = (options.account_url, options.ca_bundle, table, *credentials_stamp(options.credentials_file))
+    key = (options.account_url, options.ca_bundle, table, *_credentials_stamp(options.credentials_file))
     kept = _columns_kept.get(key)
-    if kept is not None and time.monotonic() < kept.until:
-        return kept.columns
+    if kept is not None and time.monotonic() < kept[1]:
+        return kept[0]
     credentials = standing_credentials(options.credentials_file)
     columns = describe_table(options.account_url, credentials, table, ca_bundle=options.ca_bundle)
     if not columns:
         raise ConfigurationError(f"table {table} has no column that rows could be held against")
     _columns_kept.clear()
-    _columns_kept[key] = _ColumnsKept(columns, time.monotonic() + _KEPT_SECONDS)
+    _columns_kept[key] = (columns, time.monotonic() + _KEPT_SECONDS)
     return columns
 
 

@@ -77,16 +77,6 @@ class RowForm:
     integer_offsets: bool
     variants: frozenset[str]
 
-    @classmethod
-    def of(cls, schema: StructType, options: WriteOptions) -> RowForm:
-        """Check the DataFrame's schema.
-
-        :param schema: the schema
-        :param options: which column holds offsets
-        """
-        described = schema.jsonValue()
-        return cls(is_integer(described, options.offset_column), variant_columns(described))
-
 
 class SnowpipeDataSource(DataSource):
     """Rows of a DataFrame into channels, each exactly once."""
@@ -119,11 +109,12 @@ class SnowpipeDataSource(DataSource):
 
     def _prepared(self, schema: StructType, options: WriteOptions) -> tuple[Prepared, RowForm]:
         options.refuse_unknown_spread()
-        form = RowForm.of(schema, options)
+        described = schema.jsonValue()
+        form = RowForm(is_integer(described, options.offset_column), variant_columns(described))
         prepared = prepare(options, integer_offsets=form.integer_offsets)
-        unknown = unknown_columns(schema.jsonValue(), options, prepared.columns)
+        unknown = unknown_columns(described, options, prepared.columns)
         if unknown:
-            log_line(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
+            _log(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
         return prepared, form
 
     def _checked(self, schema: StructType, overwrite: bool) -> WriteOptions:
@@ -134,7 +125,7 @@ class SnowpipeDataSource(DataSource):
                 "df.writeStream, and truncate the table by SQL where it is to be replaced"
             )
         check_schema(schema.jsonValue(), options)
-        check_report_path(options.report_path)
+        _check_report_path(options.report_path)
         return options
 
 
@@ -175,21 +166,21 @@ class _Writer:
                 self._options, _outcomes(messages), batch, integer_offsets=self._form.integer_offsets
             )
         except SnowpipeError as error:
-            report_failure(self._options, batch, error)
+            _report_failure(self._options, batch, error)
             raise
-        report_batch(self._options, batch, channels)
+        _report_batch(self._options, batch, channels)
 
     def _aborted(
         self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None
     ) -> None:
         self._forget_agreement(number)
-        log_line(describe_abort(self._options, _outcomes(messages), batch))
+        _log(_describe_abort(self._options, _outcomes(messages), batch))
 
     def _forget_agreement(self, batch: int | None) -> None:
         try:
             forget_agreement(self._options, self._prepared.seen, batch)
         except SnowpipeError as error:  # they are in nobody's way
-            log_line(f"snowpipe channels of a comparison are left behind: {error}")
+            _log(f"snowpipe channels of a comparison are left behind: {error}")
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -265,51 +256,20 @@ def _context() -> TaskContext:
 # -- What a batch did, in a line for the log and in a file for whoever watches the driver ----------------
 
 
-def check_report_path(path: str | None) -> None:
-    """Make sure that a report can be left where the option names, before any row moves.
-
-    :param path: the option ``reportPath``, None for no report
-    :raises ConfigurationError: if its directory is not there
-    """
+def _check_report_path(path: str | None) -> None:
+    """Make sure that a report can be left where the option names, before any row moves."""
     if path is not None and not Path(path).parent.is_dir():
         raise ConfigurationError(
             f"option reportPath is {path!r}: its directory does not exist on the driver, make it first"
         )
 
 
-def report_batch(options: WriteOptions, batch: str, channels: Sequence[ChannelReport]) -> None:
-    """Log a batch that is committed; of one without rows there is nothing to report.
-
-    :param options: the options of the write
-    :param batch: the batch in words
-    :param channels: what it did on each of its channels
-    """
+def _report_batch(options: WriteOptions, batch: str, channels: Sequence[ChannelReport]) -> None:
+    """Log a batch that is committed; of one without rows there is nothing to report."""
     if not channels:
         return
-    log_line(describe_commit(batch, channels))
-    seconds = max(one.append_seconds + one.commit_seconds for one in channels)
-    _leave(options, RunReport(_application(options, batch), tuple(channels), round(seconds, 3)))
-
-
-def report_failure(options: WriteOptions, batch: str, error: SnowpipeError) -> None:
-    """Log a batch that is not committed; the error itself goes to Spark.
-
-    :param options: the options of the write
-    :param batch: the batch in words
-    :param error: why
-    """
-    application = _application(options, batch)
-    _leave(options, RunReport(application, (), 0.0, error=str(error), error_type=type(error).__name__))
-
-
-def describe_commit(batch: str, channels: Sequence[ChannelReport]) -> str:
-    """Put a committed batch in a line.
-
-    :param batch: the batch in words
-    :param channels: what it did on each of its channels, at least one
-    """
     lags = [one.latency_ms for one in channels if one.latency_ms is not None]
-    return (
+    _log(
         f"snowpipe committed {batch} channels={len(channels)} rows={sum(one.rows for one in channels)} "
         f"bytes={sum(one.bytes for one in channels)} rejected={sum(one.rejected for one in channels)} "
         f"dead_lettered={sum(one.dead_lettered for one in channels)} "
@@ -317,15 +277,21 @@ def describe_commit(batch: str, channels: Sequence[ChannelReport]) -> str:
         f"commit_seconds<={max(one.commit_seconds for one in channels):.3f} "
         f"retries={sum(one.retries for one in channels)}" + (f" latency_ms<={max(lags)}" if lags else "")
     )
+    seconds = max(one.append_seconds + one.commit_seconds for one in channels)
+    _leave(options, RunReport(f"{options.channel_prefix} {batch}", tuple(channels), round(seconds, 3)))
 
 
-def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None], batch: str) -> str:
-    """Describe what a batch that failed may have left behind.
+def _report_failure(options: WriteOptions, batch: str, error: SnowpipeError) -> None:
+    """Leave the report of a batch that is not committed; the error itself goes to Spark."""
+    name = type(error).__name__
+    _leave(
+        options,
+        RunReport(f"{options.channel_prefix} {batch}", (), 0.0, error=str(error), error_type=name),
+    )
 
-    :param options: the options of the write
-    :param outcomes: the messages that Spark has, None for tasks that failed or still run
-    :param batch: the batch in words
-    """
+
+def _describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None], batch: str) -> str:
+    """Describe what a batch that failed may have left behind; a task that failed or runs has no outcome."""
     known = [task for task in outcomes if task is not None]
     written = [channel for task in known for channel in task.channels if channel.target_token is not None]
     there = ", ".join(f"{channel.channel} to {channel.target_token}" for channel in written) or "none known"
@@ -336,16 +302,9 @@ def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None]
     )
 
 
-def log_line(line: str) -> None:
-    """To standard error, which ends up in the driver's log (observed with PySpark 4.2).
-
-    :param line: the line
-    """
+def _log(line: str) -> None:
+    """To standard error, which ends up in the driver's log (observed with PySpark 4.2)."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _application(options: WriteOptions, batch: str) -> str:
-    return f"{options.channel_prefix} {batch}"
 
 
 def _leave(options: WriteOptions, report: RunReport) -> None:
@@ -355,7 +314,7 @@ def _leave(options: WriteOptions, report: RunReport) -> None:
     try:
         report.write(options.report_path)
     except OSError as error:
-        log_line(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")
+        _log(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")
 
 
 # -- df.write with a check of the plan first -------------------------------------------------------------
@@ -381,7 +340,11 @@ def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
     :raises SourcePositionError: if an earlier run has committed rows of the batch that are not, on each of
         its channels, the first ones now; nothing was sent
     """
-    given = {name: _text(value) for name, value in options.items() if name.lower() != "fixedspread"}
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if name.lower() != "fixedspread"
+    }
     given["fixedSpread"] = "true"  # what is promised by that, is seen to here
     parsed = WriteOptions.parse(given)
     batch = parsed.for_batch()
@@ -496,7 +459,3 @@ def _refuse_other_number(rows: DataFrame, promised: int | None) -> None:
             f"plan's number by repartition({promised}, column) and sort the rows within the partitions, or, "
             "for channels that hold nothing yet, give the number that the plan has"
         )
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -33,21 +33,53 @@ _RAISED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-_MISSING = re.compile(r"^ModuleNotFoundError: No module named '(?P<module>[\w.]+)'", re.MULTILINE)
-_OTHER_PACKAGE = re.compile(
-    r"^AttributeError: Can't get attribute '[^']+' on <module 'airflow_provider_snowpipe[\w.]*' "
-    r"from '(?P<path>[^']+)'",
-    re.MULTILINE,
+_OF_EXECUTORS: tuple[tuple[re.Pattern[str], type[SnowpipeError], str], ...] = (
+    (
+        re.compile(r"^ModuleNotFoundError: No module named '(?P<module>[\w.]+)'", re.MULTILINE),
+        ConfigurationError,
+        "the executors' Python has no module {module!r}: install airflow-provider-snowpipe[spark] in the "
+        "environment that PYSPARK_PYTHON names on every host, in the driver's version",
+    ),
+    (
+        re.compile(
+            r"^AttributeError: Can't get attribute '[^']+' on <module 'airflow_provider_snowpipe[\w.]*' "
+            r"from '(?P<path>[^']+)'",
+            re.MULTILINE,
+        ),
+        ConfigurationError,
+        "the executors have another version of airflow-provider-snowpipe than the driver, at {path!r}: "
+        "install the driver's version there, or none and give the package's zip file to --py-files. Nothing "
+        "was sent",
+    ),
+    (
+        re.compile(
+            r"\[PYTHON_VERSION_MISMATCH\] Python in worker has different version: (?P<worker>[\d.]+) than "
+            r"that in driver: (?P<driver>[\d.]+)"
+        ),
+        ConfigurationError,
+        "the executors run Python {worker}, the driver Python {driver}: set PYSPARK_PYTHON to a Python "
+        "{driver} on every host, or start the driver with Python {worker} (PYSPARK_DRIVER_PYTHON). "
+        "Nothing was sent",
+    ),
+    (
+        re.compile(r'java\.io\.IOException: Cannot run program "(?P<python>[^"]+)": (?P<reason>[^\n]+)'),
+        ConfigurationError,
+        "the executors cannot start Python {python!r} ({reason}): set PYSPARK_PYTHON to a Python that every "
+        "host has at this path. Nothing was sent",
+    ),
+    (
+        re.compile(
+            r"Task \d+ in stage [\d.]+ failed (?P<times>\d+) times, most recent failure: Lost task [^:]*: "
+            r"(?P<reason>ExecutorLostFailure[^\n]*"
+            r"|org\.apache\.spark\.SparkException: Python worker exited[^\n]*)"
+        ),
+        ExecutorLostError,
+        "a task died {times} times with its process ({reason}): the executors' logs tell more; with code "
+        "137 memory is short (spark.executor.memory, spark.executor.memoryOverhead). What was committed "
+        "stays; run again, which resumes from the committed tokens",
+    ),
 )
-_OTHER_PYTHON = re.compile(
-    r"\[PYTHON_VERSION_MISMATCH\] Python in worker has different version: (?P<worker>[\d.]+) than that in "
-    r"driver: (?P<driver>[\d.]+)"
-)
-_NO_PYTHON = re.compile(r'java\.io\.IOException: Cannot run program "(?P<python>[^"]+)": (?P<reason>[^\n]+)')
-_LOST = re.compile(
-    r"Task \d+ in stage [\d.]+ failed (?P<times>\d+) times, most recent failure: Lost task [^:]*: "
-    r"(?P<reason>ExecutorLostFailure[^\n]*|org\.apache\.spark\.SparkException: Python worker exited[^\n]*)"
-)
+"""How what is wrong with the executors begins in Spark's text, and what is raised for it."""
 _PLAIN: dict[str, type[SnowpipeError]] = {
     kind.__name__: kind
     for kind in (
@@ -86,60 +118,11 @@ def error_of_task(text: str) -> TaskFailedError | None:
     found = list(_RAISED.finditer(text))
     if found:
         return TaskFailedError(" ".join(found[-1]["text"].split()), error_type=found[-1]["kind"])
-    if missing := _MISSING.search(text):
-        return _not_installed(missing["module"])
-    if package := _OTHER_PACKAGE.search(text):
-        return _other_package(package["path"])
-    if other := _OTHER_PYTHON.search(text):
-        return _other_python(other["worker"], other["driver"])
-    if absent := _NO_PYTHON.search(text):
-        return _no_python(absent["python"], absent["reason"])
-    if lost := _LOST.search(text):
-        return _lost(lost["times"], lost["reason"])
+    for pattern, kind, message in _OF_EXECUTORS:
+        if known := pattern.search(text):
+            named = {name: value.strip() for name, value in known.groupdict().items()}
+            return TaskFailedError(message.format(**named), error_type=kind.__name__)
     return None
-
-
-def _other_package(path: str) -> TaskFailedError:
-    return TaskFailedError(
-        f"the executors have another version of airflow-provider-snowpipe than the driver, at {path!r}: "
-        "install the driver's version there, or none and give the package's zip file to --py-files. Nothing "
-        "was sent",
-        error_type=ConfigurationError.__name__,
-    )
-
-
-def _other_python(worker: str, driver: str) -> TaskFailedError:
-    return TaskFailedError(
-        f"the executors run Python {worker}, the driver Python {driver}: set PYSPARK_PYTHON to a Python "
-        f"{driver} on every host, or start the driver with Python {worker} (PYSPARK_DRIVER_PYTHON). "
-        "Nothing was sent",
-        error_type=ConfigurationError.__name__,
-    )
-
-
-def _no_python(python: str, reason: str) -> TaskFailedError:
-    return TaskFailedError(
-        f"the executors cannot start Python {python!r} ({reason}): set PYSPARK_PYTHON to a Python that every "
-        "host has at this path. Nothing was sent",
-        error_type=ConfigurationError.__name__,
-    )
-
-
-def _lost(times: str, reason: str) -> TaskFailedError:
-    return TaskFailedError(
-        f"a task died {times} times with its process ({reason.strip()}): the executors' logs tell more; with "
-        "code 137 memory is short (spark.executor.memory, spark.executor.memoryOverhead). What was committed "
-        "stays; run again, which resumes from the committed tokens",
-        error_type=ExecutorLostError.__name__,
-    )
-
-
-def _not_installed(module: str) -> TaskFailedError:
-    return TaskFailedError(
-        f"the executors' Python has no module {module!r}: install airflow-provider-snowpipe[spark] in the "
-        "environment that PYSPARK_PYTHON names on every host, in the driver's version",
-        error_type=ConfigurationError.__name__,
-    )
 
 
 def error_type_of(error: SnowpipeError) -> str:
@@ -245,11 +228,10 @@ def refuse_rejected_rows(
     raise RowsRejectedError(
         f"the service skipped {total} row(s) on {len(bad)} channel(s) of pipe {pipe}; channel "
         f"{worst.channel!r}: {worst.rejected}, the last one at or before offset "
-        f"{status.last_error_offset_upper_bound!r}: "
-        f"{status.last_error_message or 'no message'}. All other rows are committed and the tokens have "
-        f"advanced, so a repeated run sends none of them again. Look at {where} where the table has "
-        "ERROR_LOGGING = TRUE, and put the fixed rows into a later file of the source; "
-        "on_error='continue' accepts skipped rows",
+        f"{status.last_error_offset_upper_bound!r}: {status.last_error_message or 'no message'}. All other "
+        "rows are committed and the tokens have advanced, so a repeated run sends none of them again. Look "
+        f"at {where} where the table has ERROR_LOGGING = TRUE, and put the fixed rows into a later file of "
+        "the source; on_error='continue' accepts skipped rows",
         channel=worst.channel,
         rejected=total,
         last_error=status.last_error_message,

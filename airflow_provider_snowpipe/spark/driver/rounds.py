@@ -79,8 +79,18 @@ class FrameSource(Source):
     """
 
     def with_spark(self, session: Callable[[], Any]) -> Source:
-        """Start Spark, and :meth:`use` it."""
-        self.use(require_plans(session()))
+        """Start Spark, and :meth:`use` it.
+
+        :raises ConfigurationError: if it is a session of Spark Connect, which shows no plans of its queries
+        """
+        started = session()
+        if is_connect(started):
+            raise ConfigurationError(
+                "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
+                "checked: submit the job to the cluster with spark-submit. Over Spark Connect the job loads "
+                "files"
+            )
+        self.use(started)
         return self
 
     def without_spark(self) -> Source | None:
@@ -118,21 +128,6 @@ class FrameSource(Source):
         """
 
 
-def require_plans(session: Any) -> Any:
-    """Make sure that a session shows the plans of its queries, by which a source checks its order.
-
-    :param session: the session
-    :return: the same
-    :raises ConfigurationError: if it is one of Spark Connect
-    """
-    if is_connect(session):
-        raise ConfigurationError(
-            "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
-            "checked: submit the job to the cluster with spark-submit. Over Spark Connect the job loads files"
-        )
-    return session
-
-
 @dataclass(frozen=True, slots=True)
 class FrameWork:
     """One partition with its channel.
@@ -160,8 +155,13 @@ def run_frame(
     :param token: the driver's scoped token
     :return: one result for each channel
     """
-    task = _task(settings, token, tuple(works))
-    rows = frame.mapInArrow(task, f"{_RESULT} binary").collect()
+    driver, all_works = Versions.here(), tuple(works)
+
+    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Versions.here().require(driver)
+        return load_batches(settings, token, all_works, batches)
+
+    rows = frame.mapInArrow(load, f"{_RESULT} binary").collect()
     found = {result.channel: result for result in (pickle.loads(bytes(row[0])) for row in rows)}  # noqa: S301  our own tasks wrote it
     return [_ended(work, found.get(work.channel, PartitionResult(work.channel))) for work in works]
 
@@ -180,18 +180,6 @@ def _ended(work: FrameWork, result: PartitionResult) -> PartitionResult:
         f"they ended at {reached or 'none'}: rows were deleted meanwhile. Run again when nothing changes "
         "them",
     )
-
-
-def _task(
-    settings: SinkSettings, token: ScopedToken, works: tuple[FrameWork, ...]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    driver = Versions.here()
-
-    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        Versions.here().require(driver)
-        return load_batches(settings, token, works, batches)
-
-    return load
 
 
 def load_batches(
@@ -217,21 +205,12 @@ def load_batches(
         settings,
         token,
         work.channel,
-        partial(_rows_after, work.partition, mine, settings.limits),
+        lambda committed: work.partition.parts(mine, committed, settings.limits),
         offset_class=work.partition.offset_class,
         gaps_legal=work.partition.gaps_legal,
         open_dead_letters=work.partition.open_dead_letters,
     )
     yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
-
-
-def _rows_after(
-    partition: FramePartition,
-    batches: Iterator[pa.RecordBatch],
-    limits: BatchLimits,
-    committed: Offset | None,
-) -> Iterator[Part]:
-    return partition.parts(batches, committed, limits)
 
 
 def _only(work: FrameWork, works: Sequence[FrameWork], batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -243,19 +222,6 @@ def _only(work: FrameWork, works: Sequence[FrameWork], batch: pa.RecordBatch) ->
             "spark.sql.adaptive.enabled=false"
         )
     return batch
-
-
-def works_of(partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> list[FrameWork]:
-    """Join partitions and committed positions by channel.
-
-    :param partitions: a frame source's partitions by channel
-    :param committed: the channels' committed positions
-    """
-    return [
-        FrameWork(name, partition, committed[name])
-        for name, partition in partitions.items()
-        if isinstance(partition, FramePartition)
-    ]
 
 
 # -- The rounds of a run: each ends ahead of its scoped token, and what is left then is for the next one --
@@ -375,7 +341,12 @@ class FrameRounds(Rounds[FrameWork]):
         self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> list[FrameWork]:
         """Ask the source, which asks Spark."""
-        return translated(lambda: self._source.locate(works_of(partitions, committed)))
+        works = [
+            FrameWork(name, partition, committed[name])
+            for name, partition in partitions.items()
+            if isinstance(partition, FramePartition)
+        ]
+        return translated(lambda: self._source.locate(works))
 
     def run(
         self, settings: SinkSettings, token: ScopedToken, works: Sequence[FrameWork]
@@ -423,9 +394,10 @@ def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]
     """
     here = Versions.here()
     if is_connect(spark):
-        apart = partial(_work_in_same_version, replace(here, pyspark=None), work)
-        return translated(lambda: one_connect_task_each(spark, apart, items))
+        here = replace(here, pyspark=None)
     checked = partial(_work_in_same_version, here, work)
+    if is_connect(spark):
+        return translated(lambda: one_connect_task_each(spark, checked, items))
     return translated(lambda: spark.parallelize(items, len(items)).map(checked).collect())
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
 from airflow_provider_snowpipe import __version__
@@ -26,17 +26,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Snowp
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class Submitted(Protocol):
-    """As much of a plan as this module needs."""
-
-    @property
-    def application(self) -> str:
-        """The Spark application's name."""
-
-    @property
-    def report_path(self) -> str:
-        """Where the report goes; empty for none."""
+    from airflow_provider_snowpipe.spark.submit.plan import JobPlan, WritePlan
 
 
 class JobSession:
@@ -45,7 +35,7 @@ class JobSession:
     :param plan: what the job is to do
     """
 
-    def __init__(self, plan: Submitted) -> None:
+    def __init__(self, plan: JobPlan | WritePlan) -> None:
         self._plan = plan
         self._session: Any = None
         self._ours = False
@@ -64,7 +54,9 @@ class JobSession:
             self._session = start_spark(self._plan.application)
             if not is_connect(self._session):
                 require_same_spark(self._session)
-                _announce_ui(self._plan, UiAddresses.of_context(self._session.sparkContext))
+                addresses = UiAddresses.of_context(self._session.sparkContext)
+                write_beside_report(self._plan, UI_FILE, addresses.to_json())
+                print(f"snowpipe ui {addresses.running or 'is switched off'}", flush=True)
         return self._session
 
     def executors(self) -> Any:
@@ -79,7 +71,7 @@ class JobSession:
             session.stop()
 
 
-def write_beside_report(plan: Submitted, name: str, text: str) -> None:
+def write_beside_report(plan: JobPlan | WritePlan, name: str, text: str) -> None:
     """Write a file where the report goes, if it goes anywhere.
 
     :param plan: what the job is to do
@@ -90,7 +82,7 @@ def write_beside_report(plan: Submitted, name: str, text: str) -> None:
         report_folder(plan.report_path).write(name, text)
 
 
-def clear_report(plan: Submitted) -> None:
+def clear_report(plan: JobPlan | WritePlan) -> None:
     """Make sure that a report found afterwards is this run's.
 
     :param plan: what the job is to do
@@ -141,11 +133,6 @@ def _has_session() -> bool:
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession() is not None
-
-
-def _announce_ui(plan: Submitted, addresses: UiAddresses) -> None:
-    write_beside_report(plan, UI_FILE, addresses.to_json())
-    print(f"snowpipe ui {addresses.running or 'is switched off'}", flush=True)
 
 
 # -- The job's tasks over Spark Connect, which has data frames but no ``SparkContext`` -------------------

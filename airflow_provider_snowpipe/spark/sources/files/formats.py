@@ -164,9 +164,8 @@ def refuse_growth(file: SourceFile, compression: str) -> None:
         size = os.fstat(stream.fileno()).st_size
     if size > file.size:
         raise SourcePositionError(
-            f"file {file.path!r} grew from {file.size} to {size} bytes during the run, in the middle of "
-            "a line; that line was not sent. Declare the source growing=True, or run again when it is "
-            "complete"
+            f"file {file.path!r} grew from {file.size} to {size} bytes during the run, in the middle of a "
+            "line; that line was not sent. Declare the source growing=True, or run again when it is complete"
         )
 
 

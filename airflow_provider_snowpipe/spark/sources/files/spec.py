@@ -286,9 +286,8 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
     if not root.is_dir():
         state = "is not a directory" if root.exists() else "does not exist"
         raise SourceMissingError(
-            f"source path {spec.path!r} {state}: give the directory that holds the files, as the "
-            f"Spark driver "
-            "sees it"
+            f"source path {spec.path!r} {state}: give the directory that holds the files, as the Spark "
+            "driver sees it"
         )
     found = _GROUPINGS[spec.group_by](root, spec)
     reached: dict[_Identity, str] = {}
@@ -329,8 +328,7 @@ def _by_name(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path
         partition = match.group("partition") if match else None
         if not partition:
             raise ConfigurationError(
-                f"source path {spec.path!r}: file {name!r} matches {spec.glob!r} but its whole "
-                f"name gives no "
+                f"source path {spec.path!r}: file {name!r} matches {spec.glob!r} but its whole name gives no "
                 f"partition by name_pattern {spec.name_pattern!r}; make one of the two patterns fit"
             )
         groups.setdefault(partition, []).append((name, path))

@@ -80,8 +80,7 @@ class KafkaSource(Source):
         if registry and not self._spec.schema_registry_url:
             raise ConfigurationError(
                 f"the Kafka source has the secret {min(registry)!r} and no schema_registry_url: give the "
-                f"URL, "
-                "or leave the secret out"
+                "URL, or leave the secret out"
             )
         self._settings = replace(self._settings, secrets=secrets)
 
@@ -392,8 +391,7 @@ class _Reader:
         if self._last_error.refused:
             raise AuthenticationError(
                 f"Kafka at {self._settings.bootstrap_servers}: {self._what}: the brokers refuse the "
-                f"credentials "
-                f"({self._last_error.text}): fix the connection"
+                f"credentials ({self._last_error.text}): fix the connection"
             )
         if seconds > self._settings.timeout_seconds:
             raise SourceUnavailableError(

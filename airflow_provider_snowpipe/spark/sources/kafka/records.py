@@ -417,8 +417,7 @@ class SchemaRegistry:
         except ImportError as error:
             raise ConfigurationError(
                 f"a schema registry needs the client for it ({error}): install "
-                f"airflow-provider-snowpipe[kafka] "
-                "where Spark runs, on the driver's and the executors' Python"
+                "airflow-provider-snowpipe[kafka] where Spark runs, on the driver's and the executors' Python"
             ) from None
         config: dict[str, Any] = {"url": url}
         if REGISTRY_USER_INFO in secrets.values:

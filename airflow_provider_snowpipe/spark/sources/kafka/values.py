@@ -117,9 +117,8 @@ class RowWriter:
             return records.taken(filled)
         offset = int(records.offsets[~filled][0])
         raise EncodingError(
-            f"topic {self._topic!r}, partition {self._number}: the record at offset {offset} is a "
-            f"tombstone (it "
-            "has no value): tombstones='drop' leaves such records out, 'null' loads a row for them"
+            f"topic {self._topic!r}, partition {self._number}: the record at offset {offset} is a tombstone "
+            "(it has no value): tombstones='drop' leaves such records out, 'null' loads a row for them"
         )
 
 
