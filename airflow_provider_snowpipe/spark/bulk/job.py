@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -38,7 +37,7 @@ from airflow_provider_snowpipe.spark.driver.session import (
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.tables.reader import asked_of_spark, in_one_line, open_rows
-from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, quoted_column, value_text
+from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, column_of, value_text
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.spark.submit.plan import (
     Form,
@@ -51,8 +50,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Snowp
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -80,15 +77,13 @@ def columns_for_copy(
     :raises ConfigurationError: if a column is not in the table
     :raises EncodingError: if a column's type has no faithful form
     """
-    from pyspark.sql import functions as sf
-
     check_row_types(rows.schema)
     names = _names(rows.columns, table)
     kinds = {column.name: column.column_type.kind for column in table}
     selected, parsed = [], []
     for field in rows.schema.fields:
         name, kind = names[field.name], field.dataType.typeName()
-        column = sf.col(quoted_column(field.name))
+        column = column_of(field.name)
         if kind in _NESTED:
             column = value_text(field.name, column, field.dataType, NdjsonOptions())
             if kinds[name] in _SEMI_STRUCTURED:
@@ -151,7 +146,8 @@ def write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[W
         total = sum(sizes.values())
         with _packed(session, packed_bytes(total, target)):
             _write(session.read.format(form).load(f"{folder}/written"), f"{folder}/cut", form, target)
-        _remove(session, f"{folder}/written")
+        path, files = _hadoop(session, f"{folder}/written")
+        files.delete(path, True)
         below, sizes = "cut", _sizes(session, f"{folder}/cut")
     counts = _rows(session, f"{folder}/{below}", form) if sizes else {}
     return [
@@ -199,11 +195,6 @@ def _sizes(session: Any, folder: str) -> dict[str, int]:
         for one in files.listStatus(path)
         if one.isFile() and not str(one.getPath().getName()).startswith(("_", "."))
     }
-
-
-def _remove(session: Any, folder: str) -> None:
-    path, files = _hadoop(session, folder)
-    files.delete(path, True)
 
 
 def _hadoop(session: Any, folder: str) -> tuple[Any, Any]:
@@ -321,14 +312,12 @@ def _lines(plan: WritePlan, session: Any) -> _Done:
     folder = Path(unquote(urlsplit(plan.folder).path))
     folder.mkdir(parents=True)
     work = [(f"{number:05}{lines.ending}.gz", slices) for number, slices in enumerate(cuts)]
-    task = partial(_combined, str(folder), header)
-    written = session.sparkContext.parallelize(work, len(work)).map(task).collect()
+
+    def make(name: str, slices: tuple[LineSlice, ...]) -> WrittenFile:
+        return combine(slices, folder / name, header)
+
+    written = session.sparkContext.parallelize(work, len(work)).map(lambda one: make(*one)).collect()
     return [one for one in written if one.rows], (), ()
-
-
-def _combined(folder: str, header: bytes | None, work: tuple[str, tuple[LineSlice, ...]]) -> WrittenFile:
-    name, slices = work
-    return combine(slices, Path(folder, name), header)
 
 
 def _line_file(path: str, *, splits: bool) -> LineFile:

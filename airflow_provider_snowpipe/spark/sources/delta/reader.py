@@ -99,15 +99,7 @@ class DeltaSource(FrameSource):
         spec = self._spec
         pin_layout(session)
         self._session = session
-        rows = open_rows(
-            session,
-            spec.address,
-            table=spec.table,
-            query=None,
-            path=spec.path,
-            format="delta",
-            options={},
-        )
+        rows = open_rows(session, spec.address, table=spec.table, path=spec.path, format="delta")
         check_row_types(rows.schema)
         self._key = KeyColumn.of(rows, spec.order_by, spec.offset_type)
         if spec.partition_by is not None:
@@ -182,7 +174,6 @@ class DeltaSource(FrameSource):
                 self._session,
                 spec.address,
                 table=spec.table,
-                query=None,
                 path=spec.path,
                 format="delta",
                 options={

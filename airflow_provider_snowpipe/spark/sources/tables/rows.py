@@ -111,7 +111,9 @@ def keyed_parts(
         keys = batch.column(POSITION)
         _check_order(keys, last, column)
         last = keys[-1].as_py()
-        begin = 0 if committed is None else _count_until(keys, value(committed))
+        begin = 0
+        if committed is not None:  # the keys are in order
+            begin = pc.sum(pc.less_equal(keys, value(committed)), min_count=0).as_py()
         for first, end, body in _cuts(batch, begin, limits, ndjson):
             if held is not None:
                 yield held
@@ -145,12 +147,6 @@ def _refuse_order(one: Any, other: Any, column: str) -> None:
         f"a row with {column} = {other!r} comes after one with {one!r}: the rows are out of order, nothing "
         "more was sent"
     )
-
-
-def _count_until(keys: pa.Array, committed: Any) -> int:
-    """Number of rows up to a key; the keys are in order."""
-    count: int = pc.sum(pc.less_equal(keys, committed), min_count=0).as_py()
-    return count
 
 
 def versioned_parts(
@@ -304,11 +300,9 @@ def written(schema: StructType, options: NdjsonOptions) -> list[Column]:
     :param schema: the columns, checked by :func:`check_row_types`
     :param options: forms of the values that JSON has none for
     """
-    from pyspark.sql import functions as sf
-
     if is_written_by_jvm(schema):
         return [row_text(schema, options).alias(LINE)]
-    return [sf.col(quoted_column(field.name)) for field in schema.fields]
+    return [column_of(field.name) for field in schema.fields]
 
 
 def row_text(
@@ -324,7 +318,7 @@ def row_text(
 
     writer = _Writer(options)
     fields = [
-        writer.value(field.name, sf.col(quoted_column(field.name)), field.dataType).alias(field.name)
+        writer.value(field.name, column_of(field.name), field.dataType).alias(field.name)
         for field in schema.fields
         if field.name not in leave_out
     ]
@@ -344,12 +338,14 @@ def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions
     return sf.to_json(_Writer(options).value(name, column, kind), _form(options))
 
 
-def quoted_column(name: str) -> str:
-    """A column's name as Spark's expressions take it.
+def column_of(name: str) -> Column:
+    """A column by its exact name, dots included.
 
     :param name: the name
     """
-    return "`" + name.replace("`", "``") + "`"
+    from pyspark.sql import functions as sf
+
+    return sf.col("`" + name.replace("`", "``") + "`")
 
 
 def _form(options: NdjsonOptions) -> dict[str, str]:
@@ -372,21 +368,18 @@ def _check(path: str, kind: DataType) -> None:
     elif name == "array":
         _check(f"{path}.[]", kind.elementType)  # type: ignore[attr-defined]
     elif name == "map":
-        _check_map(path, kind)
+        key: Any = kind.keyType  # type: ignore[attr-defined]
+        if key.typeName() not in ("string", "char", "varchar"):
+            raise EncodingError(
+                f"column {path!r} is a map with keys of type {key.simpleString()}, and JSON has text keys "
+                f"only: use transform_keys({path.partition('.')[0]}, (k, v) -> cast(k as string))"
+            )
+        _check(f"{path}.{{}}", kind.valueType)  # type: ignore[attr-defined]
     elif name not in _PLAIN and name not in ("float", "double", "binary"):
         remedy = _REMEDIES.get("interval" if "interval" in name else name, "cast it to a string")
         raise EncodingError(
             f"column {path!r} has type {kind.simpleString()}, which has no JSON form: {remedy}"
         )
-
-
-def _check_map(path: str, kind: Any) -> None:
-    if kind.keyType.typeName() not in ("string", "char", "varchar"):
-        raise EncodingError(
-            f"column {path!r} is a map with keys of type {kind.keyType.simpleString()}, and JSON has text "
-            f"keys only: use transform_keys({path.partition('.')[0]}, (k, v) -> cast(k as string))"
-        )
-    _check(f"{path}.{{}}", kind.valueType)
 
 
 def _refuse_same_names(names: Iterable[str], path: str, *, fold: bool) -> None:
