@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.sources.files.spec import PartitionValues, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -306,7 +306,11 @@ class LineReader(FileReader):
             if self.text_column is not None:
                 yield replace(block, body=text_rows(block, self.text_column, file))
             elif file.values:
-                yield replace(block, body=_with_fields(block.body, file.values))
+                # The values of the partition go in front of each line's own fields, by two substitutions.
+                fields = json.dumps(dict(file.values), ensure_ascii=False).encode()[1:-1]
+                fields = fields.replace(b"\\", rb"\\")
+                filled = _FILLED_OBJECT.sub(rb"\1{" + fields + b",", bytes(block.body))
+                yield replace(block, body=_EMPTY_OBJECT.sub(rb"\1{" + fields + b"}", filled))
             else:
                 yield block
 
@@ -361,13 +365,6 @@ def _is_document(line: bytes) -> bool:
         return isinstance(json.loads(line), dict)
     except ValueError:
         return False
-
-
-def _with_fields(body: bytes | memoryview, values: PartitionValues) -> bytes:
-    """Put the partition's values in front of each line's own fields, all lines by two substitutions."""
-    fields = json.dumps(dict(values), ensure_ascii=False).encode()[1:-1].replace(b"\\", rb"\\")
-    filled = _FILLED_OBJECT.sub(rb"\1{" + fields + b",", bytes(body))
-    return _EMPTY_OBJECT.sub(rb"\1{" + fields + b"}", filled)
 
 
 # -- Lines of files as blocks: found, counted and cut without touching a single line from Python ---------
@@ -444,18 +441,19 @@ def row_blocks(
     line = after_line
     pending_from = after_line + 1
     for position, chunk in _whole_lines(file, offset, keep_tail, compression, read_bytes):
-        ends = _line_ends(chunk)
+        ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE) + 1
+        if not len(ends) or ends[-1] != len(chunk):  # the last line may be unterminated
+            ends = np.append(ends, len(chunk))
+        ends = ends.astype(np.int64, copy=False)
         row_ends, row_numbers = _rows(chunk, ends, blanks=blanks)
-        line_count = len(ends)
-        begin = 0
-        taken = 0
+        begin = taken = 0
         while taken < len(row_ends):
             fitting = int(np.searchsorted(row_ends, begin + max_bytes, side="right"))
             last = max(min(fitting, taken + max_rows), taken + 1)
             end, last_line = int(row_ends[last - 1]), line + int(row_numbers[last - 1])
             yield RowBlock(chunk[begin:end], pending_from, last_line, last - taken, position + end)
             begin, pending_from, taken = end, last_line + 1, last
-        line += line_count
+        line += len(ends)
 
 
 def _whole_lines(
@@ -481,14 +479,6 @@ def _whole_lines(
     if keep_tail and any(rest):
         refuse_growth(file, compression)
         yield begin, memoryview(b"".join(rest))
-
-
-def _line_ends(chunk: memoryview) -> npt.NDArray[np.int64]:
-    """Offsets just behind each line; the last line may be unterminated."""
-    ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE) + 1
-    if not len(ends) or ends[-1] != len(chunk):
-        ends = np.append(ends, len(chunk))
-    return ends.astype(np.int64, copy=False)
 
 
 def _rows(

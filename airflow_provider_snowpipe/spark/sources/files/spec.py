@@ -339,7 +339,8 @@ def _by_partition(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str,
     groups: dict[str, list[tuple[str, Path]]] = {}
     for path in _matching(root, f"**/{spec.glob}"):
         name = path.relative_to(root).as_posix()
-        if any(_is_hidden(part) for part in name.split("/")):
+        # Spark and Hive leave out such as ``_temporary`` and ``.part-0.crc``.
+        if any(part[:1] == "." or (part[:1] == "_" and "=" not in part) for part in name.split("/")):
             continue
         value = dict(_partition_values(name)).get(spec.partition_key or "", "")
         if value == "":
@@ -349,11 +350,6 @@ def _by_partition(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str,
             )
         groups.setdefault(_NULL_VALUE if value is None else value, []).append((name, path))
     return groups
-
-
-def _is_hidden(part: str) -> bool:
-    """True for what Spark and Hive leave out, such as ``_temporary`` and ``.part-0.crc``."""
-    return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
 def _partition_values(name: str) -> PartitionValues:
@@ -391,16 +387,19 @@ def _group(
     )
     for file in ordered:
         _check_name(file, partition)
-    if spec.numbering == "checked":
-        _check_numbering([file.name for file in ordered], partition)
+    names = [file.name for file in ordered] if spec.numbering == "checked" else []
+    for earlier, later in pairwise(names):
+        if _numbers_disagree(earlier, later):  # a file that sorts before the committed one is never read
+            raise ConfigurationError(
+                f"partition {partition!r}: {earlier!r} sorts before {later!r}, although its number is "
+                "larger; files are read in the order of their names. Pad the numbers with zeros, or set "
+                "numbering='ignored' if the order of these names means nothing and none is added later"
+            )
     return FileGroup(partition=partition, files=ordered)
 
 
 def _file(name: str, path: Path, reached: dict[_Identity, str], *, with_values: bool) -> SourceFile:
-    """Take a file as it is now.
-
-    :param reached: the files that were taken before
-    """
+    """Take a file as it is now; the others were taken before."""
     values = _partition_values(name) if with_values else ()
     try:
         found = path.stat()
@@ -434,17 +433,6 @@ def _check_name(file: SourceFile, partition: str) -> None:
             f"partition {partition!r}: the file name {file.name!r} cannot be part of an offset token (not "
             "printable UTF-8 text); rename the file"
         )
-
-
-def _check_numbering(names: list[str], partition: str) -> None:
-    """Refuse ``log_10`` before ``log_9``: a file that sorts before the committed one would never be read."""
-    for earlier, later in pairwise(names):
-        if _numbers_disagree(earlier, later):
-            raise ConfigurationError(
-                f"partition {partition!r}: {earlier!r} sorts before {later!r}, although its number is "
-                "larger; files are read in the order of their names. Pad the numbers with zeros, or set "
-                "numbering='ignored' if the order of these names means nothing and none is added later"
-            )
 
 
 def refuse_numbers_before(group: FileGroup, committed: FileLineOffset | None) -> None:

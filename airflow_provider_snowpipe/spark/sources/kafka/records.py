@@ -139,7 +139,7 @@ def body_of(values: pa.LargeBinaryArray) -> memoryview:
     """All values one behind the other, without a copy; there must be no nulls."""
     if not len(values) or values.buffers()[2] is None:
         return memoryview(b"")
-    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = _value_ends(values)
     return memoryview(values.buffers()[2])[int(ends[0]) : int(ends[-1])]
 
 
@@ -210,30 +210,32 @@ def merged(
     """
     chosen = pa.array(is_object)
     objects = bytes_of(pc.ascii_trim_whitespace(text_of(pc.if_else(chosen, second, _NO_FIELDS))))
-    tail = without_head(objects, 1)
+    tail = without_ends(objects, 1)
     empty = pc.or_(
         pc.equal(bytes_of(pc.ascii_ltrim_whitespace(text_of(tail))), pa.scalar(b"}", pa.large_binary())),
         pc.equal(first, _NO_FIELDS),
     )
     comma = pc.if_else(empty, EMPTY, pa.scalar(b",", pa.large_binary()))
-    joined = pc.binary_join_element_wise(_without_last(first), comma, tail, EMPTY)
+    joined = pc.binary_join_element_wise(without_ends(first, 0, 1), comma, tail, EMPTY)
     return pc.if_else(chosen, joined, second)
 
 
-def without_head(values: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray:
-    """Each value without its first bytes, of which each has as many.
+def without_ends(values: pa.LargeBinaryArray, head: int, tail: int = 0) -> pa.LargeBinaryArray:
+    """Each value without its first and last bytes, of which each has as many; none is null.
 
     Arrow's ``binary_slice`` fails on some columns ("Negative buffer resize", observed with PyArrow 26.0.1).
 
-    :param count: how many
+    :param head: how many at its beginning
+    :param tail: how many at its end
     """
-    data = np.frombuffer(body_of(values), np.uint8)
-    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    data, ends = np.frombuffer(body_of(values), np.uint8), _value_ends(values)
     ends = ends - ends[0]
     kept = np.ones(len(data), bool)
-    for byte in range(count):
+    for byte in range(head):
         kept[ends[:-1] + byte] = False
-    offsets = ends - count * np.arange(len(ends))
+    for byte in range(tail):
+        kept[ends[1:] - 1 - byte] = False
+    offsets = ends - (head + tail) * np.arange(len(ends))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
     return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
 
@@ -243,8 +245,7 @@ def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
 
     :param values: JSON values, some or all of them with a head, some of them null
     """
-    data = np.frombuffer(body_of(values), np.uint8)
-    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    data, ends = np.frombuffer(body_of(values), np.uint8), _value_ends(values)
     ends = ends - ends[0]
     long_enough = np.flatnonzero(np.diff(ends) >= SCHEMA_ID_BYTES)
     headed = long_enough[data[ends[long_enough]] == 0]
@@ -262,8 +263,7 @@ def cut(values: pa.LargeBinaryArray, heads: np.ndarray, tails: np.ndarray) -> pa
     :param heads: how many bytes each one loses at its beginning
     :param tails: and at its end
     """
-    data = np.frombuffer(body_of(values), np.uint8)
-    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    data, ends = np.frombuffer(body_of(values), np.uint8), _value_ends(values)
     ends = ends - ends[0]
     edges = np.zeros(len(data) + 1, np.int8)
     for bounds, step in (
@@ -277,17 +277,6 @@ def cut(values: pa.LargeBinaryArray, heads: np.ndarray, tails: np.ndarray) -> pa
     return (
         pc.if_else(values.is_valid(), bare, pa.scalar(None, pa.large_binary())) if values.null_count else bare
     )
-
-
-def _without_last(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Each value without its last byte; none is empty."""
-    data = np.frombuffer(body_of(values), np.uint8)
-    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
-    ends = ends - ends[0]
-    kept = np.ones(len(data), bool)
-    kept[ends[1:] - 1] = False
-    buffers = [None, pa.py_buffer(ends - np.arange(len(ends))), pa.py_buffer(data[kept])]
-    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
 
 
 # -- What Kafka knows of a record, as columns of its row -------------------------------------------------
@@ -364,7 +353,15 @@ class _Fields:
         created = pc.if_else(records.log_append_time, pa.scalar(None, pa.int64()), records.timestamps)
         appended = pc.if_else(records.log_append_time, records.timestamps, pa.scalar(None, pa.int64()))
         headers = pa.array(
-            [_last_by_name(found) if found else None for found in records.headers or ()],
+            [
+                [
+                    (name, None if value is None else value.decode("utf-8", "replace"))
+                    for name, value in dict(found).items()
+                ]
+                if found
+                else None
+                for found in records.headers or ()
+            ],
             pa.map_(pa.string(), pa.large_string()),
         )
         columns = {
@@ -380,22 +377,10 @@ class _Fields:
 
 
 def _object(key: str, value: bytes | None) -> dict[str, Any]:
-    text = _text(value)
-    return {"key": key, "value": text, "base64": value if text is None else None}
-
-
-def _last_by_name(headers: list[tuple[str, bytes | None]]) -> list[tuple[str, str | None]]:
-    named = dict(headers)
-    return [
-        (name, None if value is None else value.decode("utf-8", "replace")) for name, value in named.items()
-    ]
-
-
-def _text(value: bytes | None) -> str | None:
     try:
-        return None if value is None else value.decode()
+        return {"key": key, "value": None if value is None else value.decode(), "base64": None}
     except UnicodeDecodeError:
-        return None
+        return {"key": key, "value": None, "base64": value}
 
 
 # -- Schemas by their number in a schema registry, and Protobuf messages as JSON -------------------------
@@ -472,7 +457,7 @@ def schema_numbers(values: pa.LargeBinaryArray) -> tuple[np.ndarray, pa.LargeBin
     :return: for each value its schema's number, -1 where it has no head; and those that have one, without it
     """
     data = np.frombuffer(memoryview(values.buffers()[2] or b""), np.uint8)
-    ends = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+    ends = _value_ends(values)
     starts = ends[:-1]
     numbers = np.full(len(values), -1, np.int64)
     whole = np.flatnonzero(np.diff(ends) >= SCHEMA_ID_BYTES)
@@ -480,21 +465,13 @@ def schema_numbers(values: pa.LargeBinaryArray) -> tuple[np.ndarray, pa.LargeBin
     begins = starts[whole]
     numbers[whole] = sum(data[begins + byte].astype(np.int64) << (8 * (4 - byte)) for byte in range(1, 5))
     headed = values if len(whole) == len(values) else values.take(pa.array(whole))
-    return numbers, without_head(headed, SCHEMA_ID_BYTES)
+    return numbers, without_ends(headed, SCHEMA_ID_BYTES)
 
 
 # -- Protobuf messages as JSON, by the descriptors that a schema registry gives --------------------------
 
 _SERIALIZED = "serialized"
-_WELL_KNOWN = (
-    "any",
-    "duration",
-    "empty",
-    "field_mask",
-    "struct",
-    "timestamp",
-    "wrappers",
-)
+_WELL_KNOWN = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 _MESSAGES = {
     "google.protobuf.Timestamp": "TIMESTAMP_TZ(9)",
     "google.protobuf.BytesValue": "BINARY(8388608)",
@@ -577,12 +554,8 @@ def _column_type(field: Any) -> str | None:
         return _MESSAGES.get(field.message_type.full_name)
     if field.type == field.TYPE_BYTES:
         return "BINARY(8388608)"
-    if field.cpp_type in (
-        field.CPPTYPE_INT32,
-        field.CPPTYPE_INT64,
-        field.CPPTYPE_UINT32,
-        field.CPPTYPE_UINT64,
-    ):
+    signed = (field.CPPTYPE_INT32, field.CPPTYPE_INT64)
+    if field.cpp_type in (*signed, field.CPPTYPE_UINT32, field.CPPTYPE_UINT64):
         return "NUMBER(38,0)"
     return "FLOAT" if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT) else None
 
