@@ -357,21 +357,12 @@ def row_rules(
     """
     if not options.checks_rows:
         return None
-    folders, application = batch_folders(identity), f"{options.channel_prefix} by {options.offset_column}"
+    folders, application = [], f"{options.channel_prefix} by {options.offset_column}"
     if identity is not None:
+        query = [] if identity.writer == GIVEN_WRITER else [f"query={identity.writer}"]
+        folders = [*query, f"batch={identity.batch}"]
         application = f"{options.channel_prefix} {' '.join(folders)}"
     path = options.dead_letter_path
     if path is not None:
         path = "/".join([path.rstrip("/"), *folders])
     return RowRules.of(options.on_error, options.check_rows, path, columns, application)
-
-
-def batch_folders(identity: BatchIdentity | None) -> tuple[str, ...]:
-    """The directories below ``deadLetterPath`` that a batch's dead letters lie in.
-
-    :param identity: the batch, None where an offset column identifies rows
-    """
-    if identity is None:
-        return ()
-    query = () if identity.writer == GIVEN_WRITER else (f"query={identity.writer}",)
-    return (*query, f"batch={identity.batch}")

@@ -179,7 +179,13 @@ class JobPlan:
         values["source"] = source_spec(values["source"])
         if values["source_name"] is None:
             values["source_name"] = values["source"].default_name
-        values["columns"] = _columns(values.get("columns", []))
+        columns = values.get("columns", [])
+        if not isinstance(columns, list):
+            raise ConfigurationError(f"plan columns is {columns!r}: give a list of the table's columns")
+        values["columns"] = tuple(
+            TableColumn(**checked_values(TableColumn, value, f"plan columns[{index}]"))
+            for index, value in enumerate(columns)
+        )
         for key, kind in nested.items():
             if key in values:
                 values[key] = kind(**checked_values(kind, values[key], f"plan {key}"))
@@ -208,15 +214,6 @@ def read_plan(path: str | os.PathLike[str]) -> JobPlan:
 def write_plan(plan: JobPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan's file."""
     Path(path).write_text(plan.to_json(), encoding="utf-8")
-
-
-def _columns(values: Any) -> tuple[TableColumn, ...]:
-    if not isinstance(values, list):
-        raise ConfigurationError(f"plan columns is {values!r}: give a list of the table's columns")
-    return tuple(
-        TableColumn(**checked_values(TableColumn, value, f"plan columns[{index}]"))
-        for index, value in enumerate(values)
-    )
 
 
 def checked_counts(values: Any) -> Mapping[str, int]:

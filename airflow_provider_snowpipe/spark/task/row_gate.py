@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -136,7 +136,7 @@ class DeadLetterFolder(DeadLetterStore):
                 "reason": [one.reason for one in dead_letters],
                 "payload": [one.payload for one in dead_letters],
                 "application": [application] * len(dead_letters),
-                "at": [_now()] * len(dead_letters),
+                "at": [dt.datetime.now(dt.UTC)] * len(dead_letters),
                 "key": [one.key for one in dead_letters],
                 "headers": [
                     [{"key": name, "value": value} for name, value in one.headers] for one in dead_letters
@@ -229,12 +229,6 @@ def _store(files: fs.FileSystem, path: str, data: pa.Buffer) -> None:
         return
     with files.open_output_stream(path) as stream:
         stream.write(data)
-
-
-def _now() -> Any:
-    import datetime as dt
-
-    return dt.datetime.now(dt.UTC)
 
 
 # -- Rows that were put aside, by default in one Parquet file for each part of a channel that had some ---
@@ -341,7 +335,7 @@ class Admission:
         return replace(part, body=found.good_rows(), rows=rows, positions=None, undecoded=())
 
     def _put_aside(self, part: Part, found: CheckedBlock) -> None:
-        positions = list(row_positions(part, found.lines, found.faults))
+        positions = list(_row_positions(part, found.lines, found.faults))
         if part.undecoded and self._dead_letters is None:
             raise _undecoded_error(self._channel, part.undecoded)
         if self._dead_letters is None:
@@ -377,11 +371,7 @@ def _with_strangers(found: CheckedBlock, strangers: Sequence[int]) -> CheckedBlo
 
 
 def _undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingError:
-    """Name the record that cannot be decoded, where nothing else is to become of it.
-
-    :param channel: the channel's name
-    :param undecoded: such records, at least one
-    """
+    """Name the first record that cannot be decoded, where nothing else is to become of it."""
     return EncodingError(
         f"channel {channel!r}: {undecoded[0].reason} ({len(undecoded)} such record(s) up to "
         f"{undecoded[-1].position}). Neither it nor a row after it was sent: on_error (option onError) "
@@ -389,14 +379,8 @@ def _undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingEr
     )
 
 
-def row_positions(part: Part, lines: BlockLines, faults: Sequence[RowFault]) -> Iterator[Offset | None]:
-    """Find the positions of some rows of a part.
-
-    :param part: the part
-    :param lines: its rows
-    :param faults: the rows asked for, in order
-    :returns: for each its position, None where the part has gaps and does not know
-    """
+def _row_positions(part: Part, lines: BlockLines, faults: Sequence[RowFault]) -> Iterator[Offset | None]:
+    """The position of each of some rows, None where the part has gaps and does not know."""
     if part.positions is not None:
         yield from (part.positions(one.row) for one in faults)
         return
