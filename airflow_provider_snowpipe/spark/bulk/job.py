@@ -66,13 +66,11 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "MAP"})
 _MOST_NAMED = 5
 
 
-def columns_for_copy(
+def _columns_for_copy(
     rows: DataFrame, table: Sequence[TableColumn]
 ) -> tuple[DataFrame, tuple[str, ...], tuple[str, ...]]:
     """Give the rows the table's names, and every value a form that COPY reads back.
 
-    :param rows: the rows
-    :param table: the table's columns
     :returns: the rows, their columns, and those of them that COPY has to parse as JSON
     :raises ConfigurationError: if a column is not in the table
     :raises EncodingError: if a column's type has no faithful form
@@ -127,13 +125,9 @@ _PACKS_AT_LEAST = "spark.sql.files.minPartitionNum"
 _BLOCKS = {"parquet": "parquet.block.size", "orc": "orc.stripe.size"}
 
 
-def write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[WrittenFile]:
+def _write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[WrittenFile]:
     """Write rows into a new folder, in files of about a size; no row makes no file.
 
-    :param rows: the rows, which are computed once
-    :param folder: URL of the folder
-    :param form: the files' format
-    :param target: bytes of a file
     :return: the files, by their paths below the folder
     """
     session = rows.sparkSession
@@ -149,7 +143,10 @@ def write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[W
         path, files = _hadoop(session, f"{folder}/written")
         files.delete(path, True)
         below, sizes = "cut", _sizes(session, f"{folder}/cut")
-    counts = _rows(session, f"{folder}/{below}", form) if sizes else {}
+    counts: dict[str, int] = {}
+    if sizes:  # of which the formats that have a footer read nothing else
+        counted = session.read.format(form).load(f"{folder}/{below}").groupBy("_metadata.file_name").count()
+        counts = {str(name): int(count) for name, count in counted.collect()}
     return [
         WrittenFile(f"{below}/{name}", size, counts[name])
         for name, size in sorted(sizes.items())
@@ -179,12 +176,6 @@ def _packed(session: Any, full: int) -> Iterator[None]:
                 session.conf.unset(name)
             else:
                 session.conf.set(name, value)
-
-
-def _rows(session: Any, folder: str, form: Form) -> dict[str, int]:
-    """Rows of each file, of which the formats that have a footer read nothing else."""
-    counted = session.read.format(form).load(folder).groupBy("_metadata.file_name").count()
-    return {str(name): int(count) for name, count in counted.collect()}
 
 
 def _sizes(session: Any, folder: str) -> dict[str, int]:
@@ -297,14 +288,18 @@ def _job_rows(plan: WritePlan, source: RowsToWrite, session: Any) -> _Done:
     columns: tuple[str, ...] = ()
     parsed: tuple[str, ...] = ()
     if plan.columns:
-        rows, columns, parsed = columns_for_copy(rows, plan.columns)
-    return write_sized(rows, plan.folder, plan.form, plan.target_file_bytes), columns, parsed
+        rows, columns, parsed = _columns_for_copy(rows, plan.columns)
+    return _write_sized(rows, plan.folder, plan.form, plan.target_file_bytes), columns, parsed
 
 
 def _lines(plan: WritePlan, session: Any) -> _Done:
     """Let each task make one new file."""
     lines = plan.lines or LinesToCombine((), "")
-    files = [one for path in lines.paths if (one := _line_file(path, splits=lines.splits)).size]
+    files = []
+    for path in lines.paths:
+        if size := Path(path).stat().st_size:
+            compression = compression_of(SourceFile(Path(path).name, path, size), "auto")
+            files.append(LineFile(path, size, compression, lines.splits and compression == "none"))
     if not files:
         return [], (), ()
     cuts = cut_lines(files, plan.target_file_bytes, sampled_ratio(files))
@@ -318,12 +313,6 @@ def _lines(plan: WritePlan, session: Any) -> _Done:
 
     written = session.sparkContext.parallelize(work, len(work)).map(lambda one: make(*one)).collect()
     return [one for one in written if one.rows], (), ()
-
-
-def _line_file(path: str, *, splits: bool) -> LineFile:
-    size = Path(path).stat().st_size
-    compression = compression_of(SourceFile(Path(path).name, path, size), "auto")
-    return LineFile(path, size, compression, splits and compression == "none")
 
 
 if __name__ == "__main__":

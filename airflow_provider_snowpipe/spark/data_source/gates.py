@@ -91,11 +91,8 @@ def _client(options: WriteOptions, token: ScopedToken) -> SnowpipeClient:
     return SnowpipeClient(options.account_url, token, options.pipe, ca_bundle=options.ca_bundle)
 
 
-def driver_client(options: WriteOptions) -> SnowpipeClient:
-    """The driver's client of a write's pipe.
-
-    :param options: the options of the write
-    """
+def _driver_client(options: WriteOptions) -> SnowpipeClient:
+    """The driver's client of a write's pipe."""
     return _client(options, driver_token(options))
 
 
@@ -118,7 +115,7 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
         statuses = client.channel_statuses([options.channel(number) for number in range(rounded)])
         seen = _seen(options, options.partitions, statuses, integer_offsets)
         if compares_before_sending(options):
-            statuses |= fenced(client, [name for name in own if statuses[name].exists])
+            statuses |= _fenced(client, [name for name in own if statuses[name].exists])
             seen = _seen(options, options.partitions, statuses, integer_offsets)
         return Prepared(token, seen, columns)
 
@@ -131,15 +128,13 @@ def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None
     :param batch: the batch's id
     """
     if compares_before_sending(options) and batch in {token.batch for _, token in seen.latest.values()}:
-        with driver_client(options) as client:
+        with _driver_client(options) as client:
             forget(client, [options.channel(number) for number in range(options.partitions or 0)])
 
 
-def fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
+def _fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
     """Shut out older writers, and wait for what they left uncommitted, so that the tokens stay as they are.
 
-    :param client: the pipe's client
-    :param channels: channels of batches that exist, none twice
     :return: their state after that
     """
     if not channels:
@@ -213,7 +208,7 @@ def settle_batch(
     kind: type[Offset] = BatchDigestOffset
     if options.offset_column is not None:
         kind = ordered_offset_class(integer=integer_offsets, partitions=options.partitions)
-    with driver_client(options) as client:
+    with _driver_client(options) as client:
         now = client.channel_statuses([report.channel for report in reports])
     settled = settle(reports, now, kind)
     refuse_missing_commits(options.pipe, settled, now)
@@ -442,7 +437,7 @@ class BegunBatch:
         if options.partitions == 1:
             return None
         names = _channels(options)
-        with driver_client(options) as client:
+        with _driver_client(options) as client:
             statuses = client.channel_statuses(names)
             found = {name: _token(status.committed) for name, status in statuses.items() if status.exists}
             for name, token in found.items():
@@ -455,7 +450,7 @@ class BegunBatch:
                 or statuses[name].committed is None
                 or (token is not None and _is_of(token, identity))
             ]
-            now = fenced(client, open_ones)
+            now = _fenced(client, open_ones)
         tokens = {name: _token(status.committed) for name, status in now.items()}
         begun = {name: token for name, token in tokens.items() if token and _is_of(token, identity)}
         if not begun or (len(begun) == options.partitions and all(one.final for one in begun.values())):

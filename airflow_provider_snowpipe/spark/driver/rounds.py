@@ -144,15 +144,11 @@ class FrameWork:
     end: Offset | None = None
 
 
-def run_frame(
+def _run_frame(
     frame: DataFrame, works: Sequence[FrameWork], settings: SinkSettings, token: ScopedToken
 ) -> list[PartitionResult]:
     """Run a source's query and load what it delivers.
 
-    :param frame: the query
-    :param works: its channels
-    :param settings: what the tasks of a run have in common
-    :param token: the driver's scoped token
     :return: one result for each channel
     """
     driver, all_works = Versions.here(), tuple(works)
@@ -346,13 +342,13 @@ class FrameRounds(Rounds[FrameWork]):
             for name, partition in partitions.items()
             if isinstance(partition, FramePartition)
         ]
-        return translated(lambda: self._source.locate(works))
+        return _translated(lambda: self._source.locate(works))
 
     def run(
         self, settings: SinkSettings, token: ScopedToken, works: Sequence[FrameWork]
     ) -> list[PartitionResult]:
         """Run one query for all channels."""
-        return translated(lambda: run_frame(self._source.frame(works), works, settings, token))
+        return _translated(lambda: _run_frame(self._source.frame(works), works, settings, token))
 
     def unfinished(self, works: Sequence[FrameWork], results: Sequence[PartitionResult]) -> list[FrameWork]:
         """The works of the next round, which need not read again what this one has committed."""
@@ -397,8 +393,8 @@ def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]
         here = replace(here, pyspark=None)
     checked = partial(_work_in_same_version, here, work)
     if is_connect(spark):
-        return translated(lambda: one_connect_task_each(spark, checked, items))
-    return translated(lambda: spark.parallelize(items, len(items)).map(checked).collect())
+        return _translated(lambda: one_connect_task_each(spark, checked, items))
+    return _translated(lambda: spark.parallelize(items, len(items)).map(checked).collect())
 
 
 def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
@@ -406,10 +402,9 @@ def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) 
     return work(item)
 
 
-def translated(work: Callable[[], _R]) -> _R:
+def _translated(work: Callable[[], _R]) -> _R:
     """Do something with Spark; an error of ours that a task met is raised as it was there.
 
-    :param work: what to do
     :raises SnowpipeError: the error of the task that made Spark give up
     """
     from py4j.protocol import Py4JJavaError

@@ -37,48 +37,29 @@ _OWN = frozenset({CHANNEL, POSITION, VERSION})
 Indexes = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """The rows of one batch as text.
-
-    :param body: all of it; a view of the Arrow buffer
-    :param ends: where each row begins in it, and the end of the last one
-    """
-
-    body: memoryview
-    ends: Indexes
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Lines:
-        """Check a batch's rows."""
-        column = batch.column(LINE)
-        if column.null_count:
-            raise ContinuityError(f"{column.null_count} rows have no text; this is an error of this package")
-        width = np.int64 if pa.types.is_large_string(column.type) else np.int32
-        offsets, data = column.buffers()[1:3]
-        ends = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
-        return cls(memoryview(data), ends.astype(np.int64, copy=False))
-
-    def cuts(self, begin: int, limits: BatchLimits) -> Iterator[tuple[int, int, memoryview]]:
-        """Cut the rows into parts: first row, row after the last, text."""
-        most, rows = part_bytes(limits), len(self.ends) - 1
-        while begin < rows:
-            fitting = int(np.searchsorted(self.ends, self.ends[begin] + most, side="right")) - 1
-            end = min(max(fitting, begin + 1), begin + limits.rows, rows)
-            yield begin, end, self.body[self.ends[begin] : self.ends[end]]
-            begin = end
-
-
 def _cuts(
     batch: pa.RecordBatch, begin: int, limits: BatchLimits, ndjson: NdjsonOptions | None
 ) -> Iterator[tuple[int, int, memoryview]]:
-    """Cut a batch's rows into parts: first row, row after the last, text."""
-    if ndjson is None:
-        yield from Lines.of(batch).cuts(begin, limits)
-    elif begin < batch.num_rows:
-        for piece in RowEncoder(ndjson, _OWN, limits).pieces(batch.slice(begin)):
-            first = begin + piece.first
-            yield first, first + piece.rows, piece.body
+    """Cut a batch's rows into parts: first row, row after the last, text; none of it is copied."""
+    if ndjson is not None:
+        if begin < batch.num_rows:
+            for piece in RowEncoder(ndjson, _OWN, limits).pieces(batch.slice(begin)):
+                first = begin + piece.first
+                yield first, first + piece.rows, piece.body
+        return
+    column = batch.column(LINE)
+    if column.null_count:
+        raise ContinuityError(f"{column.null_count} rows have no text; this is an error of this package")
+    width = np.int64 if pa.types.is_large_string(column.type) else np.int32
+    offsets, data = column.buffers()[1:3]
+    ends = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
+    ends, body = ends.astype(np.int64, copy=False), memoryview(data)
+    most, rows = part_bytes(limits), len(ends) - 1
+    while begin < rows:
+        fitting = int(np.searchsorted(ends, ends[begin] + most, side="right")) - 1
+        end = min(max(fitting, begin + 1), begin + limits.rows, rows)
+        yield begin, end, body[ends[begin] : ends[end]]
+        begin = end
 
 
 def keyed_parts(
