@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSource
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
-from airflow_provider_snowpipe.spark.submit.row_rules import RowPolicy
+from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 __all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "RowPolicy", "TableSource"]

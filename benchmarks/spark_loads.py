@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from airflow_provider_snowpipe.spark.credentials import write_credentials
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
-from airflow_provider_snowpipe.spark.driver.frames import LINE
+from airflow_provider_snowpipe.spark.driver.rounds import LINE
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec

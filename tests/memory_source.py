@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from airflow_provider_snowpipe.spark.driver.frames import (
+from airflow_provider_snowpipe.spark.driver.rounds import (
     CHANNEL,
     LINE,
     FramePartition,

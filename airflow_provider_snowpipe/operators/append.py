@@ -244,7 +244,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         values = policy.rules(self.hook, self.log.info)
         if not values["columns"]:
             return None
-        from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+        from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
         from airflow_provider_snowpipe.spark.task.row_gate import Admission
 
         rules = RowRules.of(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_provider_snowpipe.spark.submit.row_rules import RowPolicy
+from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SourceMissingError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
-    from airflow_provider_snowpipe.spark.submit.row_rules import OnError
+    from airflow_provider_snowpipe.spark.submit.checked_values import OnError
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 

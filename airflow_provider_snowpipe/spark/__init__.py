@@ -44,6 +44,6 @@ def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
     :param options: the options of the write
     :raises ConfigurationError: naming the operator of the plan, the reason and the remedy; nothing was sent
     """
-    from airflow_provider_snowpipe.spark.data_source import checked_write
+    from airflow_provider_snowpipe.spark.data_source import source
 
-    checked_write.write_checked(df, options)
+    source.write_checked(df, options)

@@ -40,8 +40,7 @@ def write_credentials(
     :param secrets: passwords and keys of the source
     :raises ConfigurationError: if the file exists already, or the credentials are of another type
     """
-    values = _with_secrets(credentials, secrets)
-    write_private(json.dumps(values).encode(), path)
+    write_private(json.dumps(_to_mapping(credentials, secrets)).encode(), path)
 
 
 def credentials_text(credentials: Credentials, secrets: SourceSecrets | None = None) -> str:
@@ -51,7 +50,7 @@ def credentials_text(credentials: Credentials, secrets: SourceSecrets | None = N
     :param secrets: passwords and keys of the source
     :raises ConfigurationError: if the credentials are of another type
     """
-    return base64.b64encode(json.dumps(_with_secrets(credentials, secrets)).encode()).decode()
+    return base64.b64encode(json.dumps(_to_mapping(credentials, secrets)).encode()).decode()
 
 
 def write_private(body: bytes, path: str | os.PathLike[str]) -> None:
@@ -122,8 +121,8 @@ def _read_private(path: str | os.PathLike[str], remedy: str) -> bytes:
         if not stat.S_ISREG(facts.st_mode) or facts.st_mode & 0o077 or facts.st_uid != os.geteuid():
             raise ConfigurationError(
                 f"credentials file {name!r} has mode {stat.filemode(facts.st_mode)} and owner "
-                f"{facts.st_uid}: "
-                "only a plain file of this user with mode 0600 is read; replace the key if others saw it"
+                f"{facts.st_uid}: only a plain file of this user with mode 0600 is read; replace the key if "
+                "others saw it"
             )
         return file.read()
 
@@ -141,26 +140,15 @@ def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
             f"environment variable {name!r}, which the plan names for the credentials, is not set where the "
             "driver runs: let the platform put the secret there"
         )
-    decoded = body.encode() if body.lstrip().startswith("{") else _of_base64(body)
+    try:
+        decoded = body.encode() if body.lstrip().startswith("{") else base64.b64decode(body, validate=True)
+    except ValueError:
+        decoded = b""  # is refused as no JSON
     return _from_mapping(decoded, f"environment variable {name!r}", "submit again")
 
 
-def _of_base64(text: str) -> bytes:
-    """The bytes; none where the text is something else, which the caller then refuses."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        return b""
-
-
-def _with_secrets(credentials: Credentials, secrets: SourceSecrets | None) -> dict[str, Any]:
-    values: dict[str, Any] = dict(_to_mapping(credentials))
-    if secrets:
-        values[_SOURCE] = dict(secrets.values)
-    return values
-
-
-def _to_mapping(credentials: Credentials) -> dict[str, str | None]:
+def _to_mapping(credentials: Credentials, secrets: SourceSecrets | None) -> dict[str, Any]:
+    source = {_SOURCE: dict(secrets.values)} if secrets else {}
     if isinstance(credentials, KeyPair):
         return {
             "kind": "key_pair",
@@ -169,11 +157,12 @@ def _to_mapping(credentials: Credentials) -> dict[str, str | None]:
             "role": credentials.role,
             "private_key_pem": _text(credentials.private_key),
             "passphrase": _text(credentials.passphrase),
+            **source,
         }
     if isinstance(credentials, ProgrammaticAccessToken):
-        return {"kind": "pat", "token": credentials.token}
+        return {"kind": "pat", "token": credentials.token, **source}
     if isinstance(credentials, OAuthToken):
-        return {"kind": "oauth", "token": credentials.token}
+        return {"kind": "oauth", "token": credentials.token, **source}
     raise ConfigurationError(
         f"credentials of type {type(credentials).__name__} cannot be given to a Spark driver: use KeyPair, "
         "ProgrammaticAccessToken or OAuthToken"

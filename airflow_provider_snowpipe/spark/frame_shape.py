@@ -28,12 +28,9 @@ def shape_of_frame(frame: Any, **known: Any) -> DataShape:
     statistics = execution.optimizedPlan().stats()
     counted = statistics.rowCount()
     rows = int(str(counted.get())) if counted.isDefined() else None
-    return dataframe_shape(int(str(statistics.sizeInBytes())), _partitions(frame, execution), rows, **known)
-
-
-def _partitions(frame: Any, execution: Any) -> int:
-    """Partitions of the result; an adaptive plan knows them only after it has run."""
     plan = execution.executedPlan()
-    if plan.getClass().getSimpleName() == _ADAPTIVE:
-        return int(frame.sparkSession.conf.get(_SHUFFLE_PARTITIONS))
-    return int(plan.execute().getNumPartitions())
+    if plan.getClass().getSimpleName() == _ADAPTIVE:  # knows its partitions only after it has run
+        partitions = int(frame.sparkSession.conf.get(_SHUFFLE_PARTITIONS))
+    else:
+        partitions = int(plan.execute().getNumPartitions())
+    return dataframe_shape(int(str(statistics.sizeInBytes())), partitions, rows, **known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -62,13 +63,13 @@ class ChannelReport:
 
     channel: str
     partition: str
-    from_token: str | None
-    to_token: str | None
-    target_token: str | None
-    rows: int
-    bytes: int
-    rejected: int
-    committed: bool
+    from_token: str | None = None
+    to_token: str | None = None
+    target_token: str | None = None
+    rows: int = 0
+    bytes: int = 0
+    rejected: int = 0
+    committed: bool = False
     append_seconds: float = 0.0
     commit_seconds: float = 0.0
     requests: int = 0
@@ -168,7 +169,7 @@ class RunReport:
 
         :param path: the file, replaced if it exists
         """
-        write_whole(self.to_json(), Path(path))
+        _write_whole(self.to_json(), Path(path))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -186,12 +187,7 @@ class RunReport:
         return cls.from_json(text)
 
 
-def write_whole(text: str, target: Path) -> None:
-    """Write a file so that a reader sees all of it or nothing.
-
-    :param text: what it is to hold
-    :param target: the file, replaced if it exists
-    """
+def _write_whole(text: str, target: Path) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -287,53 +283,65 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def report_folder(report_path: str) -> LocalFolder | HadoopFolder:
-    """The folder of a report.
+class ReportFolder(ABC):
+    """The folder of a report: on the machine of the driver, or where Hadoop reaches it."""
 
-    :param report_path: an absolute path or a URL
-    """
-    if is_url(report_path):
-        return HadoopFolder(report_path.rpartition("/")[0])
-    return LocalFolder(Path(report_path).parent)
-
-
-class LocalFolder:
-    """A folder of the driver's machine, or one that is mounted there.
-
-    :param folder: the folder, which exists
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
+    @abstractmethod
     def write(self, name: str, text: str) -> None:
         """Write a file so that a reader sees all of it or nothing.
 
         :param name: the file's name
         :param text: what it holds
+        :raises ConfigurationError: if it cannot be written
         """
-        write_whole(text, self._folder / name)
 
+    @abstractmethod
     def read(self, name: str) -> str | None:
         """Read a file, None if there is none.
 
         :param name: the file's name
         """
-        path = self._folder / name
-        return path.read_text("utf-8") if path.is_file() else None
 
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file, if it is there.
 
         :param name: the file's name
         """
-        (self._folder / name).unlink(missing_ok=True)
 
+    @abstractmethod
     def check(self) -> None:
         """See that a report can be written.
 
         :raises ConfigurationError: if it cannot
         """
+
+
+def report_folder(report_path: str) -> ReportFolder:
+    """The folder of a report.
+
+    :param report_path: an absolute path or a URL
+    """
+    if is_url(report_path):
+        return _HadoopFolder(report_path.rpartition("/")[0])
+    return _LocalFolder(Path(report_path).parent)
+
+
+class _LocalFolder(ReportFolder):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, name: str, text: str) -> None:
+        _write_whole(text, self._folder / name)
+
+    def read(self, name: str) -> str | None:
+        path = self._folder / name
+        return path.read_text("utf-8") if path.is_file() else None
+
+    def remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+    def check(self) -> None:
         if not self._folder.is_dir() or not os.access(self._folder, os.W_OK):
             raise ConfigurationError(
                 f"the plan's report goes into {str(self._folder)!r}: this directory does not exist where the "
@@ -341,22 +349,13 @@ class LocalFolder:
             )
 
 
-class HadoopFolder:
-    """A folder at a URL, made when something is written; the JVM beside the driver reads and writes it.
-
-    :param folder: its URL
-    """
+class _HadoopFolder(ReportFolder):
+    """A folder at a URL, made when something is written; the JVM beside the driver reads and writes it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def write(self, name: str, text: str) -> None:
-        """Write a file so that a reader sees all of it or nothing: under another name, then renamed.
-
-        :param name: the file's name
-        :param text: what it holds
-        :raises ConfigurationError: if it cannot be written
-        """
         partial, target = (self._path(one) for one in (f".{name}.{uuid4().hex}", name))
         files = self._files(target)
         stream = files.create(partial, True)
@@ -369,10 +368,6 @@ class HadoopFolder:
             raise ConfigurationError(f"{self._folder}/{name} cannot be written: a rename there was refused")
 
     def read(self, name: str) -> str | None:
-        """Read a file, None if there is none.
-
-        :param name: the file's name
-        """
         path = self._path(name)
         files = self._files(path)
         if not files.exists(path):
@@ -384,18 +379,10 @@ class HadoopFolder:
             stream.close()
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there.
-
-        :param name: the file's name
-        """
         path = self._path(name)
         self._files(path).delete(path, False)
 
     def check(self) -> None:
-        """See that a report can be written.
-
-        :raises ConfigurationError: if it cannot; with the file system's own words
-        """
         from py4j.protocol import Py4JJavaError
 
         probe = f".probe.{uuid4().hex}"
@@ -478,7 +465,7 @@ class SubmittedLoad:
         :raises CommitTimeoutError: if a channel is behind although it was awaited
         :raises RowsRejectedError: if everything is committed and the service has skipped rows
         """
-        from airflow_provider_snowpipe.spark.driver.settlement import (
+        from airflow_provider_snowpipe.spark.driver.outcome import (
             refuse_missing_commits,
             refuse_rejected_rows,
             settle,

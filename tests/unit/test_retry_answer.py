@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.operators.submission import end_of_task, end_of_w
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.spark.data_source.agreement import RefusedByAnotherError
-from airflow_provider_snowpipe.spark.driver import failures
+from airflow_provider_snowpipe.spark.driver import outcome
 from airflow_provider_snowpipe.streaming import commits, errors
 from airflow_provider_snowpipe.streaming.commits import (
     CommitWatch,
@@ -81,9 +81,9 @@ SQL = [
     (errors.SqlError("does not exist", errno=2003), False),
 ]
 OF_TASKS = [
-    (failures.TaskFailedError("x", error_type="ContinuityError"), False),
-    (failures.TaskFailedError("x", error_type="ExecutorLostError"), True),
-    (failures.TaskFailedError("x", error_type="NoSuchError"), True),
+    (outcome.TaskFailedError("x", error_type="ContinuityError"), False),
+    (outcome.TaskFailedError("x", error_type="ExecutorLostError"), True),
+    (outcome.TaskFailedError("x", error_type="NoSuchError"), True),
     (RefusedByAnotherError("x"), False),
 ]
 

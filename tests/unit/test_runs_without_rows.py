@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from airflow_provider_snowpipe.spark.sources.files.groups import freeze
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, freeze
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 from tests.airflow_connections import statuses
 from tests.airflow_version import AIRFLOW

@@ -13,7 +13,7 @@ from typing import IO
 from airflow_provider_snowpipe.bulk.compaction import file_count
 from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile
 from airflow_provider_snowpipe.spark.sources.files.formats import pieces
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 _READ_BYTES = 1 << 20
@@ -46,9 +46,14 @@ def combine(slices: Sequence[LineSlice], target: Path, header: bytes | None) -> 
             if header is not None:
                 packed.write(header + b"\n")
             for one in slices:
-                for piece in _ended(_text(one, header)):
+                last = b"\n"
+                for piece in filter(None, _text(one, header)):
+                    last = piece[-1:]
                     lines += piece.count(b"\n")
                     packed.write(piece)
+                if last != b"\n":
+                    lines += 1
+                    packed.write(b"\n")
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
@@ -132,16 +137,6 @@ def _line_after(stream: IO[bytes], cut: int, size: int) -> int:
             return position + found + 1
         position += len(piece)
     return size
-
-
-def _ended(found: Iterator[bytes]) -> Iterator[bytes]:
-    last = b"\n"
-    for piece in found:
-        if piece:
-            last = piece[-1:]
-            yield piece
-    if last != b"\n":
-        yield b"\n"
 
 
 # -- Which lines of which files go into which new file: planned on the driver, from the files' sizes -----

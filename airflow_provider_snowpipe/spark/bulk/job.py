@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -26,7 +25,7 @@ from airflow_provider_snowpipe.spark.bulk.combine_lines import (
     header_of,
     sampled_ratio,
 )
-from airflow_provider_snowpipe.spark.driver.failures import error_of_task, error_type_of
+from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, error_type_of
 from airflow_provider_snowpipe.spark.driver.run import elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
@@ -36,9 +35,9 @@ from airflow_provider_snowpipe.spark.driver.session import (
     write_beside_report,
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.tables.reader import asked_of_spark, in_one_line, open_rows
-from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, quoted_column, value_text
+from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, column_of, value_text
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.spark.submit.plan import (
     Form,
@@ -51,8 +50,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Snowp
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -69,26 +66,22 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "MAP"})
 _MOST_NAMED = 5
 
 
-def columns_for_copy(
+def _columns_for_copy(
     rows: DataFrame, table: Sequence[TableColumn]
 ) -> tuple[DataFrame, tuple[str, ...], tuple[str, ...]]:
     """Give the rows the table's names, and every value a form that COPY reads back.
 
-    :param rows: the rows
-    :param table: the table's columns
     :returns: the rows, their columns, and those of them that COPY has to parse as JSON
     :raises ConfigurationError: if a column is not in the table
     :raises EncodingError: if a column's type has no faithful form
     """
-    from pyspark.sql import functions as sf
-
     check_row_types(rows.schema)
     names = _names(rows.columns, table)
     kinds = {column.name: column.column_type.kind for column in table}
     selected, parsed = [], []
     for field in rows.schema.fields:
         name, kind = names[field.name], field.dataType.typeName()
-        column = sf.col(quoted_column(field.name))
+        column = column_of(field.name)
         if kind in _NESTED:
             column = value_text(field.name, column, field.dataType, NdjsonOptions())
             if kinds[name] in _SEMI_STRUCTURED:
@@ -132,13 +125,9 @@ _PACKS_AT_LEAST = "spark.sql.files.minPartitionNum"
 _BLOCKS = {"parquet": "parquet.block.size", "orc": "orc.stripe.size"}
 
 
-def write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[WrittenFile]:
+def _write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[WrittenFile]:
     """Write rows into a new folder, in files of about a size; no row makes no file.
 
-    :param rows: the rows, which are computed once
-    :param folder: URL of the folder
-    :param form: the files' format
-    :param target: bytes of a file
     :return: the files, by their paths below the folder
     """
     session = rows.sparkSession
@@ -151,9 +140,13 @@ def write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[W
         total = sum(sizes.values())
         with _packed(session, packed_bytes(total, target)):
             _write(session.read.format(form).load(f"{folder}/written"), f"{folder}/cut", form, target)
-        _remove(session, f"{folder}/written")
+        path, files = _hadoop(session, f"{folder}/written")
+        files.delete(path, True)
         below, sizes = "cut", _sizes(session, f"{folder}/cut")
-    counts = _rows(session, f"{folder}/{below}", form) if sizes else {}
+    counts: dict[str, int] = {}
+    if sizes:  # of which the formats that have a footer read nothing else
+        counted = session.read.format(form).load(f"{folder}/{below}").groupBy("_metadata.file_name").count()
+        counts = {str(name): int(count) for name, count in counted.collect()}
     return [
         WrittenFile(f"{below}/{name}", size, counts[name])
         for name, size in sorted(sizes.items())
@@ -185,12 +178,6 @@ def _packed(session: Any, full: int) -> Iterator[None]:
                 session.conf.set(name, value)
 
 
-def _rows(session: Any, folder: str, form: Form) -> dict[str, int]:
-    """Rows of each file, of which the formats that have a footer read nothing else."""
-    counted = session.read.format(form).load(folder).groupBy("_metadata.file_name").count()
-    return {str(name): int(count) for name, count in counted.collect()}
-
-
 def _sizes(session: Any, folder: str) -> dict[str, int]:
     """Bytes of each file of a folder, by name, whatever file system it is in."""
     path, files = _hadoop(session, folder)
@@ -199,11 +186,6 @@ def _sizes(session: Any, folder: str) -> dict[str, int]:
         for one in files.listStatus(path)
         if one.isFile() and not str(one.getPath().getName()).startswith(("_", "."))
     }
-
-
-def _remove(session: Any, folder: str) -> None:
-    path, files = _hadoop(session, folder)
-    files.delete(path, True)
 
 
 def _hadoop(session: Any, folder: str) -> tuple[Any, Any]:
@@ -306,14 +288,18 @@ def _job_rows(plan: WritePlan, source: RowsToWrite, session: Any) -> _Done:
     columns: tuple[str, ...] = ()
     parsed: tuple[str, ...] = ()
     if plan.columns:
-        rows, columns, parsed = columns_for_copy(rows, plan.columns)
-    return write_sized(rows, plan.folder, plan.form, plan.target_file_bytes), columns, parsed
+        rows, columns, parsed = _columns_for_copy(rows, plan.columns)
+    return _write_sized(rows, plan.folder, plan.form, plan.target_file_bytes), columns, parsed
 
 
 def _lines(plan: WritePlan, session: Any) -> _Done:
     """Let each task make one new file."""
     lines = plan.lines or LinesToCombine((), "")
-    files = [one for path in lines.paths if (one := _line_file(path, splits=lines.splits)).size]
+    files = []
+    for path in lines.paths:
+        if size := Path(path).stat().st_size:
+            compression = compression_of(SourceFile(Path(path).name, path, size), "auto")
+            files.append(LineFile(path, size, compression, lines.splits and compression == "none"))
     if not files:
         return [], (), ()
     cuts = cut_lines(files, plan.target_file_bytes, sampled_ratio(files))
@@ -321,20 +307,12 @@ def _lines(plan: WritePlan, session: Any) -> _Done:
     folder = Path(unquote(urlsplit(plan.folder).path))
     folder.mkdir(parents=True)
     work = [(f"{number:05}{lines.ending}.gz", slices) for number, slices in enumerate(cuts)]
-    task = partial(_combined, str(folder), header)
-    written = session.sparkContext.parallelize(work, len(work)).map(task).collect()
+
+    def make(name: str, slices: tuple[LineSlice, ...]) -> WrittenFile:
+        return combine(slices, folder / name, header)
+
+    written = session.sparkContext.parallelize(work, len(work)).map(lambda one: make(*one)).collect()
     return [one for one in written if one.rows], (), ()
-
-
-def _combined(folder: str, header: bytes | None, work: tuple[str, tuple[LineSlice, ...]]) -> WrittenFile:
-    name, slices = work
-    return combine(slices, Path(folder, name), header)
-
-
-def _line_file(path: str, *, splits: bool) -> LineFile:
-    size = Path(path).stat().st_size
-    compression = compression_of(SourceFile(Path(path).name, path, size), "auto")
-    return LineFile(path, size, compression, splits and compression == "none")
 
 
 if __name__ == "__main__":

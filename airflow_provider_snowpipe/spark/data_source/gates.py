@@ -7,11 +7,13 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
 
-from airflow_provider_snowpipe.bulk.statement_client import describe_table
+from airflow_provider_snowpipe.bulk.statement_client import describe_table, statement_rows
 from airflow_provider_snowpipe.spark.credentials import (
     CREDENTIALS_FILE_VARIABLE,
     CREDENTIALS_VARIABLE,
@@ -19,15 +21,22 @@ from airflow_provider_snowpipe.spark.credentials import (
 )
 from airflow_provider_snowpipe.spark.data_source.agreement import forget
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, ordered_offset_class
+from airflow_provider_snowpipe.spark.data_source.parts import (
+    BatchIdentity,
+    DigestedShare,
+    RowEncoder,
+    channel_shares,
+    ordered_offset_class,
+    refuse_other_writer,
+    without_empty,
+)
 from airflow_provider_snowpipe.spark.data_source.task import (
     BatchesSeen,
-    ChannelOutcome,
     TaskOutcome,
     compares_before_sending,
 )
-from airflow_provider_snowpipe.spark.driver.failures import final_error
-from airflow_provider_snowpipe.spark.driver.settlement import (
+from airflow_provider_snowpipe.spark.driver.outcome import (
+    final_error,
     refuse_missing_commits,
     refuse_rejected_rows,
     settle,
@@ -40,12 +49,24 @@ from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
     ContinuityError,
+    OffsetTokenError,
+    SnowpipeError,
     SourcePositionError,
     WriterActiveError,
 )
+from airflow_provider_snowpipe.streaming.names import full_name
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
-from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import (
+    STATUS_NAMES_PER_REQUEST,
+    ChannelStatus,
+    ListedChannel,
+    show_channels,
+)
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn, table_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 _FENCED_AT_ONCE = 8
 
@@ -70,11 +91,8 @@ def _client(options: WriteOptions, token: ScopedToken) -> SnowpipeClient:
     return SnowpipeClient(options.account_url, token, options.pipe, ca_bundle=options.ca_bundle)
 
 
-def driver_client(options: WriteOptions) -> SnowpipeClient:
-    """The driver's client of a write's pipe.
-
-    :param options: the options of the write
-    """
+def _driver_client(options: WriteOptions) -> SnowpipeClient:
+    """The driver's client of a write's pipe."""
     return _client(options, driver_token(options))
 
 
@@ -97,7 +115,7 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
         statuses = client.channel_statuses([options.channel(number) for number in range(rounded)])
         seen = _seen(options, options.partitions, statuses, integer_offsets)
         if compares_before_sending(options):
-            statuses |= fenced(client, [name for name in own if statuses[name].exists])
+            statuses |= _fenced(client, [name for name in own if statuses[name].exists])
             seen = _seen(options, options.partitions, statuses, integer_offsets)
         return Prepared(token, seen, columns)
 
@@ -110,15 +128,13 @@ def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None
     :param batch: the batch's id
     """
     if compares_before_sending(options) and batch in {token.batch for _, token in seen.latest.values()}:
-        with driver_client(options) as client:
+        with _driver_client(options) as client:
             forget(client, [options.channel(number) for number in range(options.partitions or 0)])
 
 
-def fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
+def _fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
     """Shut out older writers, and wait for what they left uncommitted, so that the tokens stay as they are.
 
-    :param client: the pipe's client
-    :param channels: channels of batches that exist, none twice
     :return: their state after that
     """
     if not channels:
@@ -177,17 +193,22 @@ def settle_batch(
     """
     tasks = _successful(outcomes, batch)
     channels = [channel for task in tasks for channel in task.channels]
-    _refuse_superseded(channels, batch)
+    superseded = next((task.superseded for task in tasks if task.superseded is not None), None)
+    if superseded is not None:
+        raise WriterActiveError(
+            f"{batch}: channel {superseded[0]!r} has committed batch {superseded[1]} of this query already, "
+            "so nothing was sent on it. Another driver runs the query, or an older copy of its checkpoint "
+            "was put back: run it once, with its latest checkpoint"
+        )
     _refuse_shared(channels)
     _refuse_other_layout(options, tasks)
-    moved = [channel for channel in channels if channel.target_token is not None or channel.dead_lettered]
-    reports = [_report(channel) for channel in moved]
+    reports = [channel for channel in channels if channel.target_token is not None or channel.dead_lettered]
     if not reports:
         return ()
     kind: type[Offset] = BatchDigestOffset
     if options.offset_column is not None:
         kind = ordered_offset_class(integer=integer_offsets, partitions=options.partitions)
-    with driver_client(options) as client:
+    with _driver_client(options) as client:
         now = client.channel_statuses([report.channel for report in reports])
     settled = settle(reports, now, kind)
     refuse_missing_commits(options.pipe, settled, now)
@@ -228,17 +249,7 @@ def _sent(tasks: Sequence[TaskOutcome]) -> str:
     )
 
 
-def _refuse_superseded(channels: Iterable[ChannelOutcome], batch: str) -> None:
-    for channel in channels:
-        if channel.superseded_by is not None:
-            raise WriterActiveError(
-                f"{batch}: channel {channel.channel!r} has committed batch {channel.superseded_by} of this "
-                "query already, so nothing was sent on it. Another driver runs the query, or an older copy "
-                "of its checkpoint was put back: run it once, with its latest checkpoint"
-            )
-
-
-def _refuse_shared(channels: Iterable[ChannelOutcome]) -> None:
+def _refuse_shared(channels: Iterable[ChannelReport]) -> None:
     """A channel's rows from two partitions have no order, so some may have been taken for committed ones."""
     counts = Counter(channel.channel for channel in channels if channel.target_token is not None)
     shared = sorted(name for name, count in counts.items() if count > 1)
@@ -260,30 +271,6 @@ def _refuse_other_layout(options: WriteOptions, tasks: Sequence[TaskOutcome]) ->
             "committed, but a repeated run might spread them in another way. Fix the plan's number by "
             f"repartition({options.partitions}, column)"
         )
-
-
-def _report(channel: ChannelOutcome) -> ChannelReport:
-    return ChannelReport(
-        channel=channel.channel,
-        partition=channel.channel,
-        from_token=channel.from_token,
-        to_token=channel.target_token,
-        target_token=channel.target_token,
-        rows=channel.rows,
-        bytes=channel.bytes,
-        rejected=0,
-        committed=False,
-        append_seconds=channel.append_seconds,
-        commit_seconds=channel.commit_seconds,
-        requests=channel.requests,
-        request_seconds=channel.request_seconds,
-        longest_request=channel.longest_request,
-        retries=channel.retries,
-        dead_lettered=channel.dead_lettered,
-        inserted_before=channel.inserted_before,
-        errors_before=channel.errors_before,
-        rejected_before=channel.errors_before,
-    )
 
 
 def identity_of(
@@ -313,13 +300,8 @@ _LIFE_LEFT = 0.8
 """A token with less of its life than this is replaced: a batch may take most of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    token: ScopedToken
-    fresh_until: float
-
-
-_kept: dict[tuple[object, ...], _Kept] = {}
+_kept: dict[tuple[object, ...], tuple[ScopedToken, float]] = {}
+"""With the time until which it is young."""
 
 
 def driver_token(options: WriteOptions) -> ScopedToken:
@@ -331,25 +313,22 @@ def driver_token(options: WriteOptions) -> ScopedToken:
     :raises ConfigurationError: if there are no usable credentials
     :raises AuthenticationError: if the service refuses them
     """
-    key = (options.account_url, options.ca_bundle, *credentials_stamp(options.credentials_file))
+    key = (options.account_url, options.ca_bundle, *_credentials_stamp(options.credentials_file))
     kept = _kept.get(key)
-    if kept is not None and time.time() < kept.fresh_until:
-        return kept.token
+    if kept is not None and time.time() < kept[1]:
+        return kept[0]
     credentials = standing_credentials(options.credentials_file)
     with SnowpipeClient(
         options.account_url, credentials, options.pipe, ca_bundle=options.ca_bundle
     ) as client:
         token = client.scoped_token()
     _kept.clear()
-    _kept[key] = _Kept(token, token.expires_at - _LIFE_LEFT * token.remaining_seconds())
+    _kept[key] = (token, token.expires_at - _LIFE_LEFT * token.remaining_seconds())
     return token
 
 
-def credentials_stamp(path: str | None) -> tuple[object, ...]:
-    """What changes when the credentials are replaced or become readable by others.
-
-    :param path: the option ``credentialsFile``, None for the environment's
-    """
+def _credentials_stamp(path: str | None) -> tuple[object, ...]:
+    """What changes when the credentials are replaced or become readable by others."""
     found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
     if not found:
         text = os.environ.get(CREDENTIALS_VARIABLE, "")
@@ -367,13 +346,8 @@ _KEPT_SECONDS = 60.0
 """A column that is added while a stream runs is known a minute later."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ColumnsKept:
-    columns: tuple[TableColumn, ...]
-    until: float
-
-
-_columns_kept: dict[tuple[object, ...], _ColumnsKept] = {}
+_columns_kept: dict[tuple[object, ...], tuple[tuple[TableColumn, ...], float]] = {}
+"""With the time until which they count."""
 
 
 def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
@@ -388,14 +362,191 @@ def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
     if not options.needs_columns:
         return ()
     table = table_of(options.pipe)
-    key = (options.account_url, options.ca_bundle, table, *credentials_stamp(options.credentials_file))
+    key = (options.account_url, options.ca_bundle, table, *_credentials_stamp(options.credentials_file))
     kept = _columns_kept.get(key)
-    if kept is not None and time.monotonic() < kept.until:
-        return kept.columns
+    if kept is not None and time.monotonic() < kept[1]:
+        return kept[0]
     credentials = standing_credentials(options.credentials_file)
     columns = describe_table(options.account_url, credentials, table, ca_bundle=options.ca_bundle)
     if not columns:
         raise ConfigurationError(f"table {table} has no column that rows could be held against")
     _columns_kept.clear()
-    _columns_kept[key] = _ColumnsKept(columns, time.monotonic() + _KEPT_SECONDS)
+    _columns_kept[key] = (columns, time.monotonic() + _KEPT_SECONDS)
     return columns
+
+
+# -- A batch that an earlier run has begun, judged as a whole over all its channels before a row is sent --
+#
+# Each token shows which rows of the batch its channel has. Whether they are the first rows of the share of
+# that channel now is seen for one channel only by whoever reads its share; a channel that has nothing yet
+# would take rows that lie committed in another one. So the driver asks for the tokens of all channels, tasks
+# of a job of its own compare, and rows move only if none has found a difference. A new batch costs no such
+# job.
+
+FINDING_SCHEMA = "partition int, channel string, error_type string, error string"
+"""What a task gives, as Spark writes a schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a task found out about one channel's share of a partition.
+
+    :param partition: the partition's number
+    :param channel: the channel's name, empty where the error belongs to none
+    :param error_type: class name of the error, None if the committed rows are the share's first ones
+    :param error: its text
+    """
+
+    partition: int
+    channel: str
+    error_type: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BegunBatch:
+    """A batch with rows that an earlier run has committed.
+
+    :param options: the options of the write
+    :param identity: the batch
+    :param committed: the tokens of its channels that have rows of it
+    :param variants: the DataFrame's VARIANT columns
+    """
+
+    options: WriteOptions
+    identity: BatchIdentity
+    committed: Mapping[str, BatchDigestOffset]
+    variants: frozenset[str] = frozenset()
+
+    @classmethod
+    def find(
+        cls, options: WriteOptions, identity: BatchIdentity, variants: frozenset[str] = frozenset()
+    ) -> BegunBatch | None:
+        """Ask all channels what they have of a batch; older writers of them are shut out.
+
+        Channels that a column names are found by ``SHOW CHANNELS``, over the SQL API.
+
+        :param options: the options of the write
+        :param identity: the batch
+        :param variants: the DataFrame's VARIANT columns
+        :return: None where there is nothing to compare: the batch is new, or has one channel, which its own
+            task compares, or nothing of it can be sent any more
+        :raises SourcePositionError: if it was begun over other partitions, or by another way to name channels
+        :raises SqlError: if the channels cannot be listed
+        """
+        if options.partitions == 1:
+            return None
+        names = _channels(options)
+        with _driver_client(options) as client:
+            statuses = client.channel_statuses(names)
+            found = {name: _token(status.committed) for name, status in statuses.items() if status.exists}
+            for name, token in found.items():
+                if token and (token.batch, token.writer) == (identity.batch, identity.writer):
+                    refuse_other_writer(name, token, identity)
+            open_ones = [
+                name
+                for name, token in found.items()
+                if options.partitions is not None
+                or statuses[name].committed is None
+                or (token is not None and _is_of(token, identity))
+            ]
+            now = _fenced(client, open_ones)
+        tokens = {name: _token(status.committed) for name, status in now.items()}
+        begun = {name: token for name, token in tokens.items() if token and _is_of(token, identity)}
+        if not begun or (len(begun) == options.partitions and all(one.final for one in begun.values())):
+            return None
+        return cls(options, identity, begun, variants)
+
+    def compare(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Finding]:
+        """Hold one partition's rows against what is committed; runs in a Spark task, and sends nothing.
+
+        Shares of which nothing is committed are not read.
+
+        :param partition: the partition's number
+        :param batches: its rows
+        """
+        options = self.options
+        try:
+            for part, rows in channel_shares(options, partition, without_empty(batches)):
+                first = next(rows, None)
+                if first is None:
+                    continue
+                channel = options.channel(part)
+                position = self.committed.get(channel)
+                try:
+                    if position is not None:
+                        encoder = RowEncoder(
+                            options.ndjson, options.omit_columns, options.limits, self.variants
+                        )
+                        share = DigestedShare(channel, self.identity, encoder, 0)
+                        next(share.parts(chain([first], rows), position), None)
+                except SourcePositionError as error:
+                    yield Finding(partition, channel, type(error).__name__, str(error))
+                else:
+                    yield Finding(partition, channel)
+        except SnowpipeError as error:
+            yield Finding(partition, "", type(error).__name__, str(error))
+
+    def refuse_differences(self, findings: Iterable[Finding]) -> None:
+        """Refuse the batch unless every channel's committed rows are the first ones of its share.
+
+        :param findings: those of all partitions
+        :raises SourcePositionError: if they are not
+        :raises SnowpipeError: what a task met; nothing was sent in either case
+        """
+        found = list(findings)
+        where: dict[str, int] = {}
+        for one in found:
+            if one.channel and where.setdefault(one.channel, one.partition) != one.partition:
+                raise ContinuityError(
+                    f"rows of channel {one.channel!r} lie in the partitions {where[one.channel]} and "
+                    f"{one.partition}. Nothing was sent: repartition by the channelColumn before the write"
+                )
+        wrong = [(one.error_type, one.error or "") for one in found if one.error_type is not None]
+        gone = sorted(self.committed.keys() - where.keys())
+        if gone and not wrong:
+            wrong = [
+                (
+                    SourcePositionError.__name__,
+                    f"channel {name!r}: batch {self.identity.batch} has no row for it now, but "
+                    f"{str(self.committed[name])!r} is committed: the replay brings other rows",
+                )
+                for name in gone
+            ]
+        if wrong:
+            more = f" ({len(wrong) - 1} more differ)" if len(wrong) > 1 else ""
+            raise final_error(
+                wrong[0][0] or "",
+                f"batch {self.identity.batch} is refused as a whole, and nothing was sent: "
+                f"{wrong[0][1]}{more}. The rows that it was begun with, in the partitions that they lay in, "
+                "are accepted at any time",
+            )
+
+
+def _channels(options: WriteOptions) -> list[str]:
+    if options.partitions is not None:
+        return [options.channel(number) for number in range(options.partitions)]
+    pipe = options.pipe
+    listed = _listed(options, show_channels(pipe))
+    if not listed:  # the pipe is new, or the streaming API takes its name in characters that SQL does not
+        in_schema = _listed(options, f"SHOW CHANNELS IN SCHEMA {full_name(pipe.database, pipe.schema)}")
+        listed = [one for one in in_schema if one.pipe and one.pipe.casefold() == pipe.pipe.casefold()]
+    return [one.name for one in listed if one.name.startswith(f"{options.channel_prefix}_")]
+
+
+def _listed(options: WriteOptions, statement: str) -> list[ListedChannel]:
+    credentials = standing_credentials(options.credentials_file)
+    rows = statement_rows(options.account_url, credentials, statement, ca_bundle=options.ca_bundle)
+    return [ListedChannel.from_row(row) for row in rows]
+
+
+def _token(committed: str | None) -> BatchDigestOffset | None:
+    """A channel's token; None where it is of another format, which the task of a channel refuses."""
+    try:
+        return None if committed is None else BatchDigestOffset.parse(committed)
+    except OffsetTokenError:
+        return None
+
+
+def _is_of(token: BatchDigestOffset, batch: BatchIdentity) -> bool:
+    return (token.batch, token.writer, token.partitions) == (batch.batch, batch.writer, batch.partitions)

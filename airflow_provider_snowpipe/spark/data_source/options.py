@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.spark.submit.row_rules import check_dead_letter_path, dead_letter_topic
+from airflow_provider_snowpipe.spark.submit.checked_values import check_dead_letter_path, dead_letter_topic
 from airflow_provider_snowpipe.streaming.arguments import (
     UNKNOWN_COLUMNS,
-    BinaryFormat,
-    NonFinite,
     OnUnknown,
     check_one_of,
 )
@@ -128,6 +126,8 @@ def columns(name: str, value: str) -> frozenset[str]:
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options of ``writeStream`` that Spark hands on to the sink (observed with PySpark 4.2)."""
 _SECRET = ("password", "passphrase", "secret", "token", "privatekey", "private_key", "pat", "oauth")
+_CAPITAL = re.compile("[A-Z]")
+"""Begins a word in the name of an option, which the field of that name has in small letters."""
 _MOST_PARTITIONS = 2000
 """Channels that a pipe takes ("Limitations and considerations")."""
 
@@ -191,39 +191,26 @@ class WriteOptions:
         :raises ConfigurationError: for an option that is unknown, missing, wrong, or at odds with another
         """
         values = _checked(options)
-        channel_column, partitions = values["channelColumn"], values["partitions"]
-        if (channel_column is None) == (partitions is None):
+        if (values["channelColumn"] is None) == (values["partitions"] is None):
             raise ConfigurationError(
                 "give exactly one of the options channelColumn (a column that names each row's channel) and "
                 "partitions (the number of Spark partitions, which then are the channels; fix it in the plan "
                 "by repartition(n, column) or coalesce(1)): a channel's rows must be the same in every run"
             )
-        prefix = values["channelPrefix"]
-        check_channel_name(f"{prefix}_0")
+        check_channel_name(f"{values['channelPrefix']}_0")
         _check_row_options(values)
+        if values["batchId"] is not None and values["offsetColumn"] is not None:
+            raise ConfigurationError(
+                f"options batchId ({values['batchId']}) and offsetColumn ({values['offsetColumn']!r}) are "
+                "both given: the offset column tells rows apart by itself, leave batchId out"
+            )
+        own = {one.name for one in fields(cls)}
+        named = {_CAPITAL.sub(r"_\g<0>", name).lower(): value for name, value in values.items()}
         return cls(
-            account_url=values["accountUrl"],
+            **{name: value for name, value in named.items() if name in own - {"pipe"}},
             pipe=_pipe(values),
-            channel_prefix=prefix,
-            credentials_file=values["credentialsFile"],
-            ca_bundle=values["caBundle"],
-            channel_column=channel_column,
-            offset_column=values["offsetColumn"],
-            partitions=partitions,
-            fixed_spread=values["fixedSpread"],
-            batch_id=_batch_id(values),
-            omit_columns=values["omitColumns"],
-            on_error=values["onError"],
-            check_rows=values["checkRows"],
-            dead_letter_path=values["deadLetterPath"],
-            unknown_columns=values["unknownColumns"],
-            report_path=values["reportPath"],
-            commit_timeout=values["commitTimeout"],
             limits=BatchLimits(raw_bytes=values["batchBytes"], compression=values["compression"]),
-            sdk_profile=values["sdkProfile"],
-            ndjson=NdjsonOptions(
-                binary=_binary(values["binaryFormat"]), non_finite=_non_finite(values["nonFinite"])
-            ),
+            ndjson=NdjsonOptions(binary=values["binaryFormat"], non_finite=values["nonFinite"]),
         )
 
     @property
@@ -400,24 +387,6 @@ def _check_row_options(values: Mapping[str, Any]) -> None:
             f"rows are to be checked, but they go through pipe {values['pipe']!r}, which may transform them: "
             "give the option table instead, or drop onError=dead_letter and checkRows"
         )
-
-
-def _batch_id(values: Mapping[str, Any]) -> int | None:
-    batch_id: int | None = values["batchId"]
-    if batch_id is not None and values["offsetColumn"] is not None:
-        raise ConfigurationError(
-            f"options batchId ({batch_id}) and offsetColumn ({values['offsetColumn']!r}) are both given: the "
-            "offset column tells rows apart by itself, leave batchId out"
-        )
-    return batch_id
-
-
-def _binary(text: str) -> BinaryFormat:
-    return "HEX" if text == "HEX" else "UTF-8" if text == "UTF-8" else "BASE64"
-
-
-def _non_finite(text: str) -> NonFinite:
-    return "null" if text == "null" else "refuse"
 
 
 # -- What a DataFrame's columns must be: checked on the driver, before any row moves ---------------------

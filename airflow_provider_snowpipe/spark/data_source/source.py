@@ -8,11 +8,13 @@ its batch, and no writer remembers anything.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -22,6 +24,9 @@ from pyspark.sql.datasource import (
 )
 
 from airflow_provider_snowpipe.spark.data_source.gates import (
+    FINDING_SCHEMA,
+    BegunBatch,
+    Finding,
     Prepared,
     forget_agreement,
     identity_of,
@@ -37,11 +42,13 @@ from airflow_provider_snowpipe.spark.data_source.options import (
 )
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
+from airflow_provider_snowpipe.spark.driver.layout import pinned_layout
+from airflow_provider_snowpipe.spark.driver.plan_order import refuse_changing_rows, refuse_unordered_rows
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -69,16 +76,6 @@ class RowForm:
 
     integer_offsets: bool
     variants: frozenset[str]
-
-    @classmethod
-    def of(cls, schema: StructType, options: WriteOptions) -> RowForm:
-        """Check the DataFrame's schema.
-
-        :param schema: the schema
-        :param options: which column holds offsets
-        """
-        described = schema.jsonValue()
-        return cls(is_integer(described, options.offset_column), variant_columns(described))
 
 
 class SnowpipeDataSource(DataSource):
@@ -112,11 +109,12 @@ class SnowpipeDataSource(DataSource):
 
     def _prepared(self, schema: StructType, options: WriteOptions) -> tuple[Prepared, RowForm]:
         options.refuse_unknown_spread()
-        form = RowForm.of(schema, options)
+        described = schema.jsonValue()
+        form = RowForm(is_integer(described, options.offset_column), variant_columns(described))
         prepared = prepare(options, integer_offsets=form.integer_offsets)
-        unknown = unknown_columns(schema.jsonValue(), options, prepared.columns)
+        unknown = unknown_columns(described, options, prepared.columns)
         if unknown:
-            log_line(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
+            _log(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
         return prepared, form
 
     def _checked(self, schema: StructType, overwrite: bool) -> WriteOptions:
@@ -127,7 +125,7 @@ class SnowpipeDataSource(DataSource):
                 "df.writeStream, and truncate the table by SQL where it is to be replaced"
             )
         check_schema(schema.jsonValue(), options)
-        check_report_path(options.report_path)
+        _check_report_path(options.report_path)
         return options
 
 
@@ -168,21 +166,21 @@ class _Writer:
                 self._options, _outcomes(messages), batch, integer_offsets=self._form.integer_offsets
             )
         except SnowpipeError as error:
-            report_failure(self._options, batch, error)
+            _report_failure(self._options, batch, error)
             raise
-        report_batch(self._options, batch, channels)
+        _report_batch(self._options, batch, channels)
 
     def _aborted(
         self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None
     ) -> None:
         self._forget_agreement(number)
-        log_line(describe_abort(self._options, _outcomes(messages), batch))
+        _log(_describe_abort(self._options, _outcomes(messages), batch))
 
     def _forget_agreement(self, batch: int | None) -> None:
         try:
             forget_agreement(self._options, self._prepared.seen, batch)
         except SnowpipeError as error:  # they are in nobody's way
-            log_line(f"snowpipe channels of a comparison are left behind: {error}")
+            _log(f"snowpipe channels of a comparison are left behind: {error}")
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -258,51 +256,20 @@ def _context() -> TaskContext:
 # -- What a batch did, in a line for the log and in a file for whoever watches the driver ----------------
 
 
-def check_report_path(path: str | None) -> None:
-    """Make sure that a report can be left where the option names, before any row moves.
-
-    :param path: the option ``reportPath``, None for no report
-    :raises ConfigurationError: if its directory is not there
-    """
+def _check_report_path(path: str | None) -> None:
+    """Make sure that a report can be left where the option names, before any row moves."""
     if path is not None and not Path(path).parent.is_dir():
         raise ConfigurationError(
             f"option reportPath is {path!r}: its directory does not exist on the driver, make it first"
         )
 
 
-def report_batch(options: WriteOptions, batch: str, channels: Sequence[ChannelReport]) -> None:
-    """Log a batch that is committed; of one without rows there is nothing to report.
-
-    :param options: the options of the write
-    :param batch: the batch in words
-    :param channels: what it did on each of its channels
-    """
+def _report_batch(options: WriteOptions, batch: str, channels: Sequence[ChannelReport]) -> None:
+    """Log a batch that is committed; of one without rows there is nothing to report."""
     if not channels:
         return
-    log_line(describe_commit(batch, channels))
-    seconds = max(one.append_seconds + one.commit_seconds for one in channels)
-    _leave(options, RunReport(_application(options, batch), tuple(channels), round(seconds, 3)))
-
-
-def report_failure(options: WriteOptions, batch: str, error: SnowpipeError) -> None:
-    """Log a batch that is not committed; the error itself goes to Spark.
-
-    :param options: the options of the write
-    :param batch: the batch in words
-    :param error: why
-    """
-    application = _application(options, batch)
-    _leave(options, RunReport(application, (), 0.0, error=str(error), error_type=type(error).__name__))
-
-
-def describe_commit(batch: str, channels: Sequence[ChannelReport]) -> str:
-    """Put a committed batch in a line.
-
-    :param batch: the batch in words
-    :param channels: what it did on each of its channels, at least one
-    """
     lags = [one.latency_ms for one in channels if one.latency_ms is not None]
-    return (
+    _log(
         f"snowpipe committed {batch} channels={len(channels)} rows={sum(one.rows for one in channels)} "
         f"bytes={sum(one.bytes for one in channels)} rejected={sum(one.rejected for one in channels)} "
         f"dead_lettered={sum(one.dead_lettered for one in channels)} "
@@ -310,15 +277,21 @@ def describe_commit(batch: str, channels: Sequence[ChannelReport]) -> str:
         f"commit_seconds<={max(one.commit_seconds for one in channels):.3f} "
         f"retries={sum(one.retries for one in channels)}" + (f" latency_ms<={max(lags)}" if lags else "")
     )
+    seconds = max(one.append_seconds + one.commit_seconds for one in channels)
+    _leave(options, RunReport(f"{options.channel_prefix} {batch}", tuple(channels), round(seconds, 3)))
 
 
-def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None], batch: str) -> str:
-    """Describe what a batch that failed may have left behind.
+def _report_failure(options: WriteOptions, batch: str, error: SnowpipeError) -> None:
+    """Leave the report of a batch that is not committed; the error itself goes to Spark."""
+    name = type(error).__name__
+    _leave(
+        options,
+        RunReport(f"{options.channel_prefix} {batch}", (), 0.0, error=str(error), error_type=name),
+    )
 
-    :param options: the options of the write
-    :param outcomes: the messages that Spark has, None for tasks that failed or still run
-    :param batch: the batch in words
-    """
+
+def _describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None], batch: str) -> str:
+    """Describe what a batch that failed may have left behind; a task that failed or runs has no outcome."""
     known = [task for task in outcomes if task is not None]
     written = [channel for task in known for channel in task.channels if channel.target_token is not None]
     there = ", ".join(f"{channel.channel} to {channel.target_token}" for channel in written) or "none known"
@@ -329,16 +302,9 @@ def describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None]
     )
 
 
-def log_line(line: str) -> None:
-    """To standard error, which ends up in the driver's log (observed with PySpark 4.2).
-
-    :param line: the line
-    """
+def _log(line: str) -> None:
+    """To standard error, which ends up in the driver's log (observed with PySpark 4.2)."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _application(options: WriteOptions, batch: str) -> str:
-    return f"{options.channel_prefix} {batch}"
 
 
 def _leave(options: WriteOptions, report: RunReport) -> None:
@@ -348,4 +314,148 @@ def _leave(options: WriteOptions, report: RunReport) -> None:
     try:
         report.write(options.report_path)
     except OSError as error:
-        log_line(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")
+        _log(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")
+
+
+# -- df.write with a check of the plan first -------------------------------------------------------------
+#
+# A data source is asked for its writer in a process that knows no plan, so that what a plan does not promise
+# comes to light there when a batch is repeated. With the DataFrame it is checked before the first row moves.
+
+_FINDING = pa.schema(
+    [("partition", pa.int32()), *((name, pa.string()) for name in ("channel", "error_type", "error"))]
+)
+
+
+def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
+    """Append a DataFrame through ``format("snowpipe")`` unless its plan may bring other rows next time.
+
+    The layout is pinned meanwhile: adaptive execution is off, and each file is one partition. In a stream,
+    call it from ``foreachBatch`` with the batch's number as ``batchId``.
+
+    :param df: the rows
+    :param options: the options of the write
+    :raises ConfigurationError: naming the operator of the plan, the reason and the remedy, or if the plan has
+        another number of partitions than the option ``partitions``; nothing was sent
+    :raises SourcePositionError: if an earlier run has committed rows of the batch that are not, on each of
+        its channels, the first ones now; nothing was sent
+    """
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if name.lower() != "fixedspread"
+    }
+    given["fixedSpread"] = "true"  # what is promised by that, is seen to here
+    parsed = WriteOptions.parse(given)
+    batch = parsed.for_batch()
+    check_schema(df.schema.jsonValue(), parsed)
+    with _active(df.sparkSession), pinned_layout(df.sparkSession):
+        rows = df.select("*")  # planned anew, with these settings
+        what = f"rows for pipe {parsed.pipe}"
+        if parsed.offset_column is not None and parsed.channel_column is not None:
+            refuse_changing_rows(rows, what)
+            rows = _channels_together(rows, parsed.channel_column, parsed.offset_column)
+        else:
+            refuse_unordered_rows(rows, what)
+            if parsed.channel_column is not None:
+                _refuse_channels_apart(rows, parsed.channel_column)
+        _refuse_other_number(rows, parsed.partitions)
+        if batch is not None:
+            _refuse_other_batch(rows, parsed, batch)
+        rows.write.format("snowpipe").options(**given).mode("append").save()
+
+
+@contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """Make a session the active one of the calling thread.
+
+    Spark searches for a Python data source in that session only, and threads other than the one that made the
+    session have none: DATA_SOURCE_NOT_FOUND (observed with Spark 4.2).
+    """
+    sessions = session._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _channels_together(rows: DataFrame, channel: str, offset: str) -> DataFrame:
+    """Bring each channel's rows into one partition and into their order, as far as the plan does not.
+
+    Spark leaves a sort out where the plan has it already.
+    """
+    if not _has_channels_together(rows, channel):
+        rows = rows.repartition(_partitions_of(rows), _quoted(channel))
+    return rows.sortWithinPartitions(_quoted(channel), _quoted(offset))
+
+
+def _refuse_channels_apart(rows: DataFrame, channel: str) -> None:
+    if not _has_channels_together(rows, channel):
+        raise ConfigurationError(
+            f"the plan does not bring each channel's rows into one partition, and option channelColumn is "
+            f"{channel!r}; nothing was sent. Write df.repartition(n, {channel!r})"
+            f".sortWithinPartitions({channel!r}, 'a unique key'), with no other column in repartition"
+        )
+
+
+def _has_channels_together(rows: DataFrame, channel: str) -> bool:
+    """True where Spark knows that rows with the same value lie in one partition."""
+    if _partitions_of(rows) <= 1:
+        return True
+    jvm: Any = rows.sparkSession._jvm
+    plan = rows._jdf.queryExecution().executedPlan()
+    output = plan.output()
+    columns = [output.apply(number) for number in range(output.size())]
+    named = [column for column in columns if column.name() == channel]
+    together = jvm.org.apache.spark.sql.catalyst.plans.physical.ClusteredDistribution(
+        jvm.PythonUtils.toSeq(named), False, jvm.scala.Option.empty()
+    )
+    return bool(plan.outputPartitioning().satisfies(together))
+
+
+def _partitions_of(rows: DataFrame) -> int:
+    found: int = rows._jdf.queryExecution().toRdd().getNumPartitions()
+    return found
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
+
+
+def _refuse_other_batch(rows: DataFrame, options: WriteOptions, batch: int) -> None:
+    """Refuse a batch that an earlier run has begun with other rows, or with rows in other channels."""
+    query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    identity = identity_of(options, batch, query_id, GIVEN_WRITER)
+    if identity is None:
+        return
+    begun = BegunBatch.find(options, identity, variant_columns(rows.schema.jsonValue()))
+    if begun is None:
+        return
+
+    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
+        for one in begun.compare(partition, batches):
+            yield pa.RecordBatch.from_pylist([asdict(one)], schema=_FINDING)
+
+    found = rows.mapInArrow(compare, FINDING_SCHEMA).collect()
+    begun.refuse_differences(Finding(**one.asDict()) for one in found)
+
+
+def _refuse_other_number(rows: DataFrame, promised: int | None) -> None:
+    if promised is None:
+        return
+    found = _partitions_of(rows)
+    if found != promised:
+        raise ConfigurationError(
+            f"the plan has {found} partitions, option partitions is {promised}; nothing was sent. Fix the "
+            f"plan's number by repartition({promised}, column) and sort the rows within the partitions, or, "
+            "for channels that hold nothing yet, give the number that the plan has"
+        )

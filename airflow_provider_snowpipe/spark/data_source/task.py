@@ -28,7 +28,8 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     refuse_other_writer,
     without_empty,
 )
-from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
+from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     SinkSettings,
@@ -125,12 +126,20 @@ class Task:
         :return: the outcome; an error that another attempt would meet again is part of it
         :raises SnowpipeError: for everything that another attempt may fix
         """
-        done: list[ChannelOutcome] = []
+        done: list[ChannelReport] = []
         outcome = TaskOutcome(self.partition, self.attempt)
+        options = self.options
         try:
-            with closing(self._client()) as client, self._agreement(client) as agreement:
-                for part, rows in channel_shares(self.options, self.partition, without_empty(batches)):
-                    result, loaded = self._load(client, self.options.channel(part), rows, agreement)
+            transports = process_transports(os.getpid(), options.ca_bundle)
+            client = SnowpipeClient(options.account_url, self.token, options.pipe, transports=transports)
+            with closing(client), self._agreement(client) as agreement:
+                for part, rows in channel_shares(options, self.partition, without_empty(batches)):
+                    channel = options.channel(part)
+                    try:
+                        result, loaded = self._load(client, channel, rows, agreement)
+                    except SupersededError as error:
+                        outcome = replace(outcome, superseded=outcome.superseded or (channel, error.batch))
+                        continue
                     done.append(loaded)
                     if result is not None and (result.error_type is not None or not result.complete):
                         outcome = replace(
@@ -146,8 +155,11 @@ class Task:
             if isinstance(error, AuthenticationError) and self.token.remaining_seconds() <= 0:
                 outcome = replace(outcome, complete=False)
             else:
-                outcome = replace(outcome, error_type=_class_name(error), error=str(error))
-                outcome = replace(outcome, for_another=isinstance(error, RefusedByAnotherError))
+                for_another = isinstance(error, RefusedByAnotherError)
+                kind = SourcePositionError if for_another else type(error)
+                outcome = replace(
+                    outcome, error_type=kind.__name__, error=str(error), for_another=for_another
+                )
         return replace(outcome, channels=tuple(done))
 
     @contextmanager
@@ -175,27 +187,28 @@ class Task:
         channel: str,
         rows: Iterator[pa.RecordBatch],
         agreement: Agreement | None,
-    ) -> tuple[PartitionResult | None, ChannelOutcome]:
+    ) -> tuple[PartitionResult | None, ChannelReport]:
         status = client.channel_statuses([channel])[channel]
-        found = ChannelOutcome(
-            channel,
-            from_token=status.committed,
-            inserted_before=status.rows_inserted,
-            errors_before=self.seen.errors.get(channel, status.rows_error_count),
+        errors = self.seen.errors.get(channel, status.rows_error_count)
+        found = _with_errors_before(
+            ChannelReport(
+                channel, channel, from_token=status.committed, inserted_before=status.rows_inserted
+            ),
+            errors,
         )
         if self.identity is None:
             return self._load_ordered(found, rows)
         try:
             self.seen.check(self.identity)
             return self._load_batch(self.identity, found, status, rows, agreement)
-        except SupersededError as error:
+        except SupersededError:
             if agreement is not None:
                 agreement.refuse()
-            return None, replace(found, superseded_by=error.batch)
+            raise
 
     def _load_ordered(
-        self, found: ChannelOutcome, rows: Iterator[pa.RecordBatch]
-    ) -> tuple[PartitionResult | None, ChannelOutcome]:
+        self, found: ChannelReport, rows: Iterator[pa.RecordBatch]
+    ) -> tuple[PartitionResult | None, ChannelReport]:
         first = next(rows, None)
         if first is None:
             return None, found
@@ -215,13 +228,13 @@ class Task:
     def _load_batch(
         self,
         identity: BatchIdentity,
-        found: ChannelOutcome,
+        found: ChannelReport,
         status: ChannelStatus,
         rows: Iterator[pa.RecordBatch],
         agreement: Agreement | None,
-    ) -> tuple[PartitionResult | None, ChannelOutcome]:
-        channel = found.channel
-        committed = None if status.committed is None else _digest_token(status.committed, channel)
+    ) -> tuple[PartitionResult | None, ChannelReport]:
+        channel, token = found.channel, status.committed
+        committed = None if token is None else BatchDigestOffset.parse(token, channel=channel)
         begun = position_in_batch(channel, committed, identity)
         first = next(rows, None)
         if first is None:
@@ -237,8 +250,7 @@ class Task:
         if begun is not None and begun.final:
             for _ in share.parts(rows, begun):
                 """Compares only: a share that is complete has no further part."""
-            target = replace(found, target_token=status.committed, errors_before=begun.rejected_before)
-            return None, target
+            return None, _with_errors_before(replace(found, target_token=token), begun.rejected_before)
         compared: Iterator[Part] | None = None
         if agreement is not None:
             if begun is not None:
@@ -261,16 +273,7 @@ class Task:
         result = load_channel(
             self._settings(), self.token, channel, rows_after, offset_class=BatchDigestOffset
         )
-        return result, replace(_loaded(found, result), errors_before=share.rejected_before)
-
-    def _client(self) -> SnowpipeClient:
-        options = self.options
-        return SnowpipeClient(
-            options.account_url,
-            self.token,
-            options.pipe,
-            transports=process_transports(os.getpid(), options.ca_bundle),
-        )
+        return result, _with_errors_before(_loaded(found, result), share.rejected_before)
 
     def _encoder(self) -> RowEncoder:
         options = self.options
@@ -290,16 +293,11 @@ class Task:
         )
 
 
-def _class_name(error: SnowpipeError) -> str:
-    kind = SourcePositionError if isinstance(error, RefusedByAnotherError) else type(error)
-    return kind.__name__
+def _with_errors_before(report: ChannelReport, errors: int) -> ChannelReport:
+    return replace(report, errors_before=errors, rejected_before=errors)
 
 
-def _digest_token(token: str, channel: str) -> BatchDigestOffset:
-    return BatchDigestOffset.parse(token, channel=channel)
-
-
-def _loaded(found: ChannelOutcome, result: PartitionResult) -> ChannelOutcome:
+def _loaded(found: ChannelReport, result: PartitionResult) -> ChannelReport:
     return replace(
         found,
         target_token=None if result.position is None else str(result.position),
@@ -315,67 +313,30 @@ def _loaded(found: ChannelOutcome, result: PartitionResult) -> ChannelOutcome:
     )
 
 
-# -- What a task reports to the driver of its channels ---------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOutcome:
-    """What a task did on one channel: a hint for the driver, never evidence.
-
-    :param channel: the channel's name
-    :param from_token: the committed offset token that the task found, None for NULL
-    :param target_token: the token that proves the task's rows committed, None if it had none
-    :param rows: rows sent by this attempt
-    :param bytes: their size as NDJSON
-    :param inserted_before: rows that the service had inserted when the task read it
-    :param errors_before: rows that it had skipped before the batch
-    :param append_seconds: time until the service had received the rows
-    :param commit_seconds: time from then until they were committed
-    :param requests: appends that the service answered
-    :param request_seconds: time that their answers took together
-    :param longest_request: the longest of them, seconds
-    :param retries: requests that had to be repeated
-    :param dead_lettered: rows put aside by this attempt, not among ``rows``
-    :param superseded_by: the later batch that the channel has committed; nothing was done then
-    """
-
-    channel: str
-    from_token: str | None = None
-    target_token: str | None = None
-    rows: int = 0
-    bytes: int = 0
-    inserted_before: int = 0
-    errors_before: int = 0
-    append_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    requests: int = 0
-    request_seconds: float = 0.0
-    longest_request: float = 0.0
-    retries: int = 0
-    dead_lettered: int = 0
-    superseded_by: int | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
     """What a task did.
 
     :param partition: the partition's number
     :param attempt: the attempt's number
-    :param channels: the channels that it worked on
+    :param channels: what it did on each of its channels, a hint for the driver, never evidence: the target is
+        the token that proves its rows committed, and whether it is, the driver finds out
     :param complete: False if the scoped token's life was too short
     :param error_type: class name of an error that no further attempt can fix, None for success
     :param error: its text
     :param for_another: True if another task knows more about the error
+    :param superseded: the first channel that has committed a later batch, on which nothing was done then, and
+        that batch
     """
 
     partition: int
     attempt: int
-    channels: tuple[ChannelOutcome, ...] = ()
+    channels: tuple[ChannelReport, ...] = ()
     complete: bool = True
     error_type: str | None = None
     error: str = ""
     for_another: bool = False
+    superseded: tuple[str, int] | None = None
 
 
 # -- Where a DataFrame's rows go that do not fit the table -----------------------------------------------
@@ -396,21 +357,12 @@ def row_rules(
     """
     if not options.checks_rows:
         return None
-    folders, application = batch_folders(identity), f"{options.channel_prefix} by {options.offset_column}"
+    folders, application = [], f"{options.channel_prefix} by {options.offset_column}"
     if identity is not None:
+        query = [] if identity.writer == GIVEN_WRITER else [f"query={identity.writer}"]
+        folders = [*query, f"batch={identity.batch}"]
         application = f"{options.channel_prefix} {' '.join(folders)}"
     path = options.dead_letter_path
     if path is not None:
         path = "/".join([path.rstrip("/"), *folders])
     return RowRules.of(options.on_error, options.check_rows, path, columns, application)
-
-
-def batch_folders(identity: BatchIdentity | None) -> tuple[str, ...]:
-    """The directories below ``deadLetterPath`` that a batch's dead letters lie in.
-
-    :param identity: the batch, None where an offset column identifies rows
-    """
-    if identity is None:
-        return ()
-    query = () if identity.writer == GIVEN_WRITER else (f"query={identity.writer}",)
-    return (*query, f"batch={identity.batch}")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable, read_driver_secrets
-from airflow_provider_snowpipe.spark.driver.failures import error_type_of
+from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.spark.driver.session import (
     report_error,
     write_beside_report,
 )
-from airflow_provider_snowpipe.spark.report import START_FILE, ChannelReport, RunReport, report_folder
+from airflow_provider_snowpipe.spark.report import START_FILE, RunReport, report_folder
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan, checked_counts, read_plan
@@ -84,7 +84,13 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
         # Rejected rows are reported by this run, or accepted: the next one counts from here.
         report_folder(plan.report_path).remove(START_FILE)
     for channel in report.channels:
-        print(_summary(channel), flush=True)
+        print(
+            f"snowpipe loaded channel={channel.channel} from={channel.from_token or 'NULL'} "
+            f"to={channel.to_token or 'NULL'} rows={channel.rows} rejected={channel.rejected} "
+            f"dead_lettered={channel.dead_lettered} undecoded={channel.undecoded} "
+            f"committed={'yes' if channel.committed else 'not awaited'}",
+            flush=True,
+        )
     print(
         f"snowpipe done channels={len(report.channels)} rows={report.rows} bytes={report.bytes} "
         f"seconds={report.seconds:g}",
@@ -118,15 +124,6 @@ def _credentials(plan: JobPlan) -> tuple[Credentials, SourceSecrets]:
     if plan.credentials_variable:
         return read_credentials_variable(plan.credentials_variable)
     return read_driver_secrets(plan.credentials_path)
-
-
-def _summary(channel: ChannelReport) -> str:
-    return (
-        f"snowpipe loaded channel={channel.channel} from={channel.from_token or 'NULL'} "
-        f"to={channel.to_token or 'NULL'} rows={channel.rows} rejected={channel.rejected} "
-        f"dead_lettered={channel.dead_lettered} undecoded={channel.undecoded} "
-        f"committed={'yes' if channel.committed else 'not awaited'}"
-    )
 
 
 if __name__ == "__main__":

@@ -1,33 +1,226 @@
 """How the tasks of a run come about: one for each partition, or one query over all of them.
 
-A round ends ahead of its scoped token; what is left then is for the next one.
+A query delivers each row as text with its position, written by the JVM. Python cuts the Arrow buffers into
+parts and hands them to the channel sink; it never reads a value.
 """
 
 from __future__ import annotations
 
+import pickle
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from airflow_provider_snowpipe.spark.driver.failures import error_of_task, final_error
-from airflow_provider_snowpipe.spark.driver.frames import FrameSource, FrameWork, run_frame, works_of
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, final_error
 from airflow_provider_snowpipe.spark.driver.session import Versions, is_connect, one_connect_task_each
 from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     PartitionWork,
     SinkSettings,
+    load_channel,
     load_partition,
 )
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    ContinuityError,
+    SnowpipeError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# -- Sources that Spark itself reads: one query, whose tasks each get one channel's rows in order --------
+
+CHANNEL = "snowpipe_channel"
+"""Column of a query's rows: number of their channel among the works of the round, from 0."""
+LINE = "snowpipe_line"
+"""Column of a query's rows: the row as JSON with a newline."""
+_RESULT = "result"
+
+
+class FramePartition(Partition):
+    """A partition whose rows arrive in the task as Arrow batches."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def parts(
+        self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
+    ) -> Iterator[Part]:
+        """Cut the rows that come after a committed position into parts.
+
+        :param batches: the partition's rows in order, with the columns of its source's query
+        :param committed: the channel's committed position, None for NULL
+        :param limits: what a batch takes
+        :raises ContinuityError: if two rows are not in order, or have the same position
+        :raises SourcePositionError: if the rows are not those that the committed position came from
+        """
+
+
+class FrameSource(Source):
+    """A source whose rows come from a query.
+
+    The driver calls :meth:`use`, then :meth:`partitions`, :meth:`locate`, and :meth:`frame` for each round.
+    """
+
+    def with_spark(self, session: Callable[[], Any]) -> Source:
+        """Start Spark, and :meth:`use` it.
+
+        :raises ConfigurationError: if it is a session of Spark Connect, which shows no plans of its queries
+        """
+        started = session()
+        if is_connect(started):
+            raise ConfigurationError(
+                "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
+                "checked: submit the job to the cluster with spark-submit. Over Spark Connect the job loads "
+                "files"
+            )
+        self.use(started)
+        return self
+
+    def without_spark(self) -> Source | None:
+        """Nobody but Spark lists the partitions."""
+        return None
+
+    @abstractmethod
+    def use(self, session: SparkSession) -> None:
+        """Take the session, pin its layout, and make sure that the source is there and can be written.
+
+        :param session: the job's session, which nobody else uses
+        :raises ConfigurationError: if the source is not what the spec describes
+        :raises EncodingError: if a column's type has no faithful form
+        """
+
+    @abstractmethod
+    def partitions(self) -> tuple[FramePartition, ...]:
+        """List the partitions, ordered by name; at least one."""
+
+    @abstractmethod
+    def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
+        """Find what is to be loaded, and fix its end.
+
+        :param works: each channel with its committed position
+        :return: those that have rows behind it, with their ends
+        :raises SourcePositionError: if a committed position is not in the source any more
+        """
+
+    @abstractmethod
+    def frame(self, works: Sequence[FrameWork]) -> DataFrame:
+        """Make the query for some channels: one Spark partition for each, ordered by position.
+
+        :param works: the channels, each with where to begin and to end
+        :return: the columns :data:`CHANNEL` and :data:`LINE`, and what the partitions need for positions
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FrameWork:
+    """One partition with its channel.
+
+    :param channel: the channel's name
+    :param partition: the source's partition
+    :param committed: what is committed as far as the driver knows, None for NULL
+    :param end: the position of the last row of this run, None until it is located
+    """
+
+    channel: str
+    partition: FramePartition
+    committed: Offset | None
+    end: Offset | None = None
+
+
+def _run_frame(
+    frame: DataFrame, works: Sequence[FrameWork], settings: SinkSettings, token: ScopedToken
+) -> list[PartitionResult]:
+    """Run a source's query and load what it delivers.
+
+    :return: one result for each channel
+    """
+    driver, all_works = Versions.here(), tuple(works)
+
+    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Versions.here().require(driver)
+        return load_batches(settings, token, all_works, batches)
+
+    rows = frame.mapInArrow(load, f"{_RESULT} binary").collect()
+    found = {result.channel: result for result in (pickle.loads(bytes(row[0])) for row in rows)}  # noqa: S301  our own tasks wrote it
+    return [_ended(work, found.get(work.channel, PartitionResult(work.channel))) for work in works]
+
+
+def _ended(work: FrameWork, result: PartitionResult) -> PartitionResult:
+    """Refuse a task's success where its rows did not come to the end that was fixed before."""
+    if result.error_type is not None or not result.complete or work.end is None:
+        return result
+    reached = result.passed or result.position or work.committed
+    if reached is not None and reached >= work.end:
+        return result
+    return PartitionResult(
+        work.channel,
+        error_type=SourcePositionError.__name__,
+        error=f"channel {work.channel!r}: the source had rows to position {work.end} when the run began, but "
+        f"they ended at {reached or 'none'}: rows were deleted meanwhile. Run again when nothing changes "
+        "them",
+    )
+
+
+def load_batches(
+    settings: SinkSettings,
+    token: ScopedToken,
+    works: Sequence[FrameWork],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Load one channel's rows as they arrive; runs in a Spark task. No rows, no channel is opened.
+
+    :param settings: what the tasks of a run have in common
+    :param token: the driver's scoped token
+    :param works: all channels of the query
+    :param batches: the rows of one of them
+    """
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return
+    work = works[first.column(CHANNEL)[0].as_py()]
+    mine = (_only(work, works, batch) for batch in chain([first], filled))
+    result = load_channel(
+        settings,
+        token,
+        work.channel,
+        lambda committed: work.partition.parts(mine, committed, settings.limits),
+        offset_class=work.partition.offset_class,
+        gaps_legal=work.partition.gaps_legal,
+        open_dead_letters=work.partition.open_dead_letters,
+    )
+    yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
+
+
+def _only(work: FrameWork, works: Sequence[FrameWork], batch: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = pc.unique(batch.column(CHANNEL)).to_pylist()
+    if numbers != [works.index(work)]:
+        others = sorted({works[number].channel for number in numbers} - {work.channel})
+        raise ContinuityError(
+            f"channel {work.channel!r}: its Spark task also got rows of {others}; run with "
+            "spark.sql.adaptive.enabled=false"
+        )
+    return batch
+
+
+# -- The rounds of a run: each ends ahead of its scoped token, and what is left then is for the next one --
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -144,13 +337,18 @@ class FrameRounds(Rounds[FrameWork]):
         self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> list[FrameWork]:
         """Ask the source, which asks Spark."""
-        return translated(lambda: self._source.locate(works_of(partitions, committed)))
+        works = [
+            FrameWork(name, partition, committed[name])
+            for name, partition in partitions.items()
+            if isinstance(partition, FramePartition)
+        ]
+        return _translated(lambda: self._source.locate(works))
 
     def run(
         self, settings: SinkSettings, token: ScopedToken, works: Sequence[FrameWork]
     ) -> list[PartitionResult]:
         """Run one query for all channels."""
-        return translated(lambda: run_frame(self._source.frame(works), works, settings, token))
+        return _translated(lambda: _run_frame(self._source.frame(works), works, settings, token))
 
     def unfinished(self, works: Sequence[FrameWork], results: Sequence[PartitionResult]) -> list[FrameWork]:
         """The works of the next round, which need not read again what this one has committed."""
@@ -192,10 +390,11 @@ def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]
     """
     here = Versions.here()
     if is_connect(spark):
-        apart = partial(_work_in_same_version, replace(here, pyspark=None), work)
-        return translated(lambda: one_connect_task_each(spark, apart, items))
+        here = replace(here, pyspark=None)
     checked = partial(_work_in_same_version, here, work)
-    return translated(lambda: spark.parallelize(items, len(items)).map(checked).collect())
+    if is_connect(spark):
+        return _translated(lambda: one_connect_task_each(spark, checked, items))
+    return _translated(lambda: spark.parallelize(items, len(items)).map(checked).collect())
 
 
 def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
@@ -203,10 +402,9 @@ def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) 
     return work(item)
 
 
-def translated(work: Callable[[], _R]) -> _R:
+def _translated(work: Callable[[], _R]) -> _R:
     """Do something with Spark; an error of ours that a task met is raised as it was there.
 
-    :param work: what to do
     :raises SnowpipeError: the error of the task that made Spark give up
     """
     from py4j.protocol import Py4JJavaError

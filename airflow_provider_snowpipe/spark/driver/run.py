@@ -8,15 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.spark.driver.failures import final_error
-from airflow_provider_snowpipe.spark.driver.progress import ProgressLines
-from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
-from airflow_provider_snowpipe.spark.driver.session import start_spark
-from airflow_provider_snowpipe.spark.driver.settlement import (
+from airflow_provider_snowpipe.spark.driver.outcome import (
+    final_error,
     refuse_missing_commits,
     refuse_rejected_rows,
     settle,
 )
+from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
+from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_spark
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition, SourceSecrets
@@ -31,6 +30,7 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
 
 _MOST_IDLE_ROUNDS = 3
 _QUICK_SECONDS = 5.0
@@ -326,8 +326,6 @@ class Run:
             target_token=None if target is None else str(target),
             rows=result.rows,
             bytes=result.bytes,
-            rejected=0,
-            committed=False,
             append_seconds=round(result.append_seconds, 3),
             commit_seconds=round(result.commit_seconds, 3),
             requests=result.requests,

@@ -1,4 +1,4 @@
-"""What every application of ours does around its work: Spark is started, and its error is reported."""
+"""What every application of ours does around its work: Spark is started, progress and errors are shown."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import pickle
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from threading import Event, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
 from airflow_provider_snowpipe import __version__
-from airflow_provider_snowpipe.spark.driver.failures import error_type_of
+from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_folder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -26,17 +29,10 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Snowp
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class Submitted(Protocol):
-    """As much of a plan as this module needs."""
-
-    @property
-    def application(self) -> str:
-        """The Spark application's name."""
-
-    @property
-    def report_path(self) -> str:
-        """Where the report goes; empty for none."""
+    from airflow_provider_snowpipe.spark.sources.source import Partition
+    from airflow_provider_snowpipe.spark.submit.plan import JobPlan, WritePlan
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
 class JobSession:
@@ -45,7 +41,7 @@ class JobSession:
     :param plan: what the job is to do
     """
 
-    def __init__(self, plan: Submitted) -> None:
+    def __init__(self, plan: JobPlan | WritePlan) -> None:
         self._plan = plan
         self._session: Any = None
         self._ours = False
@@ -64,7 +60,9 @@ class JobSession:
             self._session = start_spark(self._plan.application)
             if not is_connect(self._session):
                 require_same_spark(self._session)
-                _announce_ui(self._plan, UiAddresses.of_context(self._session.sparkContext))
+                addresses = UiAddresses.of_context(self._session.sparkContext)
+                write_beside_report(self._plan, UI_FILE, addresses.to_json())
+                print(f"snowpipe ui {addresses.running or 'is switched off'}", flush=True)
         return self._session
 
     def executors(self) -> Any:
@@ -79,7 +77,7 @@ class JobSession:
             session.stop()
 
 
-def write_beside_report(plan: Submitted, name: str, text: str) -> None:
+def write_beside_report(plan: JobPlan | WritePlan, name: str, text: str) -> None:
     """Write a file where the report goes, if it goes anywhere.
 
     :param plan: what the job is to do
@@ -90,7 +88,7 @@ def write_beside_report(plan: Submitted, name: str, text: str) -> None:
         report_folder(plan.report_path).write(name, text)
 
 
-def clear_report(plan: Submitted) -> None:
+def clear_report(plan: JobPlan | WritePlan) -> None:
     """Make sure that a report found afterwards is this run's.
 
     :param plan: what the job is to do
@@ -141,11 +139,6 @@ def _has_session() -> bool:
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession() is not None
-
-
-def _announce_ui(plan: Submitted, addresses: UiAddresses) -> None:
-    write_beside_report(plan, UI_FILE, addresses.to_json())
-    print(f"snowpipe ui {addresses.running or 'is switched off'}", flush=True)
 
 
 # -- The job's tasks over Spark Connect, which has data frames but no ``SparkContext`` -------------------
@@ -284,7 +277,7 @@ class _Result(pickle.Unpickler):
 # -- The versions that driver, executors and JVM must agree on, checked before a row moves ---------------
 #
 # PySpark itself refuses an executor whose Python has another minor version than the driver's;
-# :mod:`~airflow_provider_snowpipe.spark.driver.failures` puts that into words. It checks nothing else: with
+# :mod:`~airflow_provider_snowpipe.spark.driver.outcome` puts that into words. It checks nothing else: with
 # another PySpark, or another version of this package, a task breaks somewhere in its middle.
 
 
@@ -343,3 +336,160 @@ def require_same_spark(session: Any) -> None:
 def release(version: str) -> tuple[str, ...]:
     """Major and minor number of a version, which vendors extend behind them."""
     return tuple(version.split(".")[:2])
+
+
+# -- Progress of a running job: one line a second for all channels together ------------------------------
+
+_INTERVAL_SECONDS = 1.0
+_CHANNELS_A_SECOND = 1_000
+"""More channels are asked after less often: a status request names a hundred of them."""
+_JOIN_SECONDS = 5.0
+
+
+class ProgressLines:
+    """Prints what the service has committed while the Spark job runs.
+
+    A context manager with a thread of its own and a client of its own; the thread ends with the block, or at
+    the latest when its last request has timed out.
+
+    :param client: makes the thread's client
+    :param partitions: the source's partitions by channel name
+    :param start: the channels' statuses when the run began
+    :param began: when that was, by the monotonic clock
+    :param done: returns how many channels have finished
+    :param interval: seconds between two lines, None for one, or more where there are many channels
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], SnowpipeClient],
+        partitions: Mapping[str, Partition],
+        start: Mapping[str, ChannelStatus],
+        *,
+        began: float,
+        done: Callable[[], int] = lambda: 0,
+        interval: float | None = None,
+    ) -> None:
+        self._done = done
+        self._client = client
+        self._partitions = dict(partitions)
+        self._start = dict(start)
+        self._began = began
+        self._interval = interval or max(_INTERVAL_SECONDS, len(partitions) / _CHANNELS_A_SECOND)
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="snowpipe-progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        totals = Totals(self._poll(self._began, self._start))
+        with self._client() as client:
+            while not self._stop.wait(self._interval):
+                try:
+                    statuses = client.channel_statuses(list(self._partitions))
+                except SnowpipeError as error:
+                    print(f"snowpipe progress unknown: {error}", file=sys.stderr, flush=True)
+                    continue
+                totals.take(self._poll(time.monotonic(), statuses))
+                print(totals.line(min(self._done(), len(statuses)), len(statuses)), flush=True)
+
+    def _poll(self, at: float, statuses: Mapping[str, ChannelStatus]) -> Poll:
+        known = [(self._start[name], statuses[name], one) for name, one in self._partitions.items()]
+        behind = [partition.behind(now.committed) for _, now, partition in known]
+        return Poll(
+            at,
+            sum(max(now.rows_inserted - start.rows_inserted, 0) for start, now, _ in known),
+            sum(max(now.rows_error_count - start.rows_error_count, 0) for start, now, _ in known),
+            _sum_known(one.bytes for one in behind),
+            _sum_known(one.rows for one in behind),
+            max((now.latency_ms for _, now, _ in known if now.latency_ms is not None), default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """All channels together at one time.
+
+    :param at: when it was, seconds of a clock that only goes forward
+    :param rows: rows committed since the run began
+    :param rejected: rows skipped since then
+    :param bytes_behind: bytes of the source that are not committed, at most; None where nobody knows
+    :param rows_behind: the same in rows, or offsets that may be rows
+    :param latency_ms: time from append to commit on the slowest channel, None where none is known
+    """
+
+    at: float
+    rows: int = 0
+    rejected: int = 0
+    bytes_behind: int | None = None
+    rows_behind: int | None = None
+    latency_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Totals:
+    """The polls so far.
+
+    :param first: what there was when the run began
+    """
+
+    first: Poll
+    before: Poll = field(init=False)
+    now: Poll = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = self.now = self.first
+
+    def take(self, poll: Poll) -> None:
+        """Take in one poll."""
+        self.before, self.now = self.now, poll
+
+    def rows_per_second(self) -> float:
+        """Rows a second since the poll before."""
+        seconds = self.now.at - self.before.at
+        return max(self.now.rows - self.before.rows, 0) / seconds if seconds > 0 else 0.0
+
+    def seconds_left(self) -> float | None:
+        """Seconds to the end at the pace since the run began, None where that is not known."""
+        for was, left in (
+            (self.first.bytes_behind, self.now.bytes_behind),
+            (self.first.rows_behind, self.now.rows_behind),
+        ):
+            if was is not None and left is not None:
+                moved = was - left
+                return left * (self.now.at - self.first.at) / moved if moved > 0 else None
+        return None
+
+    def line(self, done: int, channels: int) -> str:
+        """Put it in a line; what is not known is left out.
+
+        :param done: channels that have finished
+        :param channels: all of them
+        """
+        now, left = self.now, self.seconds_left()
+        known = [f"done={done}/{channels} rows={now.rows} rows_per_second={self.rows_per_second():.0f}"]
+        if now.rejected:
+            known.append(f"rejected={now.rejected}")
+        if now.rows_behind is not None:
+            known.append(f"rows_behind<={now.rows_behind}")
+        if now.bytes_behind is not None:
+            known.append(f"bytes_behind<={now.bytes_behind}")
+        if left is not None:
+            known.append(f"seconds_left<={left:.0f}")
+        if now.latency_ms is not None:
+            known.append(f"latency_ms<={now.latency_ms}")
+        return " ".join(["snowpipe progress total", *known])
+
+
+def _sum_known(sizes: Iterable[int | None]) -> int | None:
+    """The sum, None where one of them is not known."""
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)

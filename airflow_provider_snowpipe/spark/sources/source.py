@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterStore
+    from airflow_provider_snowpipe.spark.task.row_gate import DeadLetterStore
     from airflow_provider_snowpipe.streaming.batch import Part
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
@@ -182,7 +182,7 @@ class Partition(ABC):
         :param after: the committed position, None for NULL
         :raises DeadLetterError: if it cannot be reached
         """
-        from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder
+        from airflow_provider_snowpipe.spark.task.row_gate import DeadLetterFolder
 
         return DeadLetterFolder(path, channel, offset_class, after)
 
@@ -236,7 +236,7 @@ class Source(ABC):
     """A source as the driver sees it.
 
     Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see
-    :class:`~airflow_provider_snowpipe.spark.driver.frames.FrameSource`.
+    :class:`~airflow_provider_snowpipe.spark.driver.rounds.FrameSource`.
     """
 
     def take_secrets(self, secrets: SourceSecrets) -> None:

@@ -23,16 +23,15 @@ from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
 from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
-from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
-from airflow_provider_snowpipe.spark.sources.files.groups import (
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, line_without_a_document
+from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
+from airflow_provider_snowpipe.spark.sources.files.spec import (
     FileGroup,
     SourceFile,
     freeze,
     refuse_numbers_before,
 )
-from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
-from airflow_provider_snowpipe.spark.sources.files.line_format import line_without_a_document
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -302,7 +301,13 @@ class FileBoundary:
             names = set(position.untouched)
             if position.has_rest and position.committed is not None:
                 names.add(position.committed.file)
-            left += [_listed(file) for file in group.files if file.name in names]
+            left += [
+                ListedFile(
+                    file.path, file.size, dt.datetime.fromtimestamp(Path(file.path).stat().st_mtime, dt.UTC)
+                )
+                for file in group.files
+                if file.name in names
+            ]
         partitions = max(1, sum(not position.is_done for position in positions))
         return listing_shape(left, dt.datetime.now(dt.UTC), **{"partitions": partitions, **known})
 
@@ -348,6 +353,8 @@ class FileBoundary:
         :raises SourcePositionError: if a file before the committed one has changed since the last run
         """
         now = dt.datetime.now(dt.UTC)
+        # To the millisecond, as it comes back from an intent's text.
+        now = now.replace(microsecond=now.microsecond // 1000 * 1000)
         positions = self.positions()
         Listings(self._spec, self._hook.pipe_name().address(self._hook.account_url())).check(
             PassedFiles(position.channel, group, position.committed)
@@ -416,7 +423,8 @@ class FileBoundary:
     def _position(self, group: FileGroup, status: ChannelStatus) -> PartitionPosition:
         channel, token = status.channel, status.committed
         intent = CopyIntent.parse(token)
-        committed = _parsed(intent.after if intent else token, channel)
+        before = intent.after if intent else token
+        committed = None if before is None else VerifiedFileLineOffset.parse(before, channel=channel).plain
         if self._spec.numbering == "checked":
             refuse_numbers_before(group, committed)
         reader = reader_of(self._spec)
@@ -453,36 +461,19 @@ class FileBoundary:
         )
         before = position.intent
         after = before.after if before else (None if position.committed is None else str(position.committed))
-        since, loader = (before.since, before.pipe) if before else (_milliseconds(now), pipe)
+        since, loader = (before.since, before.pipe) if before else (now, pipe)
         rows = before.rows_inserted if before else position.rows_inserted
         intent = CopyIntent(after, files[-1].name, since, loader, rows)
-        return CopyShare(position, files, paths, self._end_of(files[-1]), intent)
-
-    def _end_of(self, file: SourceFile) -> str:
         reader, line = reader_of(self._spec), 0
-        for block in reader.blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
+        for block in reader.blocks(files[-1], after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line
-        return str(FileLineOffset(file.name, line))
+        end = str(FileLineOffset(files[-1].name, line))
+        return CopyShare(position, files, paths, end, intent)
 
 
 def _under_intent(share: CopyShare, token: str) -> TokenChange:
     """A change of a token that expects the share's intent."""
     return TokenChange(share.position.channel, token, str(share.intent), share.intent.rows_inserted)
-
-
-def _parsed(token: str | None, channel: str) -> FileLineOffset | None:
-    return None if token is None else VerifiedFileLineOffset.parse(token, channel=channel).plain
-
-
-def _listed(file: SourceFile) -> ListedFile:
-    return ListedFile(
-        file.path, file.size, dt.datetime.fromtimestamp(Path(file.path).stat().st_mtime, dt.UTC)
-    )
-
-
-def _milliseconds(timestamp: dt.datetime) -> dt.datetime:
-    """A timestamp as it comes back from an intent's text."""
-    return timestamp.replace(microsecond=timestamp.microsecond // 1000 * 1000)
 
 
 # -- How COPY has to read a source's files, so that the table gets the rows that the stream would make ---

@@ -143,7 +143,8 @@ class QuickStart:
     def settings(self) -> dict[str, str]:
         """Spark settings to add; none that the author has set."""
         added = {}
-        if not self._has_java_options():
+        named = any(name in self.environment for name in _JAVA_VARIABLES)
+        if not named and not any(map(self._names, _JAVA_SETTINGS)):
             options = (
                 *(_SMALL_JVM if self.is_small else ()),
                 *(self.archive.options() if self.archive else ()),
@@ -158,10 +159,6 @@ class QuickStart:
         """Variables to add, for the JVM that only builds the command of the other one."""
         known = any(name in self.environment for name in (_LAUNCHER, *_JAVA_VARIABLES))
         return {} if known else {_LAUNCHER: " ".join(_SMALL_JVM)}
-
-    def _has_java_options(self) -> bool:
-        named = any(name in self.environment for name in _JAVA_VARIABLES)
-        return named or any(map(self._names, _JAVA_SETTINGS))
 
     def _names(self, setting: str) -> bool:
         return any(name.startswith(setting) for name in self.conf) or setting in self.defaults

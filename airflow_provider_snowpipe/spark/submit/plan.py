@@ -15,8 +15,12 @@ from airflow_provider_snowpipe.spark.report import is_url
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
-from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
-from airflow_provider_snowpipe.spark.submit.row_rules import OnError, RowRules, dead_letter_topic
+from airflow_provider_snowpipe.spark.submit.checked_values import (
+    OnError,
+    RowRules,
+    checked_values,
+    dead_letter_topic,
+)
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -175,7 +179,13 @@ class JobPlan:
         values["source"] = source_spec(values["source"])
         if values["source_name"] is None:
             values["source_name"] = values["source"].default_name
-        values["columns"] = _columns(values.get("columns", []))
+        columns = values.get("columns", [])
+        if not isinstance(columns, list):
+            raise ConfigurationError(f"plan columns is {columns!r}: give a list of the table's columns")
+        values["columns"] = tuple(
+            TableColumn(**checked_values(TableColumn, value, f"plan columns[{index}]"))
+            for index, value in enumerate(columns)
+        )
         for key, kind in nested.items():
             if key in values:
                 values[key] = kind(**checked_values(kind, values[key], f"plan {key}"))
@@ -204,15 +214,6 @@ def read_plan(path: str | os.PathLike[str]) -> JobPlan:
 def write_plan(plan: JobPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan's file."""
     Path(path).write_text(plan.to_json(), encoding="utf-8")
-
-
-def _columns(values: Any) -> tuple[TableColumn, ...]:
-    if not isinstance(values, list):
-        raise ConfigurationError(f"plan columns is {values!r}: give a list of the table's columns")
-    return tuple(
-        TableColumn(**checked_values(TableColumn, value, f"plan columns[{index}]"))
-        for index, value in enumerate(values)
-    )
 
 
 def checked_counts(values: Any) -> Mapping[str, int]:

@@ -116,7 +116,7 @@ class SdkChannel(ChannelSession):
             int(min(budget, _SIGN_IN_SECONDS))
         )
         properties["open_channel_409_retry_total_backoff_seconds"] = str(int(uncommitted_timeout))
-        check_profile(profile)
+        _check_profile(profile)
         streaming = _sdk(ca_bundle)
         pipe = client.pipe
         with _translated(name, "open"):
@@ -216,12 +216,8 @@ class SdkChannel(ChannelSession):
         )
 
 
-def check_profile(profile: str) -> None:
-    """Check that the SDK's profile file is there and is JSON, without showing what is in it.
-
-    :param profile: its path
-    :raises ConfigurationError: if not
-    """
+def _check_profile(profile: str) -> None:
+    """Check that the SDK's profile file is there and is JSON, without showing what is in it."""
     try:
         with open(profile, encoding="utf-8") as file:
             found = json.load(file)

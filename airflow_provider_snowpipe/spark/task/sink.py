@@ -14,9 +14,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.sources.source import SourcePartition
-from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder
-from airflow_provider_snowpipe.spark.task.row_gate import Admission, OpenDeadLetters
+from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
+from airflow_provider_snowpipe.spark.task.row_gate import Admission, DeadLetterFolder, OpenDeadLetters
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.auth import ScopedToken

@@ -20,8 +20,8 @@ from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_choice import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.spark.sources.files.groups import LISTING_FOLDER
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
+from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan

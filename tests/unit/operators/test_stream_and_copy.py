@@ -14,9 +14,8 @@ from airflow_provider_snowpipe.local.loading.chunks import read_json
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.stages.definition import read_file_format
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     copy_arguments,
     why_not_copy,

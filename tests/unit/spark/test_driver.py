@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.driver import session
-from airflow_provider_snowpipe.spark.driver.failures import TaskFailedError
+from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.report import RunReport

@@ -1,12 +1,12 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.failures import (
+from airflow_provider_snowpipe.spark.driver.outcome import (
     TaskFailedError,
     error_of_task,
     error_type_of,
     final_error,
 )
-from airflow_provider_snowpipe.streaming.errors import SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import PipeFailedOverError, SourcePositionError
 
 SPARK_TEXT = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 1 times
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -104,3 +104,13 @@ def test_what_is_wrong_with_the_executors_is_reported(text, kind, message):
     assert error is not None
     assert error_type_of(error) == kind
     assert message in str(error)
+
+
+def test_error_of_the_driver_itself_has_its_own_name():
+    assert error_type_of(SourcePositionError("x")) == "SourcePositionError"
+
+
+def test_error_of_a_task_is_tried_again_as_late_as_its_class_asks_for():
+    delay = TaskFailedError("x", error_type="PipeFailedOverError").retry_delay
+
+    assert delay == PipeFailedOverError.retry_delay is not None

@@ -6,15 +6,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.frames import (
+from airflow_provider_snowpipe.spark.driver.rounds import (
     CHANNEL,
     LINE,
+    FrameRounds,
     FrameWork,
     load_batches,
-    require_plans,
-    works_of,
 )
-from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds
 from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -143,14 +141,21 @@ def test_empty_batches_are_passed_over(snowpipe):
 
 
 def test_only_partitions_of_a_query_become_its_works():
+    source = MemoryFrameSource([OWN])
+    source.locate = list
     partitions = {"a": OWN, "b": MemoryPartition("b", rows(1))}
 
-    assert works_of(partitions, {"a": IntegerOffset(2), "b": None}) == [FrameWork("a", OWN, IntegerOffset(2))]
+    works = FrameRounds(None, source).locate(partitions, {"a": IntegerOffset(2), "b": None})
+
+    assert works == [FrameWork("a", OWN, IntegerOffset(2))]
 
 
 def test_session_that_shows_no_plans_is_refused():
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    source = MemoryFrameSource([OWN])
+    used = []
+    source.use = used.append
 
     with pytest.raises(ConfigurationError, match="Spark Connect"):
-        require_plans(remote())
-    assert require_plans(self := object()) is self
+        source.with_spark(remote)
+    assert (source.with_spark(lambda: 5), used) == (source, [5])

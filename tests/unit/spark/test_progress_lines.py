@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver import progress
-from airflow_provider_snowpipe.spark.driver.progress import Poll, ProgressLines, Totals
+from airflow_provider_snowpipe.spark.driver import session
+from airflow_provider_snowpipe.spark.driver.session import Poll, ProgressLines, Totals
 from airflow_provider_snowpipe.spark.sources.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
@@ -123,7 +123,7 @@ def test_many_channels_that_move_are_one_line_per_poll(capsys: pytest.CaptureFix
 
 def test_more_channels_are_polled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = []
-    monkeypatch.setattr(progress, "Event", lambda: Waiting(waits))
+    monkeypatch.setattr(session, "Event", lambda: Waiting(waits))
     for channels in (1, 1_000, 10_000):
         partitions = {str(number): BehindPartition("p", ()) for number in range(channels)}
         start = {name: status(name, None, 0) for name in partitions}

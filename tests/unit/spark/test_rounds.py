@@ -6,9 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
-from airflow_provider_snowpipe.spark.driver.failures import TaskFailedError
-from airflow_provider_snowpipe.spark.driver.frames import FrameWork
-from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
+from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
+from airflow_provider_snowpipe.spark.driver.rounds import (
+    FrameRounds,
+    FrameWork,
+    TaskRounds,
+    one_task_each,
+    rounds_of,
+)
 from airflow_provider_snowpipe.spark.driver.session import Versions
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.streaming.errors import (

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
-from airflow_provider_snowpipe.spark.task import dead_letters
-from airflow_provider_snowpipe.spark.task.dead_letters import SCHEMA, DeadLetter, DeadLetterFolder
-from airflow_provider_snowpipe.spark.task.row_gate import Admission
+from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
+from airflow_provider_snowpipe.spark.task import row_gate
+from airflow_provider_snowpipe.spark.task.row_gate import SCHEMA, Admission, DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -351,7 +350,7 @@ class TestFolder:
             written.append((os.path.dirname(temporary), os.path.basename(temporary)[:1], path))
             move(temporary, path)
 
-        monkeypatch.setattr(dead_letters.os, "replace", replace_file)
+        monkeypatch.setattr(row_gate.os, "replace", replace_file)
 
         self.write(tmp_path, "3")
 
@@ -362,7 +361,7 @@ class TestFolder:
         def full(_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(dead_letters.os, "fsync", full)
+        monkeypatch.setattr(row_gate.os, "fsync", full)
 
         with pytest.raises(DeadLetterError, match="space"):
             self.write(tmp_path, "3")
@@ -380,7 +379,7 @@ class TestFolder:
             FileSystem=SimpleNamespace(from_uri=from_uri), FileSelector=fs.FileSelector,
             LocalFileSystem=fs.LocalFileSystem,
         )  # fmt: skip
-        monkeypatch.setattr(dead_letters, "fs", known)
+        monkeypatch.setattr(row_gate, "fs", known)
 
         self.write("s3://bucket/BOX/", "3")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.settlement import (
+from airflow_provider_snowpipe.spark.driver.outcome import (
     refuse_missing_commits,
     refuse_rejected_rows,
     settle,

@@ -7,10 +7,10 @@ from functools import partial
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
-from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.spark.task.row_gate import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionWork,
     SinkSettings,

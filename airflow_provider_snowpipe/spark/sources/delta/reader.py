@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.driver.frames import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.driver.layout import free_layout, pin_layout
 from airflow_provider_snowpipe.spark.driver.plan_order import refuse_unordered_rows
+from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.reader import (
@@ -99,21 +99,17 @@ class DeltaSource(FrameSource):
         spec = self._spec
         pin_layout(session)
         self._session = session
-        rows = open_rows(
-            session,
-            spec.address,
-            table=spec.table,
-            query=None,
-            path=spec.path,
-            format="delta",
-            options={},
-        )
+        rows = open_rows(session, spec.address, table=spec.table, path=spec.path, format="delta")
         check_row_types(rows.schema)
         self._key = KeyColumn.of(rows, spec.order_by, spec.offset_type)
         if spec.partition_by is not None:
             self._by = partition_column(rows, spec.partition_by).name
         self._rows = rows
-        self._latest = self._latest_version()
+        target = spec.table or "delta.`" + (spec.path or "").replace("`", "``") + "`"
+        history = asked_of_spark(
+            lambda: session.sql(f"DESCRIBE HISTORY {target} LIMIT 1").collect(), spec.address
+        )
+        self._latest = int(history[0]["version"])
 
     def partitions(self) -> tuple[DeltaPartition, ...]:
         """List the column's values, or the one partition that there is."""
@@ -130,7 +126,13 @@ class DeltaSource(FrameSource):
         from pyspark.sql import functions as sf
 
         for work in works:
-            self._refuse_older_table(work)
+            committed = cast("BatchRowOffset | None", work.committed)
+            if committed is not None and committed.batch > self._latest:
+                raise SourcePositionError(
+                    f"channel {work.channel!r}: {str(committed)!r} is committed, but the latest version of "
+                    f"{self._spec.address!r} is {self._latest}: the table was made anew, or is another one. "
+                    "Nothing was sent"
+                )
         if all(_first_version(work, self._spec) > self._latest for work in works):
             return []
         counted = self._numbered(works).groupBy(CHANNEL, VERSION)
@@ -182,7 +184,6 @@ class DeltaSource(FrameSource):
                 self._session,
                 spec.address,
                 table=spec.table,
-                query=None,
                 path=spec.path,
                 format="delta",
                 options={
@@ -197,22 +198,6 @@ class DeltaSource(FrameSource):
                 "table needs delta.enableChangeDataFeed = true from the first of them on, and its log kept; "
                 "starting_version says where a channel begins that has nothing committed"
             ) from None
-
-    def _latest_version(self) -> int:
-        target = self._spec.table or "delta.`" + (self._spec.path or "").replace("`", "``") + "`"
-        history = asked_of_spark(
-            lambda: self._session.sql(f"DESCRIBE HISTORY {target} LIMIT 1").collect(), self._spec.address
-        )
-        return int(history[0]["version"])
-
-    def _refuse_older_table(self, work: FrameWork) -> None:
-        committed = cast("BatchRowOffset | None", work.committed)
-        if committed is not None and committed.batch > self._latest:
-            raise SourcePositionError(
-                f"channel {work.channel!r}: {str(committed)!r} is committed, but the latest version of "
-                f"{self._spec.address!r} is {self._latest}: the table was made anew, or is another one. "
-                "Nothing was sent"
-            )
 
     def _refuse_version(self, version: int, changed: int, nulls: int) -> None:
         if changed:

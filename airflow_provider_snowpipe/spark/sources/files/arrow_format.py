@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     too_few_rows,
     with_values,
 )
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -52,7 +52,9 @@ def row_blocks_of(
     :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
     most_bytes = part_bytes(limits)
-    for begin, count in _slices(rows):
+    step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
+    for begin in range(0, rows.num_rows, step):
+        count = min(step, rows.num_rows - begin)
         part = with_values(rows.slice(begin, count), file)
         try:
             body = memoryview(encode_ndjson(part, options))
@@ -71,15 +73,6 @@ def row_blocks_of(
             stored_end = 0 if ends is None else int(ends[begin + last - 1])
             yield RowBlock(body[start:end], number + taken + 1, number + last, last - taken, stored_end)
             start, taken = end, last
-
-
-def _slices(rows: pa.Table) -> Iterator[tuple[int, int]]:
-    """Begin and number of the rows that are encoded at once."""
-    if not rows.num_rows:
-        return
-    step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
-    for begin in range(0, rows.num_rows, step):
-        yield begin, min(step, rows.num_rows - begin)
 
 
 def refuse_missing_columns(file: SourceFile, required: Iterable[str] | None, have: Iterable[str]) -> None:
@@ -235,19 +228,13 @@ def batches_after(
         if skip >= group.num_rows:
             skip -= group.num_rows
             continue
-        for batch in parquet.iter_batches(_rows_at_once(group), [index], columns=required, use_threads=False):
+        # As many rows as take about the memory that is encoded at once, going by the group's average.
+        average = max(group.total_byte_size // max(group.num_rows, 1), 1)
+        at_once = int(min(max(ENCODE_BYTES // average, _FEWEST_ROWS), _MOST_ROWS))
+        for batch in parquet.iter_batches(at_once, [index], columns=required, use_threads=False):
             if skip < batch.num_rows:
                 yield batch, skip
             skip = max(skip - batch.num_rows, 0)
-
-
-def _rows_at_once(group: pq.RowGroupMetaData) -> int:
-    """Rows that take about as much memory as is encoded at once, going by the row group's average.
-
-    :param group: the file's metadata of the row group
-    """
-    average = max(group.total_byte_size // max(group.num_rows, 1), 1)
-    return int(min(max(ENCODE_BYTES // average, _FEWEST_ROWS), _MOST_ROWS))
 
 
 @contextmanager

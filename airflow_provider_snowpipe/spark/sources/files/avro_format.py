@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
     refuse_missing_columns,
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import open_listed
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 
 _DECODE_BYTES = 1 << 20
@@ -77,15 +77,6 @@ def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 def _decoded(block: Block, rows: AvroRows) -> pa.Table:
-    reader = _fastavro_reader()
-    records = list(reader(io.BytesIO(container_of(rows.read_schema, block.rows, block.data))))
-    if len(records) != block.rows:
-        raise ContainerError(f"a block says {block.rows} rows and holds {len(records)}")
-    array = pa.array(records, pa.struct(list(rows.arrow)))
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(array)])
-
-
-def _fastavro_reader() -> Any:
     try:
         from fastavro import reader
     except ModuleNotFoundError:
@@ -94,7 +85,11 @@ def _fastavro_reader() -> Any:
             "airflow-provider-snowpipe[avro], or fastavro, in the environment that PYSPARK_PYTHON names on "
             "every host"
         ) from None
-    return reader
+    records = list(reader(io.BytesIO(container_of(rows.read_schema, block.rows, block.data))))
+    if len(records) != block.rows:
+        raise ContainerError(f"a block says {block.rows} rows and holds {len(records)}")
+    array = pa.array(records, pa.struct(list(rows.arrow)))
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(array)])
 
 
 @contextmanager
@@ -236,16 +231,11 @@ def _snappy(data: bytes) -> bytes:
     return text
 
 
-def _zstandard(data: bytes) -> bytes:
-    text: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
-    return text
-
-
 _CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
     "deflate": lambda data: zlib.decompress(data, -zlib.MAX_WBITS),
     "snappy": _snappy,
-    "zstandard": _zstandard,
+    "zstandard": lambda data: bytes(pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()),
     "bzip2": bz2.decompress,
     "xz": lzma.decompress,
 }
@@ -384,8 +374,11 @@ class _Translation:
                 return {"type": "map", "values": read}, pa.map_(pa.string(), value)
             case "enum" | "fixed":
                 return self._named_value(schema, kind, space)
+            case "bytes" if schema.get("logicalType") == "decimal":
+                keys = ("type", "logicalType", "precision", "scale")
+                return {key: schema[key] for key in keys if key in schema}, _decimal(schema)
             case _ if kind in _PRIMITIVE:
-                return self._primitive(schema, kind)
+                return kind, _LOGICAL.get((kind, schema.get("logicalType", "")), _PRIMITIVE[kind])
         return schema, self._by_name(kind, path, space)
 
     def _record(self, schema: Mapping[str, Any], path: str, space: str) -> tuple[Any, pa.DataType]:
@@ -409,15 +402,6 @@ class _Translation:
             arrow = _decimal(schema)
         self.named[name] = arrow
         return read, arrow
-
-    def _primitive(self, schema: Mapping[str, Any], kind: str) -> tuple[Any, pa.DataType]:
-        logical = schema.get("logicalType", "")
-        if kind == "bytes" and logical == "decimal":
-            read = {
-                key: schema[key] for key in ("type", "logicalType", "precision", "scale") if key in schema
-            }
-            return read, _decimal(schema)
-        return kind, _LOGICAL.get((kind, logical), _PRIMITIVE[kind])
 
     def _union(self, schema: list[Any], path: str, space: str) -> tuple[Any, pa.DataType]:
         translated = [self.translate(branch, path, space) for branch in schema]

@@ -18,6 +18,7 @@ from pyarrow import csv
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import refuse_missing_columns, row_blocks_of
 from airflow_provider_snowpipe.spark.sources.files.formats import (
+    BYTE_ORDER_MARK,
     FilePosition,
     FileReader,
     RowBlock,
@@ -26,9 +27,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     refuse_growth,
     too_few_rows,
 )
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.line_format import BYTE_ORDER_MARK
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
@@ -258,7 +257,10 @@ class CsvReader(FileReader):
                 names = self._names(file)
                 refuse_missing_columns(file, self.columns, names)
                 if offset == 0 and self.header:
-                    records = _without_first(records)
+                    begin = int(records.ends[0])
+                    records = Records(
+                        records.text[begin:], records.position + begin, records.ends[1:] - begin
+                    )
             if not len(records.ends):
                 continue
             rows = self._parsed(records, names, file, number)
@@ -308,10 +310,10 @@ class CsvReader(FileReader):
         )
 
     def _parsed(self, records: Records, names: list[str], file: SourceFile, after: int) -> pa.Table:
-        """Parse records in one piece, all values as text.
-
-        :param after: number of the record before the first
-        """
+        """Parse records in one piece, all values as text; ``after`` is the number of the record before."""
+        # Without a newline at the end Arrow takes an empty last value for quoted if the one before it was
+        # (PyArrow 26).
+        text = records.text if records.text[-1] == _NEWLINE else records.text.tobytes() + b"\n"
         bad: list[tuple[int, int]] = []
 
         def refuse(row: csv.InvalidRow) -> str:
@@ -320,7 +322,7 @@ class CsvReader(FileReader):
 
         try:
             rows = csv.read_csv(
-                pa.BufferReader(self._ended(records.text)),
+                pa.BufferReader(text),
                 csv.ReadOptions(column_names=names, use_threads=False, block_size=len(records.text) + 2),
                 self._parse_options(refuse),
                 csv.ConvertOptions(
@@ -348,14 +350,6 @@ class CsvReader(FileReader):
             )
         return self._with_nulls(rows)
 
-    @staticmethod
-    def _ended(text: memoryview) -> memoryview | bytes:
-        """The text with a newline at its end.
-
-        Without one Arrow takes an empty last value for quoted if the one before it was (PyArrow 26).
-        """
-        return text if text[-1] == _NEWLINE else text.tobytes() + b"\n"
-
     def _with_nulls(self, rows: pa.Table) -> pa.Table:
         """Put NULL where a value is one of those texts, in quotes or not."""
         texts = [text for text in self.null_values if text]
@@ -364,8 +358,3 @@ class CsvReader(FileReader):
         nulls, null = pa.array(texts, pa.large_string()), pa.scalar(None, pa.large_string())
         columns = [pc.if_else(pc.is_in(column, nulls), null, column) for column in rows.columns]
         return pa.table(columns, names=rows.column_names)
-
-
-def _without_first(records: Records) -> Records:
-    begin = int(records.ends[0])
-    return Records(records.text[begin:], records.position + begin, records.ends[1:] - begin)

@@ -24,8 +24,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from airflow_provider_snowpipe.spark.sources.files.groups import LISTING_FOLDER, FileGroup, SourceFile
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import (
+    LISTING_FOLDER,
+    FileGroup,
+    FileSourceSpec,
+    SourceFile,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 

@@ -13,14 +13,14 @@ from typing import ClassVar, Self
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import NumberedRowsReader
 from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, RowBlock, open_listed
-from airflow_provider_snowpipe.spark.sources.files.groups import (
+from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.spec import (
     FileGroup,
+    FileSourceSpec,
     SourceFile,
     freeze,
     refuse_numbers_before,
 )
-from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import (
     Behind,
     OnDataLoss,
@@ -52,14 +52,11 @@ class Resume:
     done: bool = False
 
 
-def file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> int:
+def _file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> int:
     """Find the file that the committed position lies in, or the one to go on with where that is gone.
 
     Reads names only; whether the file still has the committed line, :func:`resume_after` decides.
 
-    :param group: the partition's files
-    :param committed: the committed position, None for NULL
-    :param on_data_loss: ``skip`` allows that the committed file is gone
     :raises SourcePositionError: if the committed file is not in the source any more
     """
     if committed is None:
@@ -91,7 +88,7 @@ def resume_after(
     :param on_data_loss: ``skip`` allows that the committed file is gone
     :raises SourcePositionError: if the committed file or the committed line is gone
     """
-    index = file_after(group, committed, on_data_loss)
+    index = _file_after(group, committed, on_data_loss)
     if committed is None or index == len(group.files) or group.files[index].name != committed.file:
         return Resume(index, 0, 0)
     if committed.line == 0:
@@ -175,7 +172,7 @@ class FilePartition(SourcePartition[Resume]):
         position = _file_line(committed)
         if self.spec.numbering == "checked":
             refuse_numbers_before(self.group, position)
-        file_after(self.group, position, self.on_data_loss)
+        _file_after(self.group, position, self.on_data_loss)
 
     def resume(self, committed: Offset | None) -> Resume | None:
         """Find the position just after a row, reading the committed file up to there."""
@@ -260,7 +257,7 @@ def reader_of(spec: FileSourceSpec) -> FileReader:
     """
     match spec.format:
         case "ndjson" | "text":
-            from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
+            from airflow_provider_snowpipe.spark.sources.files.formats import LineReader
 
             return LineReader(spec.text_column if spec.format == "text" else None, spec.compression)
         case "csv":
@@ -290,7 +287,7 @@ def reader_of(spec: FileSourceSpec) -> FileReader:
 _READ_BYTES = 1 << 20
 
 
-class PrefixDigest:
+class _PrefixDigest:
     """The digest of a file's first bytes, taken further as reading goes on.
 
     A newline at the end is left out: the last row of a file may be sent before it is terminated.
@@ -361,7 +358,7 @@ class VerifiedFilePartition(FilePartition):
             for file, block in self.blocks(resume_at, limits):
                 if file is not current:
                     opened.close()
-                    prefix, current = opened.enter_context(PrefixDigest(file)), file
+                    prefix, current = opened.enter_context(_PrefixDigest(file)), file
                 digest = prefix.up_to(block.end if reader.may_grow(file) else file.size)
                 yield Part(
                     block.body,
@@ -376,7 +373,7 @@ class VerifiedFilePartition(FilePartition):
             return
         reader = reader_of(self.spec)
         end = reader.position_after(file, committed.line).offset if reader.may_grow(file) else file.size
-        with PrefixDigest(file) as prefix:
+        with _PrefixDigest(file) as prefix:
             found = prefix.up_to(end)
         if found != committed.digest:
             what = f"its first {end} bytes" if reader.may_grow(file) else f"all of its {end} bytes"

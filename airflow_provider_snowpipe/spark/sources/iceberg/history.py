@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
@@ -130,7 +129,12 @@ class History:
         else:
             self._check_position(committed, on_data_loss)
         changed = next(
-            (one for one in self._required(committed) if one.change and _is_behind(one, committed)), None
+            (
+                one
+                for one in self._required(committed)
+                if one.change and (committed is None or one.version > committed.batch)
+            ),
+            None,
         )
         if changed is None:
             return
@@ -212,10 +216,6 @@ class History:
                 f"{committed.batch} has {have} row(s) for it: the table was made anew, or is another one. "
                 "Nothing was sent"
             )
-
-
-def _is_behind(one: SnapshotRows, committed: BatchRowOffset | None) -> bool:
-    return committed is None or one.version > committed.batch
 
 
 # -- To which partition of the source a data file belongs, by the table's own partitioning ---------------
@@ -340,19 +340,8 @@ def histories(table: Any, spec: IcebergSourceSpec) -> dict[str, History]:
     return _Histories(table, spec).read()
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A file that a snapshot holds.
-
-    :param file: the file
-    :param version: sequence number of the snapshot that brought its rows into the table
-    """
-
-    file: DataFile
-    version: int
-
-
-_Files = dict[str, list[_Found]]
+_Files = dict[str, list[tuple[DataFile, int]]]
+"""Files by partition, each with the sequence number of the snapshot that brought its rows into the table."""
 
 
 class _Histories:
@@ -385,7 +374,7 @@ class _Histories:
             steps = list(pool.map(self._step, lineage))
             earlier = self._earlier(pool)
             base = {} if first is None else self._live(pool, first)
-        changed = first is not None and self._has_delete_files(first)
+        changed = first is not None and any(map(_has_deletes, first.manifests(self._io)))
         # Whoever expires a parent may also take its id away (PyIceberg 0.12 does): files show it, too.
         complete = not earlier and self._kept == lineage and not (lineage and lineage[0].parent_snapshot_id)
         names = {name for _, files, _ in steps for name in files} | set(earlier) | set(base)
@@ -396,7 +385,7 @@ class _Histories:
                 snapshots=tuple(_steps_of(name, steps)),
                 complete=complete,
                 earlier=earlier.get(name),
-                base=None if first is None else _base(first, base.get(name, []), changed),
+                base=None if first is None else _base(first, base, name, changed),
                 missing_start=start if first is None else None,
                 oldest=lineage[0].snapshot_id if lineage else None,
             )
@@ -422,23 +411,21 @@ class _Histories:
             for entry in manifest.fetch_manifest_entry(self._io)
             if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
         )
-        return snapshot, _found(added), ""
+        return snapshot, added, ""
 
     def _live(self, pool: ThreadPoolExecutor, snapshot: Any, *, before: bool = False) -> _Files:
         """All files of a snapshot; with ``before`` those whose rows it did not append itself."""
         from pyiceberg.table.snapshots import Operation
 
         manifests = [one for one in snapshot.manifests(self._io) if not _is_delete_manifest(one)]
-        entries = pool.map(partial(_entries, self._io), manifests)
+        entries = pool.map(lambda one: list(one.fetch_manifest_entry(self._io)), manifests)
         appended = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
         mine = snapshot.snapshot_id if before and appended else None
-        return _found(
-            self._partitioning.by_name(
-                (entry.data_file, entry.sequence_number)
-                for some in entries
-                for entry in some
-                if entry.snapshot_id != mine
-            )
+        return self._partitioning.by_name(
+            (entry.data_file, entry.sequence_number)
+            for some in entries
+            for entry in some
+            if entry.snapshot_id != mine
         )
 
     def _earlier(self, pool: ThreadPoolExecutor) -> dict[str, BatchRowOffset]:
@@ -447,17 +434,9 @@ class _Histories:
             return {}
         found: dict[str, BatchRowOffset] = {}
         for name, files in self._live(pool, self._lineage[0], before=True).items():
-            last = max(one.version for one in files)
-            found[name] = BatchRowOffset(last, sum(one.file.rows for one in files if one.version == last))
+            last = max(version for _, version in files)
+            found[name] = BatchRowOffset(last, sum(file.rows for file, version in files if version == last))
         return found
-
-    def _has_delete_files(self, snapshot: Any) -> bool:
-        return any(_has_deletes(one) for one in snapshot.manifests(self._io))
-
-
-def _entries(io: Any, manifest: Any) -> Sequence[Any]:
-    entries: Sequence[Any] = manifest.fetch_manifest_entry(io)
-    return entries
 
 
 def _is_delete_manifest(manifest: Any) -> bool:
@@ -471,13 +450,6 @@ def _has_deletes(manifest: Any) -> bool:
     return _is_delete_manifest(manifest) and held
 
 
-def _found(by_name: dict[str, list[tuple[DataFile, int]]]) -> _Files:
-    found: _Files = defaultdict(list)
-    for name, files in by_name.items():
-        found[name] = [_Found(file, version) for file, version in files]
-    return found
-
-
 def _change(snapshot: Any) -> str:
     if snapshot.summary is None:
         return "does not say what it did"
@@ -487,13 +459,13 @@ def _change(snapshot: Any) -> str:
 
 def _steps_of(name: str, steps: Sequence[tuple[Any, _Files, str]]) -> Iterator[SnapshotRows]:
     for snapshot, files, change in steps:
-        mine = tuple(one.file for one in files.get(name, ()))
+        mine = tuple(file for file, _ in files.get(name, ()))
         if mine or change:
             yield SnapshotRows(snapshot.sequence_number, snapshot.snapshot_id, mine, change)
 
 
-def _base(snapshot: Any, files: Sequence[_Found], has_deletes: bool) -> SnapshotRows:
+def _base(snapshot: Any, files: _Files, name: str, has_deletes: bool) -> SnapshotRows:
     version, number = snapshot.sequence_number, snapshot.snapshot_id
     if has_deletes:
         return SnapshotRows(version, number, (), _DELETES)
-    return SnapshotRows(version, number, tuple(one.file for one in files))
+    return SnapshotRows(version, number, tuple(file for file, _ in files.get(name, ())))

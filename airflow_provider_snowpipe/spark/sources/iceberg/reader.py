@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_snowpipe.spark.driver.session import release
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_after, row_blocks_of
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import (
@@ -58,7 +58,7 @@ class IcebergSource(Source):
 
     def partitions(self) -> tuple[IcebergPartition, ...]:
         """Open the table, and list the values of the partition field, or the one partition that there is."""
-        table = open_table(self._spec, self._secrets)
+        table = _open_table(self._spec, self._secrets)
         reader, options = TableReader.of(table), self._spec.row_options
         return tuple(
             IcebergPartition(name, history, reader, options, self._on_data_loss)
@@ -67,7 +67,7 @@ class IcebergSource(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergPosition:
+class _IcebergPosition:
     """Where the reading of a partition goes on: just after a position.
 
     :param after: the position, None for the beginning
@@ -77,7 +77,7 @@ class IcebergPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergPartition(SourcePartition[IcebergPosition]):
+class IcebergPartition(SourcePartition[_IcebergPosition]):
     """The rows of one value of the partition field, or all rows.
 
     :param name: the partition's name
@@ -98,14 +98,14 @@ class IcebergPartition(SourcePartition[IcebergPosition]):
         """Hold a position against the table's history."""
         self.history.check(_position(committed), self.on_data_loss)
 
-    def resume(self, committed: Offset | None) -> IcebergPosition | None:
+    def resume(self, committed: Offset | None) -> _IcebergPosition | None:
         """Find the position just after a row; no data file is read for it."""
         self.check(committed)
         position = _position(committed)
         rest = self.history.pieces_after(position)
-        return None if next(rest, None) is None else IcebergPosition(position)
+        return None if next(rest, None) is None else _IcebergPosition(position)
 
-    def read(self, resume_at: IcebergPosition, limits: BatchLimits) -> Iterator[Part]:
+    def read(self, resume_at: _IcebergPosition, limits: BatchLimits) -> Iterator[Part]:
         """Read the data files one after the other, none of it twice."""
         for piece in self.history.pieces_after(resume_at.after):
             row = piece.skip
@@ -346,11 +346,9 @@ def _of_the_store(properties: Mapping[str, str]) -> dict[str, str]:
 # -- Opening a table by its name in a catalog, or by its metadata's path ---------------------------------
 
 
-def open_table(spec: IcebergSourceSpec, secrets: SourceSecrets) -> Any:
+def _open_table(spec: IcebergSourceSpec, secrets: SourceSecrets) -> Any:
     """Open the table as it is now.
 
-    :param spec: the source
-    :param secrets: secret properties of the catalog, next to those that PyIceberg's own configuration has
     :return: PyIceberg's ``Table``
     :raises SourcePositionError: if it is not there
     :raises SourceUnavailableError: if the catalog does not answer

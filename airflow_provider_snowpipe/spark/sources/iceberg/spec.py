@@ -66,9 +66,15 @@ class IcebergSource(TypedRowsSource):
         password are client id and client secret, and the extra holds further properties of PyIceberg's
         catalog.
         """
-        properties = {name: _text(value) for name, value in connection.extra_dejson.items()}
+        # PyIceberg's properties are texts; JSON's ``true`` is ``true``.
+        properties = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in connection.extra_dejson.items()
+        }
         if connection.host:
-            properties.setdefault("uri", _uri(connection))
+            port = f":{connection.port}" if connection.port else ""
+            address = f"{connection.schema or 'https'}://{connection.host}{port}"
+            properties.setdefault("uri", connection.host if "://" in connection.host else address)
         if connection.password and connection.login:
             properties.setdefault("credential", f"{connection.login}:{connection.password}")
         elif connection.password:
@@ -107,18 +113,6 @@ class IcebergSource(TypedRowsSource):
     def address(self) -> str:
         """The table with its catalog, or its address."""
         return f"{self.catalog}.{self.table}" if self.table else self.path or ""
-
-
-def _uri(connection: Any) -> str:
-    if "://" in connection.host:
-        return str(connection.host)
-    port = f":{connection.port}" if connection.port else ""
-    return f"{connection.schema or 'https'}://{connection.host}{port}"
-
-
-def _text(value: Any) -> str:
-    """PyIceberg's properties are texts; JSON's ``true`` is ``true``."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_secret(name: str, value: str) -> bool:

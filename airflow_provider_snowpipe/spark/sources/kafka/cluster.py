@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetter, DeadLetterStore
+from airflow_provider_snowpipe.spark.task.row_gate import DeadLetter, DeadLetterStore
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -228,12 +229,20 @@ class KafkaCluster:
         :param pattern: regular expression for the names, None to go by ``topics``
         :raises SourcePositionError: if there is no such topic
         """
+        from confluent_kafka import KafkaError
+
         names = list(topics) if pattern is None else self._matching(pattern)
         found: list[TopicAndNumber] = []
         for name in names:
-            topic = self._ask(f"topic {name!r}", partial(self._metadata, name)).topics[name]
+            ask = partial(self._consumer.list_topics, name, timeout=self._timeout)
+            topic = self._ask(f"topic {name!r}", ask).topics[name]
             if topic.error is not None:
-                raise self._topic_error(name, topic.error)
+                if topic.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                    raise SourcePositionError(
+                        f"topic {name!r} does not exist on {self._settings.bootstrap_servers}: create it or "
+                        "fix the name. Nothing was read or sent"
+                    )
+                raise kafka_error(topic.error, f"topic {name!r}", self._settings)
             found += [(name, number) for number in topic.partitions]
         return sorted(found)
 
@@ -245,7 +254,12 @@ class KafkaCluster:
         required = list(partitions)
         low = self._offsets(self._consumer, required, _EARLIEST)
         end = self._offsets(self._consumer, required, _LATEST)
-        high = self._ends_of_all(required) if self._settings.isolation == "read_committed" else end
+        high = end
+        if self._settings.isolation == "read_committed":
+            # A consumer asks at its own isolation level, and an open transaction hides what is behind it.
+            consumer = self._open_consumer(replace(self._settings, isolation="read_uncommitted"))
+            with closing(consumer):
+                high = self._offsets(consumer, required, _LATEST)
         return {one: Bounds(low[one], min(end[one], high[one]), high[one]) for one in required}
 
     def offsets_at(
@@ -371,19 +385,6 @@ class KafkaCluster:
             )
         return sorted(names)
 
-    def _metadata(self, topic: str) -> Any:
-        return self._consumer.list_topics(topic, timeout=self._timeout)
-
-    def _topic_error(self, name: str, error: Any) -> SnowpipeError:
-        from confluent_kafka import KafkaError
-
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-            return SourcePositionError(
-                f"topic {name!r} does not exist on {self._settings.bootstrap_servers}: create it or fix the "
-                "name. Nothing was read or sent"
-            )
-        return kafka_error(error, f"topic {name!r}", self._settings)
-
     def _open_consumer(self, settings: ClientSettings) -> Any:
         from confluent_kafka import Consumer, KafkaException
 
@@ -392,14 +393,6 @@ class KafkaCluster:
             return Consumer(config)
         except (KafkaException, ValueError, TypeError) as error:
             raise refused_settings(error, settings) from None
-
-    def _ends_of_all(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, int]:
-        # A consumer asks at its own isolation level, and an open transaction hides what is behind it.
-        consumer = self._open_consumer(replace(self._settings, isolation="read_uncommitted"))
-        try:
-            return self._offsets(consumer, partitions, _LATEST)
-        finally:
-            consumer.close()
 
     def _offsets(
         self, consumer: Any, partitions: Iterable[TopicAndNumber], timestamp: int
@@ -468,7 +461,14 @@ class DeadLetterTopic(DeadLetterStore):
             self._producer = Producer(config)
         except (KafkaException, ValueError, TypeError) as error:
             raise refused_settings(error, settings) from None
-        self._require_topic()
+        try:
+            found = self._producer.list_topics(topic, timeout=settings.timeout_seconds)
+        except KafkaException as error:
+            self._producer.poll(0)
+            raise self._refused(error.args[0]) from None
+        problem = found.topics[topic].error
+        if problem is not None:
+            raise self._refused(problem)
 
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Produce the bad rows of one part, and wait until the brokers have them.
@@ -507,6 +507,10 @@ class DeadLetterTopic(DeadLetterStore):
         if dead_letter.key is not None:
             headers.append(("snowpipe.key", dead_letter.key))
         key = f"{self._channel}:{dead_letter.position}"
+
+        def delivered(error: Any, _: Any) -> None:
+            self._failed = self._failed or error
+
         while True:
             try:
                 self._producer.produce(
@@ -514,27 +518,12 @@ class DeadLetterTopic(DeadLetterStore):
                     dead_letter.payload,
                     key.encode(),
                     headers=[*dead_letter.headers, *headers],
-                    on_delivery=self._delivered,
+                    on_delivery=delivered,
                 )
             except BufferError:
                 self._producer.poll(1)
             else:
                 return
-
-    def _delivered(self, error: Any, _: Any) -> None:
-        self._failed = self._failed or error
-
-    def _require_topic(self) -> None:
-        from confluent_kafka import KafkaException
-
-        try:
-            found = self._producer.list_topics(self._topic, timeout=self._settings.timeout_seconds)
-        except KafkaException as error:
-            self._producer.poll(0)
-            raise self._refused(error.args[0]) from None
-        problem = found.topics[self._topic].error
-        if problem is not None:
-            raise self._refused(problem)
 
     def _refused(self, error: Any) -> DeadLetterError:
         """Describe an error; the row that it is about is not repeated."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -39,8 +38,8 @@ from airflow_provider_snowpipe.spark.sources.source import (
     SourcePartition,
     SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.submit.row_rules import dead_letter_topic
-from airflow_provider_snowpipe.spark.task.dead_letters import DeadLetterFolder, DeadLetterStore
+from airflow_provider_snowpipe.spark.submit.checked_values import dead_letter_topic
+from airflow_provider_snowpipe.spark.task.row_gate import DeadLetterFolder, DeadLetterStore
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -80,8 +79,7 @@ class KafkaSource(Source):
         if registry and not self._spec.schema_registry_url:
             raise ConfigurationError(
                 f"the Kafka source has the secret {min(registry)!r} and no schema_registry_url: give the "
-                f"URL, "
-                "or leave the secret out"
+                "URL, or leave the secret out"
             )
         self._settings = replace(self._settings, secrets=secrets)
 
@@ -210,18 +208,12 @@ class KafkaPartition(SourcePartition[int]):
         from airflow_provider_snowpipe.spark.sources.kafka.values import RowWriter
 
         writer = RowWriter(self.spec, self.topic, self.number, self.settings.secrets)
-        records = read_records(
-            self.settings,
-            self.topic,
-            self.number,
-            resume_at,
-            self.bounds.end,
-            fields=writer.fields,
-            on_data_loss=self.on_data_loss,
+        reader = _Reader(
+            self.settings, self.topic, self.number, resume_at, self.bounds.end, self.on_data_loss
         )
         following = resume_at
-        with closing(records):
-            for block in records:
+        with closing(reader):
+            for block in reader.blocks(writer.fields):
                 for piece in block.pieces(writer.piece_bytes(limits), limits.rows):
                     yield writer.part(piece)
                 following = int(block.offsets[-1]) + 1
@@ -270,17 +262,8 @@ _POLL_SECONDS = 0.1
 _NO_TIMESTAMP, _LOG_APPEND_TIME = 0, 2
 
 
-def read_records(
-    settings: ClientSettings,
-    topic: str,
-    number: int,
-    start: int,
-    end: int,
-    *,
-    fields: Set[str],
-    on_data_loss: OnDataLoss,
-) -> Generator[Records, None, None]:
-    """Read the records from an offset up to an end, whether or not the last offsets are records.
+class _Reader:
+    """Reads from an offset up to an end, whether or not the last offsets are records.
 
     The end has come with the first record at or behind it, or when the broker reports that nothing is left
     ahead of an offset at or behind it: offsets of transaction markers and of compacted records are never
@@ -291,19 +274,9 @@ def read_records(
     :param number: the partition
     :param start: the first offset
     :param end: the offset behind the last one that is required, at most the partition's end
-    :param fields: what is required of a record besides its value: ``timestamp``, ``key``, ``headers``
     :param on_data_loss: ``skip`` allows that retention takes records while they are read
-    :raises SourcePositionError: if retention has taken records that were to be read
-    :raises SourceUnavailableError: if the brokers send nothing for too long
     """
-    reader = _Reader(settings, topic, number, start, end, on_data_loss)
-    try:
-        yield from reader.blocks(fields)
-    finally:
-        reader.close()
 
-
-class _Reader:
     def __init__(
         self,
         settings: ClientSettings,
@@ -338,6 +311,12 @@ class _Reader:
         self._consumer.close()
 
     def blocks(self, fields: Set[str]) -> Iterator[Records]:
+        """Read the records.
+
+        :param fields: what is required of them besides their values: ``timestamp``, ``key``, ``headers``
+        :raises SourcePositionError: if retention has taken records that were to be read
+        :raises SourceUnavailableError: if the brokers send nothing for too long
+        """
         count = _FEWEST_RECORDS
         answered = time.monotonic()
         while not self._found_end:
@@ -392,8 +371,7 @@ class _Reader:
         if self._last_error.refused:
             raise AuthenticationError(
                 f"Kafka at {self._settings.bootstrap_servers}: {self._what}: the brokers refuse the "
-                f"credentials "
-                f"({self._last_error.text}): fix the connection"
+                f"credentials ({self._last_error.text}): fix the connection"
             )
         if seconds > self._settings.timeout_seconds:
             raise SourceUnavailableError(
@@ -408,6 +386,11 @@ def _columns(messages: list[Any], fields: Set[str]) -> Records:
     offsets = np.fromiter((message.offset() for message in messages), np.int64, len(messages))
     values = pa.array([message.value() for message in messages], pa.large_binary())
     stamps = [message.timestamp() for message in messages] if "timestamp" in fields else None
+
+    def details(offset: int) -> tuple[bytes | None, list[tuple[str, bytes | None]] | None]:
+        message = messages[int(np.searchsorted(offsets, offset))]
+        return message.key(), message.headers()
+
     return Records(
         offsets,
         values,
@@ -415,15 +398,8 @@ def _columns(messages: list[Any], fields: Set[str]) -> Records:
         stamps and pa.array([kind == _LOG_APPEND_TIME for kind, _ in stamps], pa.bool_()),
         pa.array([message.key() for message in messages], pa.large_binary()) if "key" in fields else None,
         [message.headers() for message in messages] if "headers" in fields else None,
-        partial(_details, offsets, messages),
+        details,
     )
-
-
-def _details(
-    offsets: np.ndarray, messages: list[Any], offset: int
-) -> tuple[bytes | None, list[tuple[str, bytes | None]] | None]:
-    message = messages[int(np.searchsorted(offsets, offset))]
-    return message.key(), message.headers()
 
 
 # -- What topics hold beyond the committed tokens of their channels, as the shape of a load -------------
@@ -464,13 +440,10 @@ def topics_shape(
         for channel in channels.keys() & tokens.keys():
             first[channels[channel]] = IntegerOffset.parse(tokens[channel], channel=channel).value + 1
     bounds = {one.name: (first[one.name], one.bounds.earliest, one.bounds.end) for one in partitions}
-    return backlog_shape(bounds, _mean_bytes(partitions, first), **known)
-
-
-def _mean_bytes(partitions: tuple[KafkaPartition, ...], first: Mapping[str, int]) -> float | None:
+    mean_bytes = None
     starts = {one.name: max(first[one.name], one.bounds.earliest) for one in partitions}
     longest = max(partitions, key=lambda one: one.bounds.end - starts[one.name], default=None)
-    if longest is None or longest.bounds.end <= starts[longest.name]:
-        return None
-    with KafkaCluster(longest.settings) as cluster:
-        return cluster.mean_bytes((longest.topic, longest.number), starts[longest.name])
+    if longest is not None and longest.bounds.end > starts[longest.name]:
+        with KafkaCluster(longest.settings) as cluster:
+            mean_bytes = cluster.mean_bytes((longest.topic, longest.number), starts[longest.name])
+    return backlog_shape(bounds, mean_bytes, **known)

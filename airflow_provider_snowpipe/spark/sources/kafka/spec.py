@@ -164,7 +164,7 @@ class KafkaSource(SourceSpec):
         self._check_topics()
         self._check_start()
         self._check_columns()
-        checked_options(self.options)
+        _check_options(self.options)
 
     def _check_topics(self) -> None:
         if len(set(self.topics)) < len(self.topics):
@@ -375,54 +375,20 @@ SECRETS = frozenset(
 
 OPTIONS = frozenset(
     {
-        "broker.address.family",
-        "broker.address.ttl",
-        "client.dns.lookup",
-        "client.id",
-        "client.rack",
-        "check.crcs",
-        "connections.max.idle.ms",
-        "enable.ssl.certificate.verification",
-        "fetch.error.backoff.ms",
-        "fetch.max.bytes",
-        "fetch.message.max.bytes",
-        "fetch.min.bytes",
-        "fetch.queue.backoff.ms",
-        "fetch.wait.max.ms",
-        "max.partition.fetch.bytes",
-        "message.max.bytes",
-        "metadata.max.age.ms",
-        "queued.max.messages.kbytes",
-        "queued.min.messages",
-        "receive.message.max.bytes",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "sasl.kerberos.keytab",
-        "sasl.kerberos.min.time.before.relogin",
-        "sasl.kerberos.principal",
-        "sasl.kerberos.service.name",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.oauthbearer.client.id",
-        "sasl.oauthbearer.extensions",
-        "sasl.oauthbearer.method",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.username",
-        "security.protocol",
-        "socket.connection.setup.timeout.ms",
-        "socket.keepalive.enable",
-        "socket.nagle.disable",
-        "socket.receive.buffer.bytes",
-        "socket.timeout.ms",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.certificate.location",
-        "ssl.certificate.pem",
-        "ssl.cipher.suites",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.location",
-        "ssl.keystore.location",
+        *("broker.address.family", "broker.address.ttl", "client.dns.lookup", "client.id", "client.rack"),
+        *("check.crcs", "connections.max.idle.ms", "enable.ssl.certificate.verification"),
+        *("fetch.error.backoff.ms", "fetch.max.bytes", "fetch.message.max.bytes", "fetch.min.bytes"),
+        *("fetch.queue.backoff.ms", "fetch.wait.max.ms", "max.partition.fetch.bytes", "message.max.bytes"),
+        *("metadata.max.age.ms", "queued.max.messages.kbytes", "queued.min.messages"),
+        *("receive.message.max.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms"),
+        *("sasl.kerberos.keytab", "sasl.kerberos.min.time.before.relogin", "sasl.kerberos.principal"),
+        *("sasl.kerberos.service.name", "sasl.mechanism", "sasl.mechanisms", "sasl.oauthbearer.client.id"),
+        *("sasl.oauthbearer.extensions", "sasl.oauthbearer.method", "sasl.oauthbearer.scope"),
+        *("sasl.oauthbearer.token.endpoint.url", "sasl.username", "security.protocol"),
+        *("socket.connection.setup.timeout.ms", "socket.keepalive.enable", "socket.nagle.disable"),
+        *("socket.receive.buffer.bytes", "socket.timeout.ms", "ssl.ca.location", "ssl.ca.pem"),
+        *("ssl.certificate.location", "ssl.certificate.pem", "ssl.cipher.suites"),
+        *("ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.keystore.location"),
     }
 )
 """Settings that may stand in a plan for everybody to read."""
@@ -441,12 +407,8 @@ SET_BY_SOURCE = {
 """Settings that the source makes itself, and the key that decides each."""
 
 
-def checked_options(options: Any) -> dict[str, str | int | float | bool]:
-    """Check the settings of a source.
-
-    :param options: settings of librdkafka by name
-    :raises ConfigurationError: if one is a secret, is the source's to set, or is not on the list
-    """
+def _check_options(options: Any) -> None:
+    """Refuse a setting that is a secret, that is the source's to set, or that is not on the list."""
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"source options is {options!r}: it must be an object with keys")
     for name, value in options.items():
@@ -467,4 +429,3 @@ def checked_options(options: Any) -> dict[str, str | int | float | bool]:
             raise ConfigurationError(
                 f"source option {name!r} is {value!r}: give a text, a number or a boolean"
             )
-    return dict(options)

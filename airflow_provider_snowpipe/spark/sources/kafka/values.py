@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroRows, rows_of
 from airflow_provider_snowpipe.spark.sources.kafka.records import (
+    MessageReader,
+    SchemaRegistry,
     add_line_ends,
     are_objects,
     body_of,
@@ -25,14 +27,10 @@ from airflow_provider_snowpipe.spark.sources.kafka.records import (
     merged,
     metadata_objects,
     on_one_line,
+    schema_numbers,
     text_of,
     without_schema_ids,
     wrapped,
-)
-from airflow_provider_snowpipe.spark.sources.kafka.registry import (
-    MessageReader,
-    SchemaRegistry,
-    schema_numbers,
 )
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
@@ -62,7 +60,7 @@ class RowWriter:
         self._topic = topic
         self._number = number
         self._where = f"topic {topic!r}, partition {number}"
-        self._values = value_writer(spec, self._where, secrets)
+        self._values = _value_writer(spec, self._where, secrets)
         every = ("timestamp", "key", "headers") if spec.record_metadata else ()
         self.fields = frozenset((*every, *spec.metadata))
 
@@ -119,9 +117,8 @@ class RowWriter:
             return records.taken(filled)
         offset = int(records.offsets[~filled][0])
         raise EncodingError(
-            f"topic {self._topic!r}, partition {self._number}: the record at offset {offset} is a "
-            f"tombstone (it "
-            "has no value): tombstones='drop' leaves such records out, 'null' loads a row for them"
+            f"topic {self._topic!r}, partition {self._number}: the record at offset {offset} is a tombstone "
+            "(it has no value): tombstones='drop' leaves such records out, 'null' loads a row for them"
         )
 
 
@@ -142,7 +139,7 @@ Faults = Mapping[int, str]
 """Why a value has no form as a row, by the number of its record."""
 
 
-class ValueWriter(ABC):
+class _ValueWriter(ABC):
     """Writes the values of records as rows.
 
     :param where: the topic-partition in words, for errors
@@ -165,7 +162,7 @@ class ValueWriter(ABC):
         """
 
 
-class JsonObjects(ValueWriter):
+class _JsonObjects(_ValueWriter):
     """Objects whose keys are columns: passed on as they are.
 
     :param send_malformed: True lets the service skip and count what is no object
@@ -209,7 +206,7 @@ class JsonObjects(ValueWriter):
         self._envelope = False
 
 
-class JsonValues(ValueWriter):
+class _JsonValues(_ValueWriter):
     """Any JSON, as the value of one column.
 
     Each value is parsed: one that is no JSON could end its column and begin another.
@@ -241,7 +238,7 @@ class JsonValues(ValueWriter):
         return pc.if_else(pa.array(found), wrapped(rows, self._column), _nothing_blank(rows)), found, {}
 
 
-class OneColumn(ValueWriter):
+class _OneColumn(_ValueWriter):
     """Text, or bytes as BASE64, as the value of one column.
 
     :param column: the column
@@ -272,25 +269,20 @@ class OneColumn(ValueWriter):
         return rows, np.ones(len(rows), bool), faults
 
 
-def value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> ValueWriter:
-    """Choose how values are written.
-
-    :param spec: the source
-    :param where: the topic-partition in words, for errors
-    :param secrets: for the schema registry
-    """
+def _value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> _ValueWriter:
+    """Choose how values are written."""
     if spec.value_format in ("avro", "protobuf"):
-        from airflow_provider_snowpipe.spark.sources.kafka.registry import SchemaRegistry
+        from airflow_provider_snowpipe.spark.sources.kafka.records import SchemaRegistry
 
         registry = SchemaRegistry(spec.schema_registry_url or "", secrets)
-        return (AvroValues if spec.value_format == "avro" else ProtobufValues)(where, registry)
+        return (_AvroValues if spec.value_format == "avro" else _ProtobufValues)(where, registry)
     if spec.value_format in ("text", "bytes"):
-        return OneColumn(where, spec.value_column or "", text=spec.value_format == "text")
+        return _OneColumn(where, spec.value_column or "", text=spec.value_format == "text")
     send = spec.malformed == "send"
     if spec.value_column:
         envelope = spec.connect_envelope is True
-        return JsonValues(where, spec.value_column, send_malformed=send, envelope=envelope)
-    return JsonObjects(where, send_malformed=send, envelope=spec.connect_envelope)
+        return _JsonValues(where, spec.value_column, send_malformed=send, envelope=envelope)
+    return _JsonObjects(where, send_malformed=send, envelope=spec.connect_envelope)
 
 
 def payloads(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
@@ -386,7 +378,7 @@ def _not_utf8(values: pa.LargeBinaryArray) -> Iterator[int]:
 _NO_HEAD = "does not begin as the schema registry's wire format does: use the value_format that wrote it"
 
 
-class RegisteredValues(ValueWriter):
+class _RegisteredValues(_ValueWriter):
     """Values that name their schema.
 
     :param registry: where the schemas are
@@ -447,7 +439,7 @@ def _unreadable(number: int, reason: str) -> EncodingError:
     return EncodingError(f"was not written with schema {number}, which it names ({reason})")
 
 
-class AvroValues(RegisteredValues):
+class _AvroValues(_RegisteredValues):
     """Avro records."""
 
     def __init__(self, where: str, registry: SchemaRegistry) -> None:
@@ -496,7 +488,7 @@ class AvroValues(RegisteredValues):
         return self._known[number]
 
 
-class ProtobufValues(RegisteredValues):
+class _ProtobufValues(_RegisteredValues):
     """Protobuf messages, in the JSON form that Protobuf itself defines: 64-bit integers are texts there."""
 
     def __init__(self, where: str, registry: SchemaRegistry) -> None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.driver.frames import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.driver.layout import free_layout, layout_fingerprint, pin_layout
 from airflow_provider_snowpipe.spark.driver.plan_order import refuse_changing_rows, refuse_unordered_rows
+from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     check_row_types,
+    column_of,
     is_written_by_jvm,
     keyed_parts,
     written,
@@ -143,16 +144,6 @@ def field_of(df: DataFrame, name: str, what: str) -> Any:
     return found[0]
 
 
-def column_of(name: str) -> Column:
-    """A column by its exact name, dots included.
-
-    :param name: the name
-    """
-    from pyspark.sql import functions as sf
-
-    return sf.col("`" + name.replace("`", "``") + "`")
-
-
 def _offset_type(kind: Any) -> Literal["integer", "text"] | None:
     name = kind.typeName()
     if name in _INTEGERS or (name == "decimal" and kind.scale == 0):
@@ -178,19 +169,19 @@ def open_rows(
     address: str,
     *,
     table: str | None,
-    query: str | None,
     path: str | None,
     format: str,
-    options: Mapping[str, str],
+    query: str | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Open a table, a query or files; nothing is read but what Spark needs to know the columns.
 
     :param session: the session
     :param address: what it is, for errors
     :param table: a table's name, or None
-    :param query: a query, or None
     :param path: a path, or None
     :param format: the path's format
+    :param query: a query instead
     :param options: options of the reader
     :raises SourcePositionError: if it is not there
     :raises ConfigurationError: if Spark refuses it
@@ -199,7 +190,7 @@ def open_rows(
     def read() -> DataFrame:
         if query is not None:
             return session.sql(query)
-        reader = session.read.options(**dict(options))
+        reader = session.read.options(**dict(options or {}))
         return reader.table(table) if table is not None else reader.format(format).load(path)
 
     return asked_of_spark(read, address)
@@ -425,16 +416,22 @@ class TableSource(FrameSource):
 
     def partitions(self) -> tuple[TablePartition, ...]:
         """List the column's values, the ranges, or the one partition that there is."""
-        spec = self._spec
-        self._refuse_null_keys()
+        spec, key = self._spec, self._key
+        with free_layout(self._rows.sparkSession):
+            nulls = asked_of_spark(self._rows.where(key.column.isNull()).count, spec.address)
+        if nulls:
+            raise ConfigurationError(
+                f"source {spec.address!r} has {nulls} row(s) with NULL in offset_column {key.name!r}: a "
+                "row's position is its value; give them one, or leave them out in a query. Nothing was sent"
+            )
         ndjson = None if is_written_by_jvm(self._rows.schema) else spec.row_options
-        make = partial(TablePartition, key=self._key.name, offset_type=self._key.offset_type, ndjson=ndjson)
+        make = partial(TablePartition, key=key.name, offset_type=key.offset_type, ndjson=ndjson)
         if self._by is not None:
             with free_layout(self._rows.sparkSession):
                 return tuple(make(name) for name in partition_names(self._rows, self._by, spec.address))
         if not spec.ranges:
             return (make(ONLY),)
-        layout = f"{self._key.name}@{layout_fingerprint(self._key.name, list(spec.ranges))}"
+        layout = f"{key.name}@{layout_fingerprint(key.name, list(spec.ranges))}"
         return tuple(
             make(str(number), layout=layout, number=number) for number in range(len(spec.ranges) + 1)
         )
@@ -463,7 +460,11 @@ class TableSource(FrameSource):
             if row is None or not row[3]:
                 continue
             partition = _partition(work)
-            self._refuse_negative(row[2])
+            if self._key.offset_type == "integer" and row[2] < 0:
+                raise ConfigurationError(
+                    f"source offset_column {self._key.name!r} has the value {row[2]}: positions are whole "
+                    "numbers from 0; add a constant in a query. Nothing was sent"
+                )
             end = partition.offset(row[1])
             located.append(replace(work, partition=replace(partition, rows=row[3], end=end), end=end))
         return located
@@ -536,16 +537,6 @@ class TableSource(FrameSource):
             rows = rows.where(key.column <= key.literal(last))
         return rows
 
-    def _refuse_null_keys(self) -> None:
-        address, key = self._spec.address, self._key
-        with free_layout(self._rows.sparkSession):
-            nulls = asked_of_spark(self._rows.where(key.column.isNull()).count, address)
-        if nulls:
-            raise ConfigurationError(
-                f"source {address!r} has {nulls} row(s) with NULL in offset_column {key.name!r}: a row's "
-                "position is its value; give them one, or leave them out in a query. Nothing was sent"
-            )
-
     def _refuse_changed_past(self, work: FrameWork, found: int) -> None:
         if work.committed is None or found == 1:
             return
@@ -561,13 +552,6 @@ class TableSource(FrameSource):
                 f"channel {work.channel!r}: {token!r} is committed, but no row of source "
                 f"{self._spec.address!r} has that {key} any more: rows behind it may be missing, too; "
                 f"on_data_loss='skip' goes on with the next larger {key}. Nothing was sent"
-            )
-
-    def _refuse_negative(self, least: Any) -> None:
-        if self._key.offset_type == "integer" and least < 0:
-            raise ConfigurationError(
-                f"source offset_column {self._key.name!r} has the value {least}: positions are whole "
-                "numbers from 0; add a constant in a query. Nothing was sent"
             )
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.parts import RowEncoder
-from airflow_provider_snowpipe.spark.driver.frames import CHANNEL, LINE
+from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, LINE
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError
@@ -37,48 +37,29 @@ _OWN = frozenset({CHANNEL, POSITION, VERSION})
 Indexes = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """The rows of one batch as text.
-
-    :param body: all of it; a view of the Arrow buffer
-    :param ends: where each row begins in it, and the end of the last one
-    """
-
-    body: memoryview
-    ends: Indexes
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Lines:
-        """Check a batch's rows."""
-        column = batch.column(LINE)
-        if column.null_count:
-            raise ContinuityError(f"{column.null_count} rows have no text; this is an error of this package")
-        width = np.int64 if pa.types.is_large_string(column.type) else np.int32
-        offsets, data = column.buffers()[1:3]
-        ends = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
-        return cls(memoryview(data), ends.astype(np.int64, copy=False))
-
-    def cuts(self, begin: int, limits: BatchLimits) -> Iterator[tuple[int, int, memoryview]]:
-        """Cut the rows into parts: first row, row after the last, text."""
-        most, rows = part_bytes(limits), len(self.ends) - 1
-        while begin < rows:
-            fitting = int(np.searchsorted(self.ends, self.ends[begin] + most, side="right")) - 1
-            end = min(max(fitting, begin + 1), begin + limits.rows, rows)
-            yield begin, end, self.body[self.ends[begin] : self.ends[end]]
-            begin = end
-
-
 def _cuts(
     batch: pa.RecordBatch, begin: int, limits: BatchLimits, ndjson: NdjsonOptions | None
 ) -> Iterator[tuple[int, int, memoryview]]:
-    """Cut a batch's rows into parts: first row, row after the last, text."""
-    if ndjson is None:
-        yield from Lines.of(batch).cuts(begin, limits)
-    elif begin < batch.num_rows:
-        for piece in RowEncoder(ndjson, _OWN, limits).pieces(batch.slice(begin)):
-            first = begin + piece.first
-            yield first, first + piece.rows, piece.body
+    """Cut a batch's rows into parts: first row, row after the last, text; none of it is copied."""
+    if ndjson is not None:
+        if begin < batch.num_rows:
+            for piece in RowEncoder(ndjson, _OWN, limits).pieces(batch.slice(begin)):
+                first = begin + piece.first
+                yield first, first + piece.rows, piece.body
+        return
+    column = batch.column(LINE)
+    if column.null_count:
+        raise ContinuityError(f"{column.null_count} rows have no text; this is an error of this package")
+    width = np.int64 if pa.types.is_large_string(column.type) else np.int32
+    offsets, data = column.buffers()[1:3]
+    ends = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
+    ends, body = ends.astype(np.int64, copy=False), memoryview(data)
+    most, rows = part_bytes(limits), len(ends) - 1
+    while begin < rows:
+        fitting = int(np.searchsorted(ends, ends[begin] + most, side="right")) - 1
+        end = min(max(fitting, begin + 1), begin + limits.rows, rows)
+        yield begin, end, body[ends[begin] : ends[end]]
+        begin = end
 
 
 def keyed_parts(
@@ -111,7 +92,9 @@ def keyed_parts(
         keys = batch.column(POSITION)
         _check_order(keys, last, column)
         last = keys[-1].as_py()
-        begin = 0 if committed is None else _count_until(keys, value(committed))
+        begin = 0
+        if committed is not None:  # the keys are in order
+            begin = pc.sum(pc.less_equal(keys, value(committed)), min_count=0).as_py()
         for first, end, body in _cuts(batch, begin, limits, ndjson):
             if held is not None:
                 yield held
@@ -145,12 +128,6 @@ def _refuse_order(one: Any, other: Any, column: str) -> None:
         f"a row with {column} = {other!r} comes after one with {one!r}: the rows are out of order, nothing "
         "more was sent"
     )
-
-
-def _count_until(keys: pa.Array, committed: Any) -> int:
-    """Number of rows up to a key; the keys are in order."""
-    count: int = pc.sum(pc.less_equal(keys, committed), min_count=0).as_py()
-    return count
 
 
 def versioned_parts(
@@ -304,11 +281,9 @@ def written(schema: StructType, options: NdjsonOptions) -> list[Column]:
     :param schema: the columns, checked by :func:`check_row_types`
     :param options: forms of the values that JSON has none for
     """
-    from pyspark.sql import functions as sf
-
     if is_written_by_jvm(schema):
         return [row_text(schema, options).alias(LINE)]
-    return [sf.col(quoted_column(field.name)) for field in schema.fields]
+    return [column_of(field.name) for field in schema.fields]
 
 
 def row_text(
@@ -324,7 +299,7 @@ def row_text(
 
     writer = _Writer(options)
     fields = [
-        writer.value(field.name, sf.col(quoted_column(field.name)), field.dataType).alias(field.name)
+        writer.value(field.name, column_of(field.name), field.dataType).alias(field.name)
         for field in schema.fields
         if field.name not in leave_out
     ]
@@ -344,12 +319,14 @@ def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions
     return sf.to_json(_Writer(options).value(name, column, kind), _form(options))
 
 
-def quoted_column(name: str) -> str:
-    """A column's name as Spark's expressions take it.
+def column_of(name: str) -> Column:
+    """A column by its exact name, dots included.
 
     :param name: the name
     """
-    return "`" + name.replace("`", "``") + "`"
+    from pyspark.sql import functions as sf
+
+    return sf.col("`" + name.replace("`", "``") + "`")
 
 
 def _form(options: NdjsonOptions) -> dict[str, str]:
@@ -372,21 +349,18 @@ def _check(path: str, kind: DataType) -> None:
     elif name == "array":
         _check(f"{path}.[]", kind.elementType)  # type: ignore[attr-defined]
     elif name == "map":
-        _check_map(path, kind)
+        key: Any = kind.keyType  # type: ignore[attr-defined]
+        if key.typeName() not in ("string", "char", "varchar"):
+            raise EncodingError(
+                f"column {path!r} is a map with keys of type {key.simpleString()}, and JSON has text keys "
+                f"only: use transform_keys({path.partition('.')[0]}, (k, v) -> cast(k as string))"
+            )
+        _check(f"{path}.{{}}", kind.valueType)  # type: ignore[attr-defined]
     elif name not in _PLAIN and name not in ("float", "double", "binary"):
         remedy = _REMEDIES.get("interval" if "interval" in name else name, "cast it to a string")
         raise EncodingError(
             f"column {path!r} has type {kind.simpleString()}, which has no JSON form: {remedy}"
         )
-
-
-def _check_map(path: str, kind: Any) -> None:
-    if kind.keyType.typeName() not in ("string", "char", "varchar"):
-        raise EncodingError(
-            f"column {path!r} is a map with keys of type {kind.keyType.simpleString()}, and JSON has text "
-            f"keys only: use transform_keys({path.partition('.')[0]}, (k, v) -> cast(k as string))"
-        )
-    _check(f"{path}.{{}}", kind.valueType)
 
 
 def _refuse_same_names(names: Iterable[str], path: str, *, fold: bool) -> None:

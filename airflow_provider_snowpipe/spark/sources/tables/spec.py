@@ -43,10 +43,7 @@ class TypedRowsSource(SourceSpec):
         return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
 
     def _check_one_address(self) -> None:
-        """Refuse a source with both a path and a table, or with none.
-
-        :raises ConfigurationError: if not exactly one has a value
-        """
+        """Refuse a source with both a path and a table, or with none."""
         if bool(self.path) == bool(self.table):
             raise ConfigurationError(
                 f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
@@ -103,14 +100,6 @@ class TableSource(TypedRowsSource):
                 "source has a query and no name: give one that stays, since the channels are named by it"
             )
         check_options(self.options)
-        self._check_ranges()
-
-    def check_streamable(self) -> None:
-        """Refuse rows without an order."""
-        if not self.offset_column:
-            raise ConfigurationError("source offset_column is empty: name the column that orders the rows")
-
-    def _check_ranges(self) -> None:
         bounds = self.ranges
         if any(low >= high for low, high in pairwise([-1, *bounds])):
             raise ConfigurationError(f"source ranges is {list(bounds)}: give growing numbers from 0")
@@ -119,6 +108,11 @@ class TableSource(TypedRowsSource):
                 f"source ranges {list(bounds)} cut an offset column of whole numbers into channels: drop "
                 "them, or drop partition_by and offset_type"
             )
+
+    def check_streamable(self) -> None:
+        """Refuse rows without an order."""
+        if not self.offset_column:
+            raise ConfigurationError("source offset_column is empty: name the column that orders the rows")
 
     @property
     def offset_format(self) -> str:

@@ -2,9 +2,9 @@ import pytest
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.source import (
-    check_report_path,
-    report_batch,
-    report_failure,
+    _check_report_path,
+    _report_batch,
+    _report_failure,
 )
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, ContinuityError
@@ -31,7 +31,7 @@ def options(tmp_path):
 
 
 def test_committed_batch_is_reported_in_a_line_and_left_in_a_file(options, capsys):
-    report_batch(options, "batch=5", CHANNELS)
+    _report_batch(options, "batch=5", CHANNELS)
 
     assert capsys.readouterr().err == (
         "snowpipe committed batch=5 channels=2 rows=12 bytes=120 rejected=1 dead_lettered=3 "
@@ -41,15 +41,15 @@ def test_committed_batch_is_reported_in_a_line_and_left_in_a_file(options, capsy
 
 
 def test_batch_without_rows_leaves_the_last_report(options, capsys):
-    report_batch(options, "batch=5", CHANNELS)
-    report_batch(options, "batch=6", ())
+    _report_batch(options, "batch=5", CHANNELS)
+    _report_batch(options, "batch=6", ())
 
     assert RunReport.read(options.report_path).application == "ds batch=5"
     assert "batch=6" not in capsys.readouterr().err
 
 
 def test_refused_batch_leaves_its_error(options):
-    report_failure(options, "batch=5", ContinuityError("two writers"))
+    _report_failure(options, "batch=5", ContinuityError("two writers"))
 
     report = RunReport.read(options.report_path)
     assert (report.error_type, report.error, report.channels) == ("ContinuityError", "two writers", ())
@@ -58,13 +58,13 @@ def test_refused_batch_leaves_its_error(options):
 def test_report_that_cannot_be_written_does_not_undo_a_commit(options, capsys, tmp_path):
     (tmp_path / "report.json").mkdir()
 
-    report_batch(options, "batch=5", CHANNELS)
+    _report_batch(options, "batch=5", CHANNELS)
 
     assert "snowpipe report cannot be written to" in capsys.readouterr().err
 
 
 def test_path_of_the_report_is_checked_before_any_row_moves(tmp_path):
-    check_report_path(None)
-    check_report_path(str(tmp_path / "report.json"))
+    _check_report_path(None)
+    _check_report_path(str(tmp_path / "report.json"))
     with pytest.raises(ConfigurationError, match=r"reportPath is '.*report\.json': its directory"):
-        check_report_path(str(tmp_path / "none" / "report.json"))
+        _check_report_path(str(tmp_path / "none" / "report.json"))

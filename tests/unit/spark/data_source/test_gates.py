@@ -5,8 +5,9 @@ import pytest
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, SupersededError
-from airflow_provider_snowpipe.spark.data_source.source import describe_abort
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, TaskOutcome
+from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -26,7 +27,7 @@ OPTIONS = WriteOptions.parse(
         "partitions": "2",
     }
 )
-DONE = ChannelOutcome("ds_0", target_token="5:1/2-00000000-00000001-0-end", rows=1)
+DONE = ChannelReport("ds_0", "ds_0", target_token="5:1/2-00000000-00000001-0-end", rows=1)
 LEFT = TaskOutcome(0, 0, (DONE,))
 RIGHT = TaskOutcome(1, 0, (replace(DONE, channel="ds_1"),))
 
@@ -52,7 +53,7 @@ def _settle(*tasks, options=OPTIONS):
             id="slow",
         ),
         pytest.param(
-            (LEFT, replace(RIGHT, channels=(ChannelOutcome("ds_1", superseded_by=9),))),
+            (LEFT, replace(RIGHT, superseded=("ds_1", 9))),
             WriterActiveError,
             "'ds_1' has committed batch 9",
             id="superseded",
@@ -75,14 +76,14 @@ def test_batch_is_no_success_whatever_spark_reports(tasks, error, text):
 
 
 @pytest.mark.parametrize(
-    "tasks", [(), (TaskOutcome(0, 0, (ChannelOutcome("ds_0"),)),)], ids=["none", "empty"]
+    "tasks", [(), (TaskOutcome(0, 0, (ChannelReport("ds_0", "ds_0"),)),)], ids=["none", "empty"]
 )
 def test_batch_without_rows_asks_nobody(tasks):
     assert _settle(*tasks) == ()
 
 
 def test_abort_reports_which_rows_may_be_in_the_table():
-    line = describe_abort(OPTIONS, [LEFT, None], "batch=5")
+    line = _describe_abort(OPTIONS, [LEFT, None], "batch=5")
 
     assert line.startswith("snowpipe aborted batch=5: rows that were committed stay in the table")
     assert "ds_0 to 5:1/2-00000000-00000001-0-end" in line

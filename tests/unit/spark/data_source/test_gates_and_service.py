@@ -7,7 +7,8 @@ import pytest
 from airflow_provider_snowpipe.spark.data_source import gates
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.task import ChannelOutcome, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.task import TaskOutcome
+from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     OffsetTokenError,
@@ -116,7 +117,7 @@ class TestPrepare:
 
 
 class TestSettle:
-    DONE = ChannelOutcome("ds_0", target_token=token(), rows=2, errors_before=3)
+    DONE = ChannelReport("ds_0", "ds_0", target_token=token(), rows=2, errors_before=3, rejected_before=3)
 
     def settle(self, *channels, **more):
         tasks = [TaskOutcome(0, 0, channels), TaskOutcome(1, 0)]
@@ -133,15 +134,16 @@ class TestSettle:
         snowpipe.channel("ds_0", committed=token(), rows_inserted=9, rows_error_count=3)
         outcome = {
             "from_token": "f", "target_token": token(), "rows": 2, "bytes": 3, "inserted_before": 7,
-            "errors_before": 3, "append_seconds": 5.0, "commit_seconds": 6.0, "requests": 8,
-            "request_seconds": 10.0, "longest_request": 11.0, "retries": 12, "dead_lettered": 13,
+            "errors_before": 3, "rejected_before": 3, "append_seconds": 5.0, "commit_seconds": 6.0,
+            "requests": 8, "request_seconds": 10.0, "longest_request": 11.0, "retries": 12,
+            "dead_lettered": 13,
         }  # fmt: skip
 
-        (report,) = self.settle(ChannelOutcome("ds_0", **outcome))
+        (report,) = self.settle(ChannelReport("ds_0", "ds_0", **outcome))
 
         assert asdict(report) == {
             **outcome, "channel": "ds_0", "partition": "ds_0", "to_token": token(), "rejected": 0,
-            "committed": True, "latency_ms": 5, "rejected_before": 3, "undecoded": 0, "unknown_columns": {},
+            "committed": True, "latency_ms": 5, "undecoded": 0, "unknown_columns": {},
         }  # fmt: skip
 
     @pytest.mark.parametrize(
@@ -156,7 +158,10 @@ class TestSettle:
     def test_tokens_of_an_offset_column_are_compared_in_its_order(
         self, snowpipe, more, integer, target, committed
     ):
-        tasks = [TaskOutcome(0, 0, (ChannelOutcome("ds_0", target_token=target, rows=1),)), TaskOutcome(1, 0)]
+        tasks = [
+            TaskOutcome(0, 0, (ChannelReport("ds_0", "ds_0", target_token=target, rows=1),)),
+            TaskOutcome(1, 0),
+        ]
         write = options(offsetColumn="ID", **more)
         snowpipe.channel("ds_0", committed=committed)
         assert settle_batch(write, tasks, "batch=5", integer_offsets=integer)[0].committed
@@ -190,14 +195,14 @@ class TestSettle:
     def test_channel_whose_rows_were_all_put_aside_is_reported(self, snowpipe):
         snowpipe.channel("ds_0")
 
-        (report,) = self.settle(ChannelOutcome("ds_0", dead_lettered=4))
+        (report,) = self.settle(ChannelReport("ds_0", "ds_0", dead_lettered=4))
 
         assert (report.dead_lettered, report.target_token, report.committed) == (4, None, True)
 
     def test_channels_without_a_row_are_not_polled(self, snowpipe):
         snowpipe.channel("ds_0", committed=token(), rows_error_count=3)
 
-        self.settle(self.DONE, ChannelOutcome("ds_1"))
+        self.settle(self.DONE, ChannelReport("ds_1", "ds_1"))
 
         assert snowpipe.did() == ["status ds_0"]
 

@@ -107,7 +107,7 @@ def test_batch_that_the_channel_has_left_behind_sends_nothing(snowpipe, run):
 
     outcome = run([9], batch=5)
 
-    assert outcome.channels[0].superseded_by == 6
+    assert outcome.superseded == ("ds_0", 6)
     assert loaded(snowpipe) == IDS
 
 
@@ -116,7 +116,7 @@ def test_batch_that_another_channel_has_left_behind_sends_nothing(snowpipe, run)
 
     outcome = run(seen=BatchesSeen({WRITER: ("ds_1", later)}, {}))
 
-    assert outcome.channels[0].superseded_by == 6
+    assert outcome.superseded == ("ds_0", 6)
     assert snowpipe.did() == ["status ds_0"]
 
 

@@ -12,8 +12,10 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source import agreement, gates, whole_batch
+from airflow_provider_snowpipe.spark.data_source import agreement, gates
 from airflow_provider_snowpipe.spark.data_source.gates import (
+    BegunBatch,
+    Finding,
     forget_agreement,
     identity_of,
     prepare,
@@ -22,7 +24,6 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER
 from airflow_provider_snowpipe.spark.data_source.task import Task
-from airflow_provider_snowpipe.spark.data_source.whole_batch import BegunBatch, Finding
 from airflow_provider_snowpipe.streaming.batch import Pace
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -176,7 +177,7 @@ class Writes:
 @pytest.fixture
 def writes(snowpipe, monkeypatch):
     monkeypatch.setattr(gates, "driver_token", lambda options: snowpipe.scoped_token())
-    monkeypatch.setattr(whole_batch, "standing_credentials", lambda path: None)
+    monkeypatch.setattr(gates, "standing_credentials", lambda path: None)
     # Tasks and senders are threads in real time.
     monkeypatch.setattr(agreement, "_POLL_SECONDS", 0.002)
     monkeypatch.setattr(Pace, "take", lambda *_: 0.0)
@@ -187,7 +188,7 @@ def writes(snowpipe, monkeypatch):
             for name in snowpipe.channels
         ]
 
-    monkeypatch.setattr(whole_batch, "statement_rows", channels)
+    monkeypatch.setattr(gates, "statement_rows", channels)
     return Writes(snowpipe)
 
 
@@ -379,8 +380,8 @@ def test_channels_that_a_column_names_are_listed_by_pipe_or_else_in_its_schema(
             {**default_pipe, "name": "ds_k2"},
         ]
 
-    monkeypatch.setattr(whole_batch, "standing_credentials", lambda path: f"credentials of {path}")
-    monkeypatch.setattr(whole_batch, "statement_rows", rows)
+    monkeypatch.setattr(gates, "standing_credentials", lambda path: f"credentials of {path}")
+    monkeypatch.setattr(gates, "statement_rows", rows)
     options = writes.options([[]])
 
     begun = BegunBatch.find(options, identity_of(options, 7, None, GIVEN_WRITER), frozenset("V"))
@@ -526,7 +527,7 @@ class TestFindings:
         def refuse(*_: object) -> None:
             raise ConfigurationError("no K")
 
-        monkeypatch.setattr(whole_batch, "channel_shares", refuse)
+        monkeypatch.setattr(gates, "channel_shares", refuse)
         assert self.found(writes, begun, BEGUN[:2]) == [
             [Finding(0, "", "ConfigurationError", "no K")],
             [Finding(1, "", "ConfigurationError", "no K")],

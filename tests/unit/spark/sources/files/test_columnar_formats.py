@@ -10,7 +10,7 @@ import pytest
 from pyarrow import orc
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import OrcReader, ParquetReader
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,

@@ -1,7 +1,6 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.groups import freeze
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, freeze
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.groups import FileGroup, SourceFile
-from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
+from airflow_provider_snowpipe.spark.sources.files.formats import LineReader
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, SourceFile
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 

@@ -6,9 +6,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, pieces
-from airflow_provider_snowpipe.spark.sources.files.groups import SourceFile
-from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
+from airflow_provider_snowpipe.spark.sources.files.formats import LineReader, compression_of, pieces
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from tests.unit.spark.sources.files.conftest import listed
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
+from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
-from airflow_provider_snowpipe.spark.submit.row_rules import RowRules
 from airflow_provider_snowpipe.spark.task.row_gate import Admission
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.driver.frames import LINE
+from airflow_provider_snowpipe.spark.driver.rounds import LINE
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     VERSION,
