@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseNotifier
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.commits import LagReport
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -16,7 +17,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.lag import LagReport
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 if TYPE_CHECKING:

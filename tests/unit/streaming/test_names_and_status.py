@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.streaming.commits import ChannelLag
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.names import (
     PipeName,
     channel_name,
