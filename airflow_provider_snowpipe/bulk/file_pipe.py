@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import PipeName, full_name, plain_or_quoted, quote_url_segment
+from airflow_provider_snowpipe.streaming.names import PipeName, plain_or_quoted, quote_url_segment
 
 # pragma: no mutate start (requests are tested against the service)
 
@@ -201,7 +201,7 @@ class FilePipeClient:
 def _written(pipe: PipeName) -> str:
     """The full name as the API takes it; quoted where a part is not written in plain capitals."""
     parts = (pipe.database, pipe.schema, pipe.pipe)
-    return ".".join(parts) if all(one == plain_or_quoted(one) for one in parts) else full_name(*parts)
+    return str(pipe) if all(one == plain_or_quoted(one) for one in parts) else pipe.quoted
 
 
 def _text(value: Any) -> str | None:

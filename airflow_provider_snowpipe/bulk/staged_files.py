@@ -50,6 +50,9 @@ class StageReference:
         path = (found["path"] or "").strip("/")
         return cls(found["owner"] or "", found["name"], path)
 
+    def __str__(self) -> str:
+        return f"@{self.owner}{self.name}" + (f"/{self.path}" if self.path else "")
+
     def below(self, name: str) -> str:
         """A file's path below the stage.
 

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName, string_literal
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+    from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +93,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises ConfigurationError: if its definition does not show it
         :raises SqlError: if the statement fails, or signing in for it
         """
-        from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin
-        from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+        from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin, PipeTarget
 
         name = PipeName(*self.database_and_schema(), pipe)
         known = FilePipeAdmin(self.run_sql, name).known()

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     TokenWentBackError,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, full_name
+from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import LexicographicOffset, Offset, offset_class
 
 log = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class ListedChannel:
 
 def show_channels(pipe: PipeName) -> str:
     """The statement that lists the channels of a pipe."""
-    return f"SHOW CHANNELS IN PIPE {full_name(pipe.database, pipe.schema, pipe.pipe)}"
+    return f"SHOW CHANNELS IN PIPE {pipe.quoted}"
 
 
 # -- Whether somebody writes to a channel, from two observations of it -------------------------------------
