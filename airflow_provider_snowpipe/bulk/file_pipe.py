@@ -9,7 +9,7 @@ import datetime as dt
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance
@@ -214,19 +214,6 @@ _REPORTED = dt.timedelta(minutes=8)
 """How far back the report is trusted; it keeps ten minutes, and 10,000 loads, whichever is less."""
 
 
-class ReportingPipe(Protocol):
-    """As much of a file pipe's client as its history needs."""
-
-    def insert_report(self, begin_mark: str | None = None) -> PipeReport:
-        """The loads of the last minutes."""
-
-    def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
-        """The loads of a while."""
-
-    def close(self) -> None:
-        """Give the connections back."""
-
-
 class PipeHistory:
     """The loads by one pipe, with as few calls of ``loadHistoryScan`` as will do.
 
@@ -236,7 +223,7 @@ class PipeHistory:
     :param pipe: a client of the pipe
     """
 
-    def __init__(self, pipe: ReportingPipe) -> None:
+    def __init__(self, pipe: FilePipeClient) -> None:
         self._pipe = pipe
         self._mark: str | None = None
         self._asked_at: dt.datetime | None = None

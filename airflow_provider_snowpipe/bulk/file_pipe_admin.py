@@ -428,15 +428,10 @@ class PipeStatus:
 
     def result(self) -> dict[str, Any]:
         """The state as JSON, for a task's value."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "raw"}
         return {
-            "execution_state": self.execution_state,
-            "pending_files": self.pending_files,
-            "oldest_pending_path": self.oldest_pending_path,
-            "oldest_pending_at": _written(self.oldest_pending_at),
-            "last_ingested_path": self.last_ingested_path,
-            "last_ingested_at": _written(self.last_ingested_at),
-            "notification_channel": self.notification_channel,
-            "error": self.error,
+            name: value.isoformat() if isinstance(value, dt.datetime) else value
+            for name, value in values.items()
         }
 
 
@@ -453,10 +448,6 @@ def _timestamp(value: object) -> dt.datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
-
-
-def _written(timestamp: dt.datetime | None) -> str | None:
-    return None if timestamp is None else timestamp.isoformat()
 
 
 # -- From where a file pipe loads, and into which table: read from its own COPY statement ----------------

@@ -141,7 +141,8 @@ class KubernetesPods:
         list_pods = self._client.list_namespaced_pod
         found = self._ask("list", "pods", self.namespace, list_pods, label_selector=tag)
         pods = [] if found is None else found.items
-        return [DriverPod.of(one) for one in sorted(pods, key=_made, reverse=True)]
+        newest_first = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
+        return [DriverPod.of(one) for one in newest_first]
 
     def kill(self, application_id: str) -> None:
         """Delete a pod, and the secret that was made for it; where there is none, nothing.
@@ -199,8 +200,20 @@ class KubernetesPods:
         """
         # Without this the client logs the answer, which repeats the secret, where the log level is DEBUG.
         unlogged = {"_preload_content": False}
-        create, body = self._client.create_namespaced_secret, secret_manifest(name, self.namespace, value)
-        self._ask("create", "secrets", self.namespace, create, body, **unlogged)
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "labels": {"app.kubernetes.io/managed-by": "airflow-provider-snowpipe"},
+            },
+            "type": "Opaque",
+            "immutable": True,
+            "data": {SECRET_KEY: base64.b64encode(value.encode()).decode()},
+        }
+        create = self._client.create_namespaced_secret
+        self._ask("create", "secrets", self.namespace, create, manifest, **unlogged)
 
     def delete_secret(self, name: str, namespace: str = "") -> None:
         """Remove a secret; where there is none, nothing.
@@ -244,31 +257,6 @@ class KubernetesPods:
         raise RetriesExhaustedError(
             f"the API of Kubernetes answered {status} to {verb} {kind} in the namespace {namespace!r}{shown}"
         )
-
-
-def secret_manifest(name: str, namespace: str, value: str) -> dict[str, Any]:
-    """The manifest of a secret for one driver.
-
-    :param name: its name
-    :param namespace: where it is made
-    :param value: what the driver reads
-    """
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {"app.kubernetes.io/managed-by": "airflow-provider-snowpipe"},
-        },
-        "type": "Opaque",
-        "immutable": True,
-        "data": {SECRET_KEY: base64.b64encode(value.encode()).decode()},
-    }
-
-
-def _made(pod: Any) -> Any:
-    return pod.metadata.creation_timestamp
 
 
 def _diagnostics(status: Any) -> str:

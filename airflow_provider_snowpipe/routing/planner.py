@@ -60,9 +60,9 @@ def plan_load(
         tuple(replace(choice.estimates[one], unfit=choice.unfit.get(one)) for one in (_STREAM, _COPY, _PIPE)),
         per_day=not shape.bounded,
         is_forced=policy.forced is not None,
-        compact=None if path is _STREAM else compact_advice(shape, policy),
+        compact=None if path is _STREAM else _compact_advice(shape, policy),
     )
-    return replace(plan, warnings=tuple(warnings_of(shape, policy, plan)))
+    return replace(plan, warnings=tuple(_warnings_of(shape, policy, plan)))
 
 
 @dataclass(slots=True)
@@ -78,9 +78,9 @@ class _Choice:
     def __init__(self, shape: DataShape, policy: LoadPolicy, previous: LoadPath | None) -> None:
         self.shape, self.policy, self.previous = shape, policy, previous
         self.estimates = {
-            _STREAM: estimate_stream(shape, policy),
-            _COPY: estimate_copy(shape, policy),
-            _PIPE: estimate_pipe(shape, policy),
+            _STREAM: _estimate_stream(shape, policy),
+            _COPY: _estimate_copy(shape, policy),
+            _PIPE: _estimate_pipe(shape, policy),
         }
         self.unfit = {}
 
@@ -217,7 +217,7 @@ class _Choice:
         return fresh
 
     def _late(self, path: LoadPath, required: float) -> str:
-        floor = floor_seconds(path, self.shape, self.policy)
+        floor = _floor_seconds(path, self.shape, self.policy)
         least = least_seconds(path, self.shape, self.policy)
         if math.isinf(least):
             return f"more arrives than the channels take, required within {duration(required)}"
@@ -263,7 +263,7 @@ class _Choice:
         kept = self.previous
         if kept is _COPY and self.shape.bounded and kept in credits:
             # A warehouse that grows for the freshness bills minimums in steps, at which paths would flap.
-            credits[kept] = estimate_copy(replace(self.shape, freshness=None), self.policy).credits
+            credits[kept] = _estimate_copy(replace(self.shape, freshness=None), self.policy).credits
         if kept in credits and kept is not best and credits[kept] <= (1 + self.policy.band) * credits[best]:
             return kept, [
                 f"the run before took {kept.value}, and {best.value} is not cheaper by more than "
@@ -281,49 +281,37 @@ class _Choice:
 
 # -- What each load path costs and how long it takes ---------------------------------------------------
 
-DAY = 86_400.0
+_DAY = 86_400.0
 
 
-def estimate_stream(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
-    """Estimate a load through channels: credits by uncompressed volume, time by the channels' limits.
-
-    :param shape: the data
-    :param policy: whose figures count
-    """
+def _estimate_stream(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
+    """Estimate a load through channels: credits by uncompressed volume, time by the channels' limits."""
     costs, volume = policy.costs, shape.uncompressed(policy.costs)
     latency = policy.floor(LoadPath.STREAM)
     if not shape.bounded:
-        per_day = volume * DAY / GB * costs.stream_credits_per_gb
+        per_day = volume * _DAY / GB * costs.stream_credits_per_gb
         return PathEstimate(LoadPath.STREAM, per_day, latency, latency + _file_through_channel(shape, policy))
-    seconds = latency + volume / stream_bytes_per_second(shape, policy)
+    seconds = latency + volume / _stream_bytes_per_second(shape, policy)
     return PathEstimate(LoadPath.STREAM, volume / GB * costs.stream_credits_per_gb, latency, seconds)
 
 
-def stream_bytes_per_second(shape: DataShape, policy: LoadPolicy) -> float:
-    """The most that the channels of a shape's partitions take, uncompressed.
-
-    :param shape: the data
-    :param policy: whose figures count
-    """
+def _stream_bytes_per_second(shape: DataShape, policy: LoadPolicy) -> float:
+    """The most that the channels of a shape's partitions take, uncompressed."""
     costs = policy.costs
     return min(shape.partitions * costs.channel_bytes_per_second, costs.table_bytes_per_second)
 
 
-def estimate_pipe(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
-    """Estimate a load by a file pipe: credits by the volume that it bills, and by files where that is billed.
-
-    :param shape: the data
-    :param policy: whose figures count
-    """
+def _estimate_pipe(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
+    """Estimate a load by a file pipe: credits by the volume that it bills, and by files where these cost."""
     costs, files = policy.costs, shape.files
     billed = shape.billed_by_pipe(costs)
     count = float(files.count) if files else 1.0
     if not shape.bounded:
-        billed *= DAY
-        count = DAY / files.interval if files and files.interval else DAY / 60
+        billed *= _DAY
+        count = _DAY / files.interval if files and files.interval else _DAY / 60
     credits = billed / GB * costs.pipe_credits_per_gb + count / 1000 * costs.pipe_credits_per_1000_files
     latency = policy.floor(LoadPath.PIPE)
-    one = one_thread_seconds(shape, policy)
+    one = _one_thread_seconds(shape, policy)
     seconds = latency + one
     if shape.bounded:
         together = shape.uncompressed(costs) / costs.pipe_bytes_per_second
@@ -331,20 +319,17 @@ def estimate_pipe(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     return PathEstimate(LoadPath.PIPE, credits, latency, seconds)
 
 
-def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
+def _estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     """Estimate a load by COPY: seconds of a warehouse, with its minimum; unbounded data at an interval.
 
     The size grows until the load takes no longer than it may. Without a freshness it grows never so far that
     the billed minimum or the largest file counts, so that the credits do not depend on it; a freshness that
     a larger size keeps is paid for.
-
-    :param shape: the data
-    :param policy: the warehouse, and whose figures count
     """
     costs = policy.costs
     work = _work(shape, policy, shape.uncompressed(costs), shape.files.count if shape.files else 1)
     if shape.bounded:
-        one, floor = one_thread_seconds(shape, policy), policy.floor(LoadPath.COPY)
+        one, floor = _one_thread_seconds(shape, policy), policy.floor(LoadPath.COPY)
         is_required = shape.freshness is not None and not shape.backfill
         size = _warehouse(work, _allowed(shape, policy), policy, one=one, whatever_it_costs=is_required)
         power = WAREHOUSE_CREDITS[size]
@@ -357,19 +342,14 @@ def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     work = _work(shape, policy, shape.uncompressed(costs) * interval, interval / arrival)
     size = _warehouse(work, interval, policy)
     resumed = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
-    credits = min(resumed * DAY / interval, _always_running(work, interval, policy))
+    credits = min(resumed * _DAY / interval, _always_running(work, interval, policy))
     latency = policy.floor(LoadPath.COPY) + scheduled
-    seconds = latency + one_thread_seconds(shape, policy)
+    seconds = latency + _one_thread_seconds(shape, policy)
     return PathEstimate(LoadPath.COPY, credits, latency, seconds, warehouse=size, interval=interval)
 
 
-def floor_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds until a row can be queried at best, whatever the volume.
-
-    :param path: the path
-    :param shape: the data
-    :param policy: whose figures count
-    """
+def _floor_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds until a row can be queried at best, whatever the volume."""
     scheduled = path is LoadPath.COPY and not shape.bounded
     return policy.floor(path) + (policy.costs.copy_shortest_interval if scheduled else 0.0)
 
@@ -384,27 +364,23 @@ def least_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float
     :param policy: whose figures count
     """
     if not shape.bounded:
-        floor = floor_seconds(path, shape, policy)
+        floor = _floor_seconds(path, shape, policy)
         if path is not LoadPath.STREAM:
-            return floor + one_thread_seconds(shape, policy)
-        lags = shape.uncompressed(policy.costs) > stream_bytes_per_second(shape, policy)
+            return floor + _one_thread_seconds(shape, policy)
+        lags = shape.uncompressed(policy.costs) > _stream_bytes_per_second(shape, policy)
         return math.inf if lags else floor + _file_through_channel(shape, policy)
     if path is LoadPath.STREAM:
-        return estimate_stream(shape, policy).seconds
+        return _estimate_stream(shape, policy).seconds
     if path is LoadPath.PIPE:
-        return estimate_pipe(shape, policy).seconds
+        return _estimate_pipe(shape, policy).seconds
     work = _work(shape, policy, shape.uncompressed(policy.costs), shape.files.count if shape.files else 1)
     power = max(WAREHOUSE_CREDITS[size] for size in (policy.warehouse, policy.largest_warehouse))
     fixed = policy.floor(path) + _staging(shape, policy)
-    return fixed + max(work / power, one_thread_seconds(shape, policy))
+    return fixed + max(work / power, _one_thread_seconds(shape, policy))
 
 
-def one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds that the largest file takes: one thread reads a file, whatever its size.
-
-    :param shape: the data
-    :param policy: whether large CSV files may be split, and whose figures count
-    """
+def _one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds that the largest file takes: one thread reads a file, whatever its size."""
     costs, files = policy.costs, shape.files
     if files is None or not files.bytes:
         return 0.0
@@ -418,12 +394,8 @@ def one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
     return volume / rate + costs.copy_file_seconds
 
 
-def compact_advice(shape: DataShape, policy: LoadPolicy) -> CompactAdvice | None:
-    """Advise how to combine thousands of tiny files, None where they are not so many or not so small.
-
-    :param shape: the data
-    :param policy: from how many files on, and whose figures count
-    """
+def _compact_advice(shape: DataShape, policy: LoadPolicy) -> CompactAdvice | None:
+    """Advise how to combine thousands of tiny files, None where they are not so many or not so small."""
     files, costs = shape.files, policy.costs
     if not shape.bounded or files is None or files.count < policy.many_files:
         return None
@@ -454,21 +426,13 @@ def _credits(work: float, policy: LoadPolicy, power: float) -> float:
 def _always_running(work: float, interval: float, policy: LoadPolicy) -> float:
     """Credits of a day for a warehouse that never sleeps, which ends what resumes can cost."""
     hourly = WAREHOUSE_CREDITS[policy.warehouse] * policy.costs.warehouse_credit_factor
-    return max(24.0 * hourly, work * DAY / interval / 3600 * policy.costs.warehouse_credit_factor)
+    return max(24.0 * hourly, work * _DAY / interval / 3600 * policy.costs.warehouse_credit_factor)
 
 
 def _warehouse(
     work: float, allowed: float, policy: LoadPolicy, *, one: float = 0.0, whatever_it_costs: bool = False
 ) -> str:
-    """The smallest size from the author's on that does the work in time.
-
-    :param work: seconds of an X-SMALL
-    :param allowed: seconds that it may take
-    :param policy: the sizes
-    :param one: seconds that the largest file takes in every size
-    :param whatever_it_costs: False leaves out sizes that are not busy for a billed minimum, or that are when
-        only the largest file is left
-    """
+    """The smallest size from the author's on that does the work in time."""
     sizes = list(WAREHOUSE_CREDITS)
     first, last = sizes.index(policy.warehouse), sizes.index(policy.largest_warehouse)
     usable = sizes[first : max(first, last) + 1]
@@ -494,7 +458,7 @@ def _interval(shape: DataShape, policy: LoadPolicy) -> float:
     costs = policy.costs
     if shape.freshness is None:
         return costs.copy_usual_interval
-    read = policy.floor(LoadPath.COPY) + one_thread_seconds(shape, policy)
+    read = policy.floor(LoadPath.COPY) + _one_thread_seconds(shape, policy)
     possible = max(costs.copy_shortest_interval, shape.freshness - read)
     return min(costs.copy_usual_interval, possible)
 
@@ -518,18 +482,12 @@ def _staging(shape: DataShape, policy: LoadPolicy) -> float:
 
 # -- What a plan warns of: shapes and paths that cost money, time or rows --------------------------------
 
-_DAY = 86_400.0
 _COPY_REMEMBERS = 64 * _DAY
 _REFRESH_REACHES = 7 * _DAY
 
 
-def warnings_of(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> Iterator[PlanWarning]:
-    """Find what the reader of a plan should know.
-
-    :param shape: the data
-    :param policy: the author's side
-    :param plan: the plan, whose own warnings are not counted
-    """
+def _warnings_of(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> Iterator[PlanWarning]:
+    """Find what the reader of a plan should know."""
     for concern, find in _CONCERNS.items():
         text = find(shape, policy, plan)
         if text is not None:
@@ -593,7 +551,7 @@ def _huge_file(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
     largest = files.largest if files.largest is not None else files.mean
     if largest < policy.costs.huge_file_bytes:
         return None
-    one = one_thread_seconds(shape, policy)
+    one = _one_thread_seconds(shape, policy)
     reader = f"is read by one thread, for {duration(one)}," if one and shape.bounded else "takes long"
     aborted = (
         f", and a load may be aborted after {duration(policy.costs.copy_longest_seconds)}"
@@ -642,7 +600,7 @@ def _not_fresh(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
     required = shape.freshness
     if required is None:
         return None
-    floor = floor_seconds(plan.path, shape, policy)
+    floor = _floor_seconds(plan.path, shape, policy)
     if floor <= required:
         return None
     is_kept = least_seconds(LoadPath.STREAM, shape, policy) <= required
@@ -660,11 +618,11 @@ def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
     if not shape.bounded and shape.freshness is None:
         return None
     required = shape.freshness if shape.freshness is not None and not shape.backfill else policy.load_within
-    if chosen.seconds <= required or floor_seconds(plan.path, shape, policy) > required:
+    if chosen.seconds <= required or _floor_seconds(plan.path, shape, policy) > required:
         return None
     remedy = (
         "split the largest file, which one thread reads"
-        if plan.path is not LoadPath.STREAM and one_thread_seconds(shape, policy) > required / 2
+        if plan.path is not LoadPath.STREAM and _one_thread_seconds(shape, policy) > required / 2
         else f"allow a larger warehouse than {policy.largest_warehouse}, or stage the files nearer"
         if plan.path is LoadPath.COPY
         else "use more partitions, each with its channel"
@@ -678,7 +636,7 @@ def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
 def _table_limit(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
     if shape.bounded or plan.path is not LoadPath.STREAM:
         return None
-    rate, most = shape.uncompressed(policy.costs), stream_bytes_per_second(shape, policy)
+    rate, most = shape.uncompressed(policy.costs), _stream_bytes_per_second(shape, policy)
     if rate <= most:
         return None
     costs = policy.costs

@@ -125,7 +125,7 @@ class RowCheck:
         if not self._met:
             self._met = True
             self._learn(lines, 0, lines.rows)
-        self._spelled = spelled_otherwise(self._forms, lines.whole, lines.data)
+        self._spelled = _spelled_otherwise(self._forms, lines.whole, lines.data)
         suspects = (self._escaped_keys(lines), self._suspects(lines, 0, lines.rows, may_learn=True))
         faults = []
         for row in np.unique(np.concatenate(suspects)).tolist():
@@ -150,7 +150,7 @@ class RowCheck:
             if may_learn and (found is None or len(found) > (high - low) // _DOUBTFUL):
                 may_learn = False
                 if self._learn(lines, low, high):
-                    self._spelled = spelled_otherwise(self._forms, lines.whole, lines.data)
+                    self._spelled = _spelled_otherwise(self._forms, lines.whole, lines.data)
                     continue
             if found is not None:
                 suspects.append(found + low)
@@ -410,16 +410,12 @@ _JUDGES: dict[Form, Callable[[ColumnForm, pa.Array], Mask]] = {
 }
 
 
-def spelled_otherwise(
+def _spelled_otherwise(
     forms: Sequence[ColumnForm], body: pa.Array, data: bytes | memoryview
 ) -> dict[str, ColumnForm]:
     """Find keys that may mean a column in a spelling other than the one that is read.
 
     Keys of nested objects are among them: what is a row's own key only a parser can decide.
-
-    :param forms: the columns
-    :param body: the block as one Arrow value
-    :param data: the block
     """
     wrong = [(form, pattern) for form in forms for pattern in _patterns(form.key)]
     found: dict[str, ColumnForm] = {}
@@ -481,18 +477,14 @@ NO_KEY = Fault(None, "no key of the row is a column of the table")
 
 
 @dataclass(frozen=True, slots=True)
-class KeysFound:
-    """What a block of rows has of keys that match no column.
-
-    :param unknown: rows by key
-    :param strangers: the rows, by number, of which no key matches; rows without a key are none
-    """
+class _KeysFound:
+    """What a block of rows has of keys that match no column."""
 
     unknown: Mapping[str, int] = field(default_factory=dict)
     strangers: Sequence[int] = ()
 
 
-_NOTHING = KeysFound()
+_NOTHING = _KeysFound()
 
 
 class KeyCheck:
@@ -510,7 +502,7 @@ class KeyCheck:
         self._all_have_all = False
         self._passed = 0
 
-    def check(self, body: bytes | memoryview, rows: int) -> KeysFound:
+    def check(self, body: bytes | memoryview, rows: int) -> _KeysFound:
         """Find the keys of a block that match no column.
 
         :param body: NDJSON
@@ -523,7 +515,7 @@ class KeyCheck:
         lines = BlockLines.of(body) if self._reads_all or not self._is_alike(body, rows, pairs) else None
         if lines is None:
             self._passed += 1
-            return KeysFound({name: rows for name in self._seen if name.upper() not in self._known})
+            return _KeysFound({name: rows for name in self._seen if name.upper() not in self._known})
         self._passed = 0
         found = self._read(lines)
         if found is None:
@@ -542,7 +534,7 @@ class KeyCheck:
         last = text.rstrip(b"\r\n").rfind(b"\n") + 1
         return all(_keys(text[start : _line_end(text, start)]) == self._seen for start in {0, middle, last})
 
-    def _read(self, lines: BlockLines) -> KeysFound | None:
+    def _read(self, lines: BlockLines) -> _KeysFound | None:
         """Let Arrow read a block; None where it cannot."""
         high = lines.rows
         if not lines.hold_objects(0, high):
@@ -566,7 +558,7 @@ class KeyCheck:
         unknown = {name: count or high for name, count in filled.items() if name.upper() not in self._known}
         if not unknown:
             return _NOTHING
-        return KeysFound(unknown, tuple(self._strangers(lines, table)))
+        return _KeysFound(unknown, tuple(self._strangers(lines, table)))
 
     def _strangers(self, lines: BlockLines, table: pa.Table) -> Iterator[int]:
         """Rows of which no key matches a column, among those without a value in any column."""
@@ -578,7 +570,7 @@ class KeyCheck:
             if self._is_stranger(lines.row(row)):
                 yield row
 
-    def _sampled(self, lines: BlockLines, body: bytes | memoryview) -> KeysFound:
+    def _sampled(self, lines: BlockLines, body: bytes | memoryview) -> _KeysFound:
         """Check some rows of a block that Arrow cannot read, and count the keys that they name."""
         if not lines.rows:
             return _NOTHING
@@ -592,7 +584,7 @@ class KeyCheck:
             for name in names
             if name.upper() not in self._known
         }
-        return KeysFound(unknown, tuple(row for row in sample if self._is_stranger(lines.row(row))))
+        return _KeysFound(unknown, tuple(row for row in sample if self._is_stranger(lines.row(row))))
 
     def _is_stranger(self, line: bytes) -> bool:
         keys = _keys(line)
