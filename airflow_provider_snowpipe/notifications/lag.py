@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseNotifier
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.commits import LagReport
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -18,6 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SqlError,
 )
 from airflow_provider_snowpipe.streaming.offsets import offset_class
+from airflow_provider_snowpipe.streaming.progress import LagReport
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
