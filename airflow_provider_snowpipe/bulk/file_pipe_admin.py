@@ -336,15 +336,12 @@ class PipeDefinition:
             words.append("AUTO_INGEST = TRUE")
         if self.error_integration:
             words.append(f"ERROR_INTEGRATION = {plain_or_quoted(self.error_integration)}")
-        words += [
-            option(name, value)
-            for name, value in (
-                ("AWS_SNS_TOPIC", self.aws_sns_topic),
-                ("INTEGRATION", self.integration),
-                ("COMMENT", self.comment),
-            )
-            if value is not None
-        ]
+        texts = {
+            "AWS_SNS_TOPIC": self.aws_sns_topic,
+            "INTEGRATION": self.integration,
+            "COMMENT": self.comment,
+        }
+        words += [option(name, value) for name, value in texts.items() if value is not None]
         return " ".join([*words, "AS", self.copy.statement()])
 
 

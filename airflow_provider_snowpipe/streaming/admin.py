@@ -196,7 +196,7 @@ _POLL_SECONDS = 0.5
 _CONFIRM_SECONDS = 30.0
 
 
-SetToken = Callable[[str, str], None]
+SetToken = Callable[[str, str], object]
 """Sets the committed token of a channel by the system function, whatever it is."""
 
 

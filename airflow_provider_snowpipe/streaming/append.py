@@ -387,7 +387,11 @@ def append_to_channel(
         committed = time.monotonic()
         counters, found = writer.counters, writer.status_at_open
     if passed is not None:
-        _set_token(client, TokenChange(channel, str(passed), found.committed))
+        change = TokenChange(channel, str(passed), found.committed)
+        # Behind rows of which none is sent the token is set as opening a channel with a token does.
+        compare_and_set(
+            client, change, set_token=lambda name, token: client.open_channel(name, offset_token=token)
+        )
         status = found
     baseline = found.rows_error_count - rejected_by_earlier_tries(rows, left, found, offset_class)
     if status is None and not left.lines:
@@ -434,12 +438,3 @@ def _append(writer: Channel, rows: NumberedRows, admitted: RowsAdmitted | None) 
     for part in parts:
         writer.append(part.body, part.start, part.end, rows=part.rows)
     return parts.passed
-
-
-def _set_token(client: SnowpipeClient, change: TokenChange) -> None:
-    """Set the token behind rows of which none is sent, as opening a channel with a token does."""
-
-    def set_token(channel: str, token: str) -> None:
-        client.open_channel(channel, offset_token=token)
-
-    compare_and_set(client, change, set_token=set_token)
