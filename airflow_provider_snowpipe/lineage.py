@@ -152,10 +152,7 @@ class ReportsLineage:
 
 
 def operator_lineage(lineage: TaskLineage | None) -> Any:
-    """Return lineage as the OpenLineage provider takes it, None without that provider.
-
-    :param lineage: what the task did, None when it did not come that far
-    """
+    """Return lineage as the OpenLineage provider takes it, None without that provider."""
     try:
         from airflow.providers.openlineage.extractors import OperatorLineage
     except ImportError:
@@ -219,20 +216,13 @@ def _channels_facet() -> Any:
 
 
 def dataset_name(hook: SnowpipeHook) -> str:
-    """Return what a hook's pipe fills: the table of a default pipe; of another one the pipe itself.
-
-    :param hook: names the pipe
-    """
+    """Return what a hook's pipe fills: the table of a default pipe; of another one the pipe itself."""
     pipe = hook.pipe_name()
     return f"{pipe.database}.{pipe.schema}.{pipe.default_table or pipe.pipe}"
 
 
 def stage_of(hook: SnowpipeHook, stage: str) -> tuple[str, str]:
-    """Return namespace and name of the dataset of a stage, or of a path in one.
-
-    :param hook: names the account, and database and schema where the stage does not
-    :param stage: the stage
-    """
+    """Return namespace and name of the dataset of a stage, or of a path in one."""
     pipe = hook.pipe_name()
     location = StageReference.parse(stage).location("", database=pipe.database, schema=pipe.schema)
     return account_namespace(hook.account()), location.strip("@/").replace('"', "")

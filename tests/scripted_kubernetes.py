@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
-from airflow_provider_snowpipe.hooks.kubernetes import SECRET_LABEL
+from airflow_provider_snowpipe.hooks.cluster import SECRET_LABEL
 from tests.scripted_yarn import Submission
 
 Step = str | dict[str, Any] | Callable[[], Any] | int

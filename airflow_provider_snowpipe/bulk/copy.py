@@ -132,33 +132,27 @@ class CopyOptions:
         words = [] if self.file_format is None else [_written_format(self.file_format)]
         if self.pattern is not None:
             words.append(option("PATTERN", self.pattern))
-        words += [
-            f"{name} = {value}"
-            for name, value in (
-                ("SIZE_LIMIT", self.size_limit),
-                ("MATCH_BY_COLUMN_NAME", self.match_by_column_name),
-                ("LOAD_MODE", self.load_mode),
-            )
-            if value is not None
-        ]
+        plain = {
+            "SIZE_LIMIT": self.size_limit,
+            "MATCH_BY_COLUMN_NAME": self.match_by_column_name,
+            "LOAD_MODE": self.load_mode,
+        }
+        words += [f"{name} = {value}" for name, value in plain.items() if value is not None]
         if self.on_error is not None:
             # A percentage is no word of SQL, so it is written as a text.
             words.append(
                 f"ON_ERROR = {string_literal(self.on_error) if '%' in self.on_error else self.on_error}"
             )
-        words += [
-            option(name, value)
-            for name, value in (
-                ("PURGE", self.purge or None),
-                ("RETURN_FAILED_ONLY", self.return_failed_only or None),
-                ("ENFORCE_LENGTH", self.enforce_length),
-                ("TRUNCATECOLUMNS", self.truncate_columns),
-                ("FORCE", self.force or None),
-                ("LOAD_UNCERTAIN_FILES", self.load_uncertain_files or None),
-                ("CLUSTER_AT_INGEST_TIME", self.cluster_at_ingest_time or None),
-            )
-            if value is not None
-        ]
+        switches = {
+            "PURGE": self.purge or None,
+            "RETURN_FAILED_ONLY": self.return_failed_only or None,
+            "ENFORCE_LENGTH": self.enforce_length,
+            "TRUNCATECOLUMNS": self.truncate_columns,
+            "FORCE": self.force or None,
+            "LOAD_UNCERTAIN_FILES": self.load_uncertain_files or None,
+            "CLUSTER_AT_INGEST_TIME": self.cluster_at_ingest_time or None,
+        }
+        words += [option(name, value) for name, value in switches.items() if value is not None]
         if self.include_metadata:
             pairs = ", ".join(
                 f"{plain_or_quoted(name)} = {value}" for name, value in self.include_metadata.items()

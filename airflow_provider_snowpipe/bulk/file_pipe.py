@@ -9,7 +9,7 @@ import datetime as dt
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance
@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import PipeName, full_name, plain_or_quoted, quote_url_segment
+from airflow_provider_snowpipe.streaming.names import PipeName, plain_or_quoted, quote_url_segment
 
 # pragma: no mutate start (requests are tested against the service)
 
@@ -203,7 +203,7 @@ class FilePipeClient:
 def _written(pipe: PipeName) -> str:
     """The full name as the API takes it; quoted where a part is not written in plain capitals."""
     parts = (pipe.database, pipe.schema, pipe.pipe)
-    return ".".join(parts) if all(one == plain_or_quoted(one) for one in parts) else full_name(*parts)
+    return str(pipe) if all(one == plain_or_quoted(one) for one in parts) else pipe.quoted
 
 
 def _text(value: Any) -> str | None:
@@ -216,19 +216,6 @@ _REPORTED = dt.timedelta(minutes=8)
 """How far back the report is trusted; it keeps ten minutes, and 10,000 loads, whichever is less."""
 
 
-class ReportingPipe(Protocol):
-    """As much of a file pipe's client as its history needs."""
-
-    def insert_report(self, begin_mark: str | None = None) -> PipeReport:
-        """The loads of the last minutes."""
-
-    def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
-        """The loads of a while."""
-
-    def close(self) -> None:
-        """Give the connections back."""
-
-
 class PipeHistory:
     """The loads by one pipe, with as few calls of ``loadHistoryScan`` as will do.
 
@@ -238,7 +225,7 @@ class PipeHistory:
     :param pipe: a client of the pipe
     """
 
-    def __init__(self, pipe: ReportingPipe) -> None:
+    def __init__(self, pipe: FilePipeClient) -> None:
         self._pipe = pipe
         self._mark: str | None = None
         self._asked_at: dt.datetime | None = None

@@ -1,15 +1,16 @@
-"""Making, pausing, refreshing and dropping one file pipe by SQL, so that doing it again changes nothing."""
+"""A file pipe in SQL: making, pausing, refreshing and dropping it, from where it loads, and its state."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto
-from airflow_provider_snowpipe.bulk.pipe_state import STRING_LITERAL, PipeStatus
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
@@ -17,10 +18,11 @@ from airflow_provider_snowpipe.streaming.errors import (
     SqlError,
 )
 from airflow_provider_snowpipe.streaming.names import (
+    STRING_LITERAL,
     PipeName,
-    full_name,
     option,
     plain_or_quoted,
+    read_string_literal,
     string_literal,
 )
 
@@ -97,7 +99,7 @@ class FilePipeAdmin:
         :raises SqlError: if the statement fails
         """
         try:
-            rows = self._run(f"DESCRIBE PIPE {written(self.pipe)}", None)
+            rows = self._run(f"DESCRIBE PIPE {self.pipe.quoted}", None)
         except SqlError as error:
             if error.errno == _MISSING:
                 return None
@@ -112,9 +114,14 @@ class FilePipeAdmin:
         :raises SqlError: if the statement fails
         """
         try:
-            (row,) = self._run(PIPE_STATUS, (written(self.pipe),))
+            (row,) = self._run(PIPE_STATUS, (self.pipe.quoted,))
         except SqlError as error:
-            raise self._unknown() if error.errno == _MISSING else error from None
+            if error.errno != _MISSING:
+                raise
+            raise ConfigurationError(
+                f"there is no pipe {self.pipe}, or the role may not see it: create it first, or check the "
+                "names, letter by letter, and that the role has MONITOR or OPERATE on it"
+            ) from None
         return PipeStatus.read(next(iter(row.values())))
 
     def create(self, definition: PipeDefinition, if_exists: str, *, force: bool = False) -> PipeChange:
@@ -142,18 +149,31 @@ class FilePipeAdmin:
         return self._changed([definition.create(self.pipe, replace=True)])
 
     def alter(self, *, comment: str | None, error_integration: str | None) -> PipeChange:
-        """Change comment or error integration.
+        """Change what can be changed of the pipe without making it anew.
 
-        :param comment: as for :func:`alter_pipe`
-        :param error_integration: as for :func:`alter_pipe`
+        :param comment: a new comment, an empty one to remove it, None to leave it
+        :param error_integration: another integration, None to leave it
+        :raises ConfigurationError: if there is nothing to change
         """
-        return self._changed(alter_pipe(self.pipe, comment=comment, error_integration=error_integration))
+        head = f"ALTER PIPE {self.pipe.quoted}"
+        statements = []
+        if comment is not None:
+            words = f"SET {option('COMMENT', comment)}" if comment else "UNSET COMMENT"
+            statements.append(f"{head} {words}")
+        if error_integration is not None:
+            statements.append(f"{head} SET ERROR_INTEGRATION = {plain_or_quoted(error_integration)}")
+        if not statements:
+            raise ConfigurationError(
+                f"nothing of pipe {self.pipe} is to be altered: give comment=… or error_integration=…; "
+                "another COPY statement needs action='create' with if_exists='replace'"
+            )
+        return self._changed(statements)
 
     def pause(self) -> PipeChange:
         """Pause the pipe; files that are submitted wait from now on."""
         if self.status().is_paused:
             return PipeChange(False)
-        return self._changed([pause_pipe(self.pipe, paused=True)])
+        return self._changed([self._paused(True)])
 
     def resume(self, *, force: bool = False) -> PipeChange:
         """Resume the pipe.
@@ -164,9 +184,9 @@ class FilePipeAdmin:
         if not self.status().is_paused:
             return PipeChange(False)
         if force:
-            return self._changed([FORCE_RESUME], (written(self.pipe),))
+            return self._changed([FORCE_RESUME], (self.pipe.quoted,))
         try:
-            return self._changed([pause_pipe(self.pipe, paused=False)])
+            return self._changed([self._paused(False)])
         except SqlError as error:
             if error.errno != _STALE:
                 raise
@@ -181,19 +201,32 @@ class FilePipeAdmin:
     ) -> PipeChange:
         """Submit the files of the last 7 days that neither the pipe nor a COPY into its table has loaded.
 
-        :param prefix: as for :func:`refresh_pipe`
-        :param modified_after: as for :func:`refresh_pipe`
+        :param prefix: only files whose path below the pipe's location begins so
+        :param modified_after: only files that were staged after this time
         :param on_nothing: ``fail`` when there is no such file, or ``report``
+        :raises ConfigurationError: if that is more than 7 days ago
         :raises NothingStagedError: if there is none and that is ``fail``
         """
-        statement = refresh_pipe(
-            self.pipe, prefix=prefix, modified_after=modified_after, now=dt.datetime.now(dt.UTC)
-        )
+        words, now = [f"ALTER PIPE {self.pipe.quoted} REFRESH"], dt.datetime.now(dt.UTC)
+        if prefix:
+            words.append(option("PREFIX", prefix))
+        if modified_after is not None:
+            if modified_after < now - _REFRESHED:
+                raise ConfigurationError(
+                    f"modified_after is {modified_after.isoformat()}, which is {(now - modified_after).days} "
+                    f"days ago. {_REMEDY_OF_AGE}"
+                )
+            words.append(option("MODIFIED_AFTER", modified_after.isoformat(timespec="milliseconds")))
+        statement = " ".join(words)
         if self._rehearses:
             return PipeChange(True, (statement,))
         files = tuple(str(row["file"]) for row in self._run(statement, None))
         if not files and on_nothing == "fail":
-            raise NothingStagedError(nothing_refreshed(self.pipe, prefix))
+            where = f" whose path begins with {prefix!r}" if prefix else ""
+            raise NothingStagedError(
+                f"REFRESH of pipe {self.pipe} found no file{where} that is not loaded, or waiting, already. "
+                f"{_REMEDY_OF_AGE}"
+            )
         return PipeChange(bool(files), (statement,), files)
 
     def drop(self, *, force: bool = False) -> PipeChange:
@@ -205,7 +238,10 @@ class FilePipeAdmin:
         if self.known() is None:
             return PipeChange(False)
         self._require_empty(force, "dropped")
-        return self._changed([drop_pipe(self.pipe)])
+        return self._changed([f"DROP PIPE IF EXISTS {self.pipe.quoted}"])
+
+    def _paused(self, paused: bool) -> str:
+        return f"ALTER PIPE {self.pipe.quoted} SET {option('PIPE_EXECUTION_PAUSED', paused)}"
 
     def _require_empty(self, force: bool, what: str) -> None:
         if force:
@@ -224,12 +260,6 @@ class FilePipeAdmin:
         shown = [string_literal(value) for value in values or ()]
         return PipeChange(True, tuple(one % tuple(shown) if shown else one for one in statements))
 
-    def _unknown(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"there is no pipe {self.pipe}, or the role may not see it: create it first, or check the names, "
-            "letter by letter, and that the role has MONITOR or OPERATE on it"
-        )
-
 
 def _spaced(statement: str) -> str:
     """A statement with one blank for every gap outside of its quotes."""
@@ -242,7 +272,7 @@ PIPE_STATUS = "SELECT SYSTEM$PIPE_STATUS(%s)"
 """Takes the pipe's full name; needs MONITOR, OPERATE or OWNERSHIP on the pipe."""
 FORCE_RESUME = "SELECT SYSTEM$PIPE_FORCE_RESUME(%s, 'staleness_check_override')"
 """Takes the pipe's full name; resumes a pipe that was paused for longer than 14 days."""
-REFRESHED = dt.timedelta(days=7)
+_REFRESHED = dt.timedelta(days=7)
 """REFRESH considers files that were staged within this time (page "ALTER PIPE")."""
 _REMEDY_OF_AGE = (
     "REFRESH looks at files that were staged in the last 7 days only: stage older files again under "
@@ -301,102 +331,273 @@ class PipeDefinition:
         :param pipe: the pipe
         :param replace: True replaces a pipe of that name, with its queue and its memory of files
         """
-        words = ["CREATE OR REPLACE PIPE" if replace else "CREATE PIPE", written(pipe)]
+        words = ["CREATE OR REPLACE PIPE" if replace else "CREATE PIPE", pipe.quoted]
         if self.auto_ingest:
             words.append("AUTO_INGEST = TRUE")
         if self.error_integration:
             words.append(f"ERROR_INTEGRATION = {plain_or_quoted(self.error_integration)}")
-        words += [
-            option(name, value)
-            for name, value in (
-                ("AWS_SNS_TOPIC", self.aws_sns_topic),
-                ("INTEGRATION", self.integration),
-                ("COMMENT", self.comment),
-            )
-            if value is not None
-        ]
+        texts = {
+            "AWS_SNS_TOPIC": self.aws_sns_topic,
+            "INTEGRATION": self.integration,
+            "COMMENT": self.comment,
+        }
+        words += [option(name, value) for name, value in texts.items() if value is not None]
         return " ".join([*words, "AS", self.copy.statement()])
 
 
-def written(pipe: PipeName) -> str:
-    """The full name as SQL takes it.
+# -- What a file pipe is: from where it loads into which table, and how it stands ----------------------
 
-    :param pipe: the pipe
+# -- The state of a file pipe: ``SYSTEM$PIPE_STATUS`` as a value -----------------------------------------
+
+RUNNING, PAUSED = "RUNNING", "PAUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class PipeStatus:
+    """The state of one file pipe (page "SYSTEM$PIPE_STATUS").
+
+    :param execution_state: ``RUNNING``, ``PAUSED``, ``READ_ONLY``, ``FAILING_OVER``, ``STOPPED_…`` or
+        ``STALLED_…``
+    :param pending_files: files in the pipe's queue that are not loaded yet
+    :param oldest_pending_path: the file that waits longest
+    :param oldest_pending_at: since when it waits
+    :param last_ingested_path: the file that was loaded last
+    :param last_ingested_at: when that was
+    :param notification_channel: where events of new files come from, None without ``AUTO_INGEST``
+    :param error: why the pipe does not load, in Snowflake's words
+    :param raw: everything that Snowflake returned, by its own names
     """
-    return full_name(pipe.database, pipe.schema, pipe.pipe)
 
+    execution_state: str
+    pending_files: int = 0
+    oldest_pending_path: str | None = None
+    oldest_pending_at: dt.datetime | None = None
+    last_ingested_path: str | None = None
+    last_ingested_at: dt.datetime | None = None
+    notification_channel: str | None = None
+    error: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-def pause_pipe(pipe: PipeName, *, paused: bool) -> str:
-    """Write the statement that pauses or resumes a pipe.
+    @classmethod
+    def read(cls, text: object) -> Self:
+        """Read what the function answers.
 
-    :param pipe: the pipe
-    :param paused: True pauses
-    """
-    return f"ALTER PIPE {written(pipe)} SET {option('PIPE_EXECUTION_PAUSED', paused)}"
-
-
-def alter_pipe(pipe: PipeName, *, comment: str | None, error_integration: str | None) -> list[str]:
-    """Write the statements that change what can be changed of a pipe without making it anew.
-
-    :param pipe: the pipe
-    :param comment: a new comment, an empty one to remove it, None to leave it
-    :param error_integration: another integration, None to leave it
-    :raises ConfigurationError: if there is nothing to change
-    """
-    head = f"ALTER PIPE {written(pipe)}"
-    statements = []
-    if comment is not None:
-        statements.append(f"{head} SET {option('COMMENT', comment)}" if comment else f"{head} UNSET COMMENT")
-    if error_integration is not None:
-        statements.append(f"{head} SET ERROR_INTEGRATION = {plain_or_quoted(error_integration)}")
-    if not statements:
-        raise ConfigurationError(
-            f"nothing of pipe {pipe} is to be altered: give comment=… or error_integration=…; another COPY "
-            "statement needs action='create' with if_exists='replace'"
+        :param text: the JSON text
+        :raises SqlError: if it is something else
+        """
+        try:
+            raw = json.loads(str(text))
+            state = str(raw["executionState"])
+        except (ValueError, KeyError, TypeError):
+            raise SqlError(
+                f"SYSTEM$PIPE_STATUS answered {str(text)[:80]!r}, which is no state of a pipe: check that "
+                "the account URL leads to Snowflake"
+            ) from None
+        return cls(
+            execution_state=state,
+            pending_files=int(raw.get("pendingFileCount") or 0),
+            oldest_pending_path=_text(raw.get("oldestPendingFilePath")),
+            oldest_pending_at=_timestamp(raw.get("oldestFileTimestamp")),
+            last_ingested_path=_text(raw.get("lastIngestedFilePath")),
+            last_ingested_at=_timestamp(raw.get("lastIngestedTimestamp")),
+            notification_channel=_text(raw.get("notificationChannelName")),
+            error=_text(raw.get("error")) or _text(raw.get("fault")),
+            raw=raw,
         )
-    return statements
+
+    @property
+    def is_running(self) -> bool:
+        """True when files that are submitted are loaded."""
+        return self.execution_state == RUNNING
+
+    @property
+    def is_paused(self) -> bool:
+        """True when somebody has paused the pipe; files may be submitted, and wait."""
+        return self.execution_state == PAUSED
+
+    def __str__(self) -> str:
+        words = [self.execution_state, f"{self.pending_files:,} files wait"]
+        if self.oldest_pending_at is not None:
+            words.append(f"the oldest since {self.oldest_pending_at.isoformat()}")
+        if self.error:
+            words.append(f"error: {' '.join(self.error.split())[:300]}")
+        return ", ".join(words)
+
+    def result(self) -> dict[str, Any]:
+        """The state as JSON, for a task's value."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "raw"}
+        return {
+            name: value.isoformat() if isinstance(value, dt.datetime) else value
+            for name, value in values.items()
+        }
 
 
-def refresh_pipe(
-    pipe: PipeName, *, prefix: str | None, modified_after: dt.datetime | None, now: dt.datetime
-) -> str:
-    """Write the statement that submits staged files which neither pipe nor table have loaded.
+def _text(value: object) -> str | None:
+    return None if value is None or value == "" else str(value)
 
-    :param pipe: the pipe
-    :param prefix: only files whose path below the pipe's location begins so
-    :param modified_after: only files that were staged after this time
-    :param now: the time
-    :raises ConfigurationError: if that is more than 7 days ago
+
+def _timestamp(value: object) -> dt.datetime | None:
+    """A timestamp in ISO 8601; None for one that is written otherwise, which ``raw`` still has."""
+    if not isinstance(value, str):
+        return None
+    try:
+        found = dt.datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+
+
+# -- From where a file pipe loads, and into which table: read from its own COPY statement ----------------
+
+_PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
+_TABLE = re.compile(rf"\s*COPY\s+INTO\s+(?P<table>(?:{_PART}\.){{0,2}}{_PART})(?=[\s(])", re.IGNORECASE)
+_FROM = re.compile(
+    rf"""\bFROM\s+(?:(?P<quoted>{STRING_LITERAL})|(?P<plain>@[^\s();,]+))|{STRING_LITERAL}""",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A location, or a text, in which there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeTarget:
+    """What a file pipe moves where.
+
+    :param table: database, schema and name of the table
+    :param stage: the pipe's location: the stage, with its database and schema, and a path in it
+    :param auto_ingest: True where events of new files feed the pipe (``AUTO_INGEST``)
+    :param statement: its COPY statement
     """
-    words = [f"ALTER PIPE {written(pipe)} REFRESH"]
-    if prefix:
-        words.append(option("PREFIX", prefix))
-    if modified_after is not None:
-        if modified_after < now - REFRESHED:
+
+    table: tuple[str, str, str]
+    stage: StageReference
+    auto_ingest: bool = False
+    statement: str = field(default="", repr=False, compare=False)
+
+    @classmethod
+    def of(cls, pipe: PipeName, definition: str, *, auto_ingest: bool = False) -> Self:
+        """Read a pipe's COPY statement; names without a database or a schema are those of the pipe's own.
+
+        :param pipe: the pipe
+        :param definition: the statement, as ``DESCRIBE PIPE`` shows it
+        :param auto_ingest: True where events of new files feed the pipe
+        :raises ConfigurationError: if it shows none, or one that names no table or no stage
+        """
+        table, location = _TABLE.match(definition), _location(definition)
+        if table is None or location is None:
             raise ConfigurationError(
-                f"modified_after is {modified_after.isoformat()}, which is {(now - modified_after).days} "
-                f"days ago. {_REMEDY_OF_AGE}"
+                f"pipe {pipe}: DESCRIBE PIPE shows the statement {definition[:80]!r}, which does not tell "
+                "table and stage: give the role MONITOR on the pipe, and make it a pipe of the form COPY "
+                "INTO … FROM @…"
             )
-        words.append(option("MODIFIED_AFTER", modified_after.isoformat(timespec="milliseconds")))
-    return " ".join(words)
+        names = [_spelled(part) for part in re.findall(_PART, table["table"])]
+        database, schema, name = [pipe.database, pipe.schema][: 3 - len(names)] + names
+        whole = StageReference.parse(location).location("", database=pipe.database, schema=pipe.schema)
+        return cls((database, schema, name), StageReference.parse(whole), auto_ingest, definition)
+
+    def below(self, staged: StageReference, pipe: PipeName) -> str:
+        """The start of the paths below the pipe's location of what lies in a directory of a stage.
+
+        :param staged: the directory
+        :param pipe: the pipe, for its database and schema, and for the error's text
+        :return: empty, or a path that ends in ``/``
+        :raises ConfigurationError: if the directory is not below the pipe's location
+        """
+        given = StageReference.parse(staged.location("", database=pipe.database, schema=pipe.schema))
+        inside = f"{given.path}/".removeprefix("/")
+        root = f"{self.stage.path}/".removeprefix("/")
+        if stage_key(given) != stage_key(self.stage) or not inside.startswith(root):
+            raise ConfigurationError(
+                f"pipe {pipe} loads from {self.stage}, and the files are at {given}: stage "
+                "them below the pipe's location, or name the pipe of that stage"
+            )
+        return inside.removeprefix(root)
 
 
-def nothing_refreshed(pipe: PipeName, prefix: str | None) -> str:
-    """Explain what it means that a refresh has found no file.
+@dataclass(frozen=True, slots=True)
+class ListedPipe:
+    """A file pipe as SHOW PIPES lists it.
 
-    :param pipe: the pipe
-    :param prefix: the prefix that it was for
+    :param name: its full name
+    :param target: what it moves where
+    :param created: since when it is there, None where that is not reported
+    :param pattern: the regular expression that the paths of its files match
     """
-    where = f" whose path begins with {prefix!r}" if prefix else ""
-    return (
-        f"REFRESH of pipe {pipe} found no file{where} that is not loaded, or waiting, already. "
-        f"{_REMEDY_OF_AGE}"
-    )
+
+    name: PipeName
+    target: PipeTarget
+    created: dt.datetime | None = None
+    pattern: str | None = None
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Self | None:
+        """Read a row of SHOW PIPES; None for a pipe of another kind.
+
+        :param row: the row, its keys are the columns' names in lower case
+        :raises ConfigurationError: if its definition does not show to the role
+        """
+        if row.get("kind") == "STREAMING":
+            return None
+        name = PipeName(str(row["database_name"]), str(row["schema_name"]), str(row["name"]))
+        auto_ingest = bool(row.get("notification_channel"))
+        created = row.get("created_on")
+        return cls(
+            name,
+            PipeTarget.of(name, str(row.get("definition") or ""), auto_ingest=auto_ingest),
+            created if isinstance(created, dt.datetime) else None,
+            row.get("pattern") or None,
+        )
+
+    def takes(self, path: str, stage: StageReference) -> bool:
+        """True for a file that lies where the pipe loads from.
+
+        :param path: its path below the stage
+        :param stage: the stage, with its database and schema
+        """
+        is_there = self.loads_from(stage) and path.startswith(self.target.stage.path)
+        return is_there and self._matches(path)
+
+    def takes_url(self, url: str, stage_url: str) -> bool:
+        """True for a file that lies where the pipe loads from, by way of another external stage.
+
+        :param url: the file's URL
+        :param stage_url: what the pipe's own stage stands for
+        """
+        return url.startswith(f"{stage_url.rstrip('/')}/{self.target.stage.path}") and self._matches(url)
+
+    def loads_from(self, stage: StageReference) -> bool:
+        """True for the stage of the pipe.
+
+        :param stage: a stage, with its database and schema
+        """
+        return stage_key(stage) == stage_key(self.target.stage)
+
+    def _matches(self, path: str) -> bool:
+        try:
+            # A part that matches is enough: whatever the pipe matches as a whole is then among it.
+            return self.pattern is None or re.search(self.pattern, path) is not None
+        except re.error:
+            return True  # an expression that only Snowflake reads
 
 
-def drop_pipe(pipe: PipeName) -> str:
-    """Write the statement that drops a pipe; one that is gone is no error.
+def _location(statement: str) -> str | None:
+    for found in _FROM.finditer(statement):
+        if found["plain"]:
+            return str(found["plain"])
+        if found["quoted"] and (location := read_string_literal(found["quoted"])).startswith("@"):
+            return location
+    return None
 
-    :param pipe: the pipe
+
+def stage_key(stage: StageReference) -> tuple[str, ...]:
+    """Database, schema and name of a stage, each as Snowflake keeps it.
+
+    :param stage: the stage, with its database and schema
     """
-    return f"DROP PIPE IF EXISTS {written(pipe)}"
+    mark = "%" if stage.name.startswith("%") else ""
+    owner = [_spelled(part) for part in re.findall(_PART, stage.owner)]
+    return (*owner, mark + _spelled(stage.name.removeprefix("%")))
+
+
+def _spelled(part: str) -> str:
+    """A name as Snowflake keeps it: in capitals unless it is quoted."""
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.upper()

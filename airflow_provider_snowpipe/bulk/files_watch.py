@@ -44,7 +44,7 @@ from airflow_provider_snowpipe.streaming.polling import (
     SharedPoll,
     early_share,
     loop_time,
-    poll_of_loop,
+    shared_in_loop,
 )
 
 log = logging.getLogger(__name__)
@@ -351,7 +351,7 @@ def shared_poll(key: Hashable, connect: Callable[[], Awaitable[LoadHistory]]) ->
     :param key: what identifies connection, table and pipe
     :param connect: makes the source of the history
     """
-    return poll_of_loop(HistoryPoll, key, partial(HistoryPoll, connect))
+    return shared_in_loop(HistoryPoll, key, partial(HistoryPoll, connect))
 
 
 def _failed_poll(_: Sequence[HistoryQuestion], error: Exception) -> PolledLoads:

@@ -113,15 +113,6 @@ def poll_loads(history: LoadHistory, questions: Sequence[HistoryQuestion]) -> Po
         return PolledLoads(error=error)
 
 
-def oldest_needed(question: HistoryQuestion, asked_at: dt.datetime | None) -> dt.datetime:
-    """The timestamp from which on a question still needs loads.
-
-    :param question: the question
-    :param asked_at: when it was answered last, None for never
-    """
-    return question.since if asked_at is None else max(question.since, asked_at - OVERLAP)
-
-
 def timestamp(value: object) -> dt.datetime | None:
     """Read a timestamp as a template renders it; one without a zone is in UTC.
 
@@ -172,7 +163,8 @@ class CopyHistory:
         :param now: the time
         :raises SqlError: if the statement fails
         """
-        since = min(oldest_needed(question, self._asked.get(question)) for question in questions)
+        asked = self._asked
+        since = min(max(one.since, asked[one] - OVERLAP) if one in asked else one.since for one in questions)
         names = [question.names for question in questions]
         paths = None if None in names else [name for some in names for name in some or ()]
         statement, values = copy_history(self._table, max(since, now - REMEMBERED), self._pipe, paths)

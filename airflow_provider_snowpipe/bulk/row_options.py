@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from airflow_provider_snowpipe.bulk.pipe_state import STRING_LITERAL, read_string_literal
+from airflow_provider_snowpipe.streaming.names import STRING_LITERAL, read_string_literal
 
 _TOKEN = re.compile(
     rf"""(?P<text>{STRING_LITERAL}) | \$\$(?P<raw>.*?)\$\$ | (?:--|//)[^\n]* | /\*.*?\*/

@@ -35,7 +35,6 @@ class Sameness(StrEnum):
     whether the content is the same (pages "LIST" and "PUT").
     """
 
-    MISSING = "missing"
     SAME = "same"
     CHANGED = "changed"
     UNKNOWN = "unknown"

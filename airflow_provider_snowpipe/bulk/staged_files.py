@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
@@ -52,6 +52,9 @@ class StageReference:
             )
         path = (found["path"] or "").strip("/")
         return cls(found["owner"] or "", found["name"], path)
+
+    def __str__(self) -> str:
+        return f"@{self.owner}{self.name}" + (f"/{self.path}" if self.path else "")
 
     def below(self, name: str) -> str:
         """A file's path below the stage.
@@ -300,21 +303,9 @@ class FileLoad:
 
     def result(self) -> dict[str, Any]:
         """The load as JSON, for a task's value."""
-        error = self.first_error
-        return {
-            "status": self.status,
-            "rows_loaded": self.rows_loaded,
-            "rows_parsed": self.rows_parsed,
-            "errors_seen": self.errors_seen,
-            "first_error": None
-            if error is None
-            else {
-                "message": error.message,
-                "line": error.line,
-                "character": error.character,
-                "column": error.column,
-            },
-        }
+        counted = {name: getattr(self, name) for name in ("rows_loaded", "rows_parsed", "errors_seen")}
+        error = None if self.first_error is None else asdict(self.first_error)
+        return {"status": self.status, **counted, "first_error": error}
 
 
 # -- Which files are meant, and which of them a load is of --------------------------------------------------

@@ -25,10 +25,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity
-from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS
+from airflow_provider_snowpipe.bulk.file_pipe_admin import (
+    PIPE_STATUS,
+    ListedPipe,
+    PipeStatus,
+    stage_key,
+)
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY
-from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, stage_key, written
-from airflow_provider_snowpipe.bulk.run_manifest import run_folder
+from airflow_provider_snowpipe.bulk.run_files import run_folder
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     PARTIALLY_LOADED,
@@ -40,7 +44,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     staged_at,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
-from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
+from airflow_provider_snowpipe.streaming.names import quote_identifier
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +232,7 @@ def refuse_files_for_pipe(
         what = f"is told of {shown} by events (AUTO_INGEST): leave them to the pipe, or stage them elsewhere"
     raise FilesGivenTwiceError(
         f"pipe {one.pipe.name} ({one.status or 'its state does not show to this role'}) loads from "
-        f"{written(one.pipe.target.stage)} into {table} as well and {what}, or say force=True. "
+        f"{one.pipe.target.stage} into {table} as well and {what}, or say force=True. "
         f"{loader or 'COPY'} {'has' if has_copied else 'would'} put the same rows into the table",
         files=files,
         may_pass=pending > 0,
@@ -361,7 +365,7 @@ def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
 def _url_of(pipe: ListedPipe, account: Account) -> str | None:
     """What the external stage of a pipe stands for; None for another kind, or one that does not show."""
     try:
-        return account.stage_url(written(pipe.target.stage))
+        return account.stage_url(str(pipe.target.stage))
     except SqlError as error:
         if error.errno not in NOT_AUTHORIZED:
             raise
@@ -372,7 +376,7 @@ def _url_of(pipe: ListedPipe, account: Account) -> str | None:
 def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
     name = pipe.name
     try:
-        (row,) = run(PIPE_STATUS, (full_name(name.database, name.schema, name.pipe),))
+        (row,) = run(PIPE_STATUS, (name.quoted,))
     except SqlError as error:
         if error.errno not in NOT_AUTHORIZED:
             raise

@@ -64,8 +64,7 @@ def channels(args: Namespace) -> None:
 @reported
 def lag(args: Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
-    from airflow_provider_snowpipe.streaming.lag import ChannelLag
-    from airflow_provider_snowpipe.streaming.progress import CommitTargets
+    from airflow_provider_snowpipe.streaming.progress import ChannelLag, CommitTargets
 
     hook = _hook(args)
     targets = _targets(args.targets)

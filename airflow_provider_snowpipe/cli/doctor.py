@@ -591,7 +591,7 @@ def _privileges(run: Callable[..., list[dict[str, Any]]], pipe: PipeName) -> Ite
     yield "USAGE", "SCHEMA", full_name(pipe.database, pipe.schema)
     table = pipe.default_table
     if table is None:
-        yield "OPERATE", "PIPE", full_name(pipe.database, pipe.schema, pipe.pipe)
+        yield "OPERATE", "PIPE", pipe.quoted
         return
     yield "INSERT", "TABLE", full_name(pipe.database, pipe.schema, table)
     try:

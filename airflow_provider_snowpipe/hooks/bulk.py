@@ -9,11 +9,11 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName, string_literal
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+    from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +93,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         :raises ConfigurationError: if its definition does not show it
         :raises SqlError: if the statement fails, or signing in for it
         """
-        from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin
-        from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+        from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin, PipeTarget
 
         name = PipeName(*self.database_and_schema(), pipe)
         known = FilePipeAdmin(self.run_sql, name).known()
@@ -103,7 +102,6 @@ class SnowpipeBulkHook(SnowpipeHook):
 
 # -- Uploading many files to an internal stage at once, through Snowflake's own connector ------------------
 
-_BLOCK = 1 << 20
 _LOG_SECONDS = 10.0
 _STOPPED = 604
 _GLOB = frozenset("*?[")
@@ -192,7 +190,7 @@ class StageUpload:
         """
         with ExitStack() as stack:
             return self.staging.decide(
-                file, self.listed, lambda: md5_of(stack.enter_context(self.source.local(file)))
+                file, self.listed, lambda: _md5_of(stack.enter_context(self.source.local(file)))
             )
 
     def stop(self) -> None:
@@ -229,7 +227,7 @@ class StageUpload:
             def here() -> Path:
                 return stack.enter_context(self.source.local(file))
 
-            kind = self.staging.decide(file, self.listed, lambda: md5_of(here()))
+            kind = self.staging.decide(file, self.listed, lambda: _md5_of(here()))
             if kind is None:
                 return False
             options: dict[str, Any] = {}
@@ -256,21 +254,9 @@ class StageUpload:
             )
 
 
-def md5_of(path: Path) -> str:
-    """The MD5 of a file's content.
-
-    :param path: the file
-    """
-    md5 = hashlib.md5(usedforsecurity=False)
-    for block in _blocks(path):
-        md5.update(block)
-    return md5.hexdigest()
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
+def _md5_of(path: Path) -> str:
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            yield block
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
 
 def _matches_content() -> bool:

@@ -54,13 +54,36 @@ class SnowpipeHook(AccountHook):
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """The form's own fields; Airflow asks for them before 3.2."""
-        return form_widgets()
+        """The form's own fields; Airflow asks for them before 3.2.
+
+        They are the fields of the extra, as WTForms has them (observed with Airflow 2.11.2 and 3.1.8).
+        Airflow 3.1 has no WTForms and replaces them by its own classes while it calls this.
+        """
+        from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
+        from wtforms import PasswordField, StringField
+        from wtforms.validators import Optional, any_of
+
+        def field(label: str, description: str, schema: dict[str, Any]) -> Any:
+            if schema.get("format") == "password":
+                return PasswordField(
+                    label, widget=BS3PasswordFieldWidget(), description=description, validators=[Optional()]
+                )
+            choices = schema.get("enum")
+            return StringField(
+                label,
+                widget=BS3TextFieldWidget(),
+                description=f"{description}: {', '.join(choices)}" if choices else description,
+                validators=[any_of(choices)] if choices else [Optional()],
+                default=schema.get("default"),
+            )
+
+        return {name: field(**described) for name, described in _connection_type()["conn-fields"].items()}
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """What the form makes of the fields that all connections have; Airflow asks for it before 3.2."""
-        return form_behaviour()
+        behaviour = _connection_type()["ui-field-behaviour"]
+        return {name.replace("-", "_"): value for name, value in behaviour.items()}
 
     def pipe_name(self) -> PipeName:
         """The pipe that this hook is for."""
@@ -264,40 +287,6 @@ def _client(settings: SnowpipeConnection, pipe: PipeName, retry: RetryPolicy | N
     return SnowpipeClient(
         settings.account_url(), settings.credentials(), pipe, ca_bundle=settings.ca_bundle(), retry=retry
     )
-
-
-# -- The connection's form before Airflow 3.2, made of the metadata that a later Airflow reads by itself --
-
-
-def form_widgets() -> dict[str, Any]:
-    """The fields of the extra, as WTForms has them (observed with Airflow 2.11.2 and 3.1.8).
-
-    Airflow 3.1 has no WTForms and replaces them by its own classes while it calls this.
-    """
-    from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
-    from wtforms import PasswordField, StringField
-    from wtforms.validators import Optional, any_of
-
-    def field(label: str, description: str, schema: dict[str, Any]) -> Any:
-        if schema.get("format") == "password":
-            return PasswordField(
-                label, widget=BS3PasswordFieldWidget(), description=description, validators=[Optional()]
-            )
-        choices = schema.get("enum")
-        return StringField(
-            label,
-            widget=BS3TextFieldWidget(),
-            description=f"{description}: {', '.join(choices)}" if choices else description,
-            validators=[any_of(choices)] if choices else [Optional()],
-            default=schema.get("default"),
-        )
-
-    return {name: field(**described) for name, described in _connection_type()["conn-fields"].items()}
-
-
-def form_behaviour() -> dict[str, Any]:
-    """What is hidden, renamed and explained of the fields that every connection has."""
-    return {name.replace("-", "_"): value for name, value in _connection_type()["ui-field-behaviour"].items()}
 
 
 def _connection_type() -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES
 from airflow_provider_snowpipe.bulk.copy import CopyOptions, CopyOutcome
-from airflow_provider_snowpipe.bulk.run_manifest import (
+from airflow_provider_snowpipe.bulk.run_files import (
+    TARGET_FILE_BYTES,
     RunManifest,
     WrittenFile,
     loaded_files,

@@ -12,8 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_snowpipe.hooks.kubernetes import SECRET_KEY, SECRET_LABEL, KubernetesPods
-from airflow_provider_snowpipe.hooks.yarn import APPLICATION_ID
+from airflow_provider_snowpipe.hooks.cluster import (
+    APPLICATION_ID,
+    SECRET_KEY,
+    SECRET_LABEL,
+    KubernetesPods,
+)
 from airflow_provider_snowpipe.operators.storage import storage_path
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.application import spark_master

@@ -17,8 +17,7 @@ from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.hooks.kubernetes import POD_ID
-from airflow_provider_snowpipe.hooks.yarn import APPLICATION_ID
+from airflow_provider_snowpipe.hooks.cluster import APPLICATION_ID, POD_ID
 from airflow_provider_snowpipe.operators.client_job import (
     DIRECTORY_PREFIX,
     REPORT_FILE,

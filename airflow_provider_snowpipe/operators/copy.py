@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.bulk.copy import (
     CopyRun,
     RunIdentity,
 )
-from airflow_provider_snowpipe.bulk.run_manifest import run_folder
+from airflow_provider_snowpipe.bulk.run_files import run_folder
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_HISTORY,
     ExpectedFiles,

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED
-from airflow_provider_snowpipe.bulk.pipe_state import written
 from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
@@ -33,7 +32,7 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+    from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
     from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
     from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
@@ -233,7 +232,7 @@ class FileLoading:
         return SnowpipeIngestFilesOperator(
             task_id=task.task_id,
             pipe=pipe,
-            stage=written(target.stage),
+            stage=str(target.stage),
             table=task.table,
             on_partial=task.on_rejected,
             on_failed=task.on_rejected,
@@ -397,7 +396,7 @@ class FileLoader:
     def _staged(self, share: CopyShare) -> list[str]:
         """The files that are staged for the share's channel, as LIST names them."""
         folder = f"{share.paths[0].folder}/"
-        return [str(row["name"]) for row in self.hook.list_files(written(self.stage), folder)]
+        return [str(row["name"]) for row in self.hook.list_files(str(self.stage), folder)]
 
     def _require_remembered(self, shares: Sequence[CopyShare]) -> None:
         oldest = min(shares, key=lambda share: share.intent.since)

@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeN
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
+    from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeStatus
 
 _CREATE_ONLY = ("table", "stage", "columns", "expressions", "options", "auto_ingest", "integration")
 ACTIONS: Mapping[str, tuple[str, ...]] = {

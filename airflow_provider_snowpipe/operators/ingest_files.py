@@ -14,9 +14,9 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget, stage_key, written
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
-from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget, stage_key, written
 from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,

@@ -16,8 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_snowpipe.bulk.compaction import CompactForm, CompactOptions, content_key
-from airflow_provider_snowpipe.bulk.run_manifest import RunManifest, WrittenFile, run_folder
+from airflow_provider_snowpipe.bulk.run_files import (
+    CompactForm,
+    CompactOptions,
+    RunManifest,
+    WrittenFile,
+    content_key,
+    run_folder,
+)
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -74,7 +80,7 @@ class SnowpipeStageFilesOperator(FileOperator):
     :param on_nothing: ``fail`` or ``report`` when there is no file
     :param compact: True has Spark combine files that are too many and cut those that are too large before
         they are staged, toward 100 to 250 MB; or parameters of
-        :class:`~airflow_provider_snowpipe.bulk.compaction.CompactOptions`. The form stays what it was, lines
+        :class:`~airflow_provider_snowpipe.bulk.run_files.CompactOptions`. The form stays what it was, lines
         are compressed with gzip, and the same content is staged once
     :param spark_conn_id: with ``compact``, the Spark connection
     :param spark_options: with ``compact``, options of ``SparkSubmitOperator``, such as ``driver_memory``

@@ -81,14 +81,15 @@ class NumberedRows:
         start = bisect_right(self.offsets, committed)
         return NumberedRows(self.lines[start:], self.offsets[start:])
 
-    def parts(self) -> Iterator[tuple[bytes, Offset, Offset, int]]:
-        """Cut the rows into bodies of some size: body, first position, last position, rows."""
+    def parts(self) -> Iterator[Part]:
+        """Cut the rows into parts of some size."""
         start, size = 0, 0
         for index, line in enumerate(self.lines):
             size += len(line) + 1
             if size >= _PART_BYTES or index == len(self.lines) - 1:
                 body = b"\n".join(self.lines[start : index + 1]) + b"\n"
-                yield body, self.offsets[start], self.offsets[index], index + 1 - start
+                offsets = self.offsets[start : index + 1]
+                yield Part(body, offsets[0], offsets[-1], len(offsets), offsets.__getitem__)
                 start, size = index + 1, 0
 
 
@@ -203,29 +204,6 @@ def numbered_by_column(
     return NumberedRows(lines, offsets)
 
 
-def check_batch(rows: NumberedRows, committed: Offset | None, batch: int, *, channel: str) -> bool:
-    """Decide whether a batch is still to be sent, or lies before what the channel has committed.
-
-    :param rows: the rows of the batch
-    :param committed: the committed position
-    :param batch: the batch
-    :param channel: the channel, for errors
-    :return: False when the channel has gone on to a later batch
-    :raises SourcePositionError: if an earlier try has committed more rows of this batch than there are now
-    """
-    if not isinstance(committed, BatchRowOffset) or committed.batch < batch:
-        return True
-    if committed.batch > batch:
-        return False
-    if committed.row > len(rows.lines):
-        raise SourcePositionError(
-            f"channel {channel!r} has committed {committed}, but batch {batch} has only {len(rows.lines)} "
-            "rows now: the rows changed between two tries. Give the same rows in the same order, or a new "
-            "batch"
-        )
-    return True
-
-
 def _field(line: bytes, column: str) -> Any:
     try:
         row = json.loads(line)
@@ -308,7 +286,15 @@ def rows_to_send(
     :param channel: the channel, for errors
     :raises SourcePositionError: if the channel has gone on to a later batch, or the rows have changed
     """
-    if rules.batch is not None and not check_batch(rows, committed, rules.batch, channel=channel):
+    if rules.batch is None or not isinstance(committed, BatchRowOffset):
+        return rows.after(committed)
+    if committed.batch == rules.batch and committed.row > len(rows.lines):
+        raise SourcePositionError(
+            f"channel {channel!r} has committed {committed}, but batch {rules.batch} has only "
+            f"{len(rows.lines)} rows now: the rows changed between two tries. Give the same rows in the same "
+            "order, or a new batch"
+        )
+    if committed.batch > rules.batch:
         if rules.on_older_batch == "skip":
             return NumberedRows((), ())
         raise SourcePositionError(
@@ -401,7 +387,11 @@ def append_to_channel(
         committed = time.monotonic()
         counters, found = writer.counters, writer.status_at_open
     if passed is not None:
-        _set_token(client, TokenChange(channel, str(passed), found.committed))
+        change = TokenChange(channel, str(passed), found.committed)
+        # Behind rows of which none is sent the token is set as opening a channel with a token does.
+        compare_and_set(
+            client, change, set_token=lambda name, token: client.open_channel(name, offset_token=token)
+        )
         status = found
     baseline = found.rows_error_count - rejected_by_earlier_tries(rows, left, found, offset_class)
     if status is None and not left.lines:
@@ -444,23 +434,7 @@ def _append(writer: Channel, rows: NumberedRows, admitted: RowsAdmitted | None) 
 
     :return: the last position, if none of the rows is sent, so that no append carries it
     """
-    parts = AdmittedParts(_parts(rows), (lambda part: part) if admitted is None else admitted.admit)
+    parts = AdmittedParts(rows.parts(), (lambda part: part) if admitted is None else admitted.admit)
     for part in parts:
         writer.append(part.body, part.start, part.end, rows=part.rows)
     return parts.passed
-
-
-def _parts(rows: NumberedRows) -> Iterator[Part]:
-    first = 0
-    for body, start, end, count in rows.parts():
-        yield Part(body, start, end, count, rows.offsets[first : first + count].__getitem__)
-        first += count
-
-
-def _set_token(client: SnowpipeClient, change: TokenChange) -> None:
-    """Set the token behind rows of which none is sent, as opening a channel with a token does."""
-
-    def set_token(channel: str, token: str) -> None:
-        client.open_channel(channel, offset_token=token)
-
-    compare_and_set(client, change, set_token=set_token)

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol, Self
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
@@ -133,17 +133,14 @@ class _Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgrammaticAccessToken:
-    """A programmatic access token (PAT).
-
-    :param token: the token's text
-    """
-
+class _GivenToken:
     token: str = field(repr=False)
-    token_type: str = field(default="PROGRAMMATIC_ACCESS_TOKEN", init=False, repr=False)
+    token_type: ClassVar[str]
+    _kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        _require_token("programmatic access token", self.token)
+        if not self.token or self.token != self.token.strip():
+            raise ConfigurationError(f"the {self._kind} is empty or has blanks around it")
 
     def bearer(self) -> str:
         """The token itself."""
@@ -151,21 +148,25 @@ class ProgrammaticAccessToken:
 
 
 @dataclass(frozen=True, slots=True)
-class OAuthToken:
+class ProgrammaticAccessToken(_GivenToken):
+    """A programmatic access token (PAT).
+
+    :param token: the token's text
+    """
+
+    token_type: ClassVar[str] = "PROGRAMMATIC_ACCESS_TOKEN"  # noqa: S105
+    _kind: ClassVar[str] = "programmatic access token"
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthToken(_GivenToken):
     """An OAuth access token that somebody else obtained and renews.
 
     :param token: the token's text
     """
 
-    token: str = field(repr=False)
-    token_type: str = field(default="OAUTH", init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _require_token("OAuth access token", self.token)
-
-    def bearer(self) -> str:
-        """The token itself."""
-        return self.token
+    token_type: ClassVar[str] = "OAUTH"  # noqa: S105
+    _kind: ClassVar[str] = "OAuth access token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +230,6 @@ class ScopedToken:
     def renew(self, refused: Mapping[str, str]) -> bool:
         """False: who was given a token cannot make another one."""
         return False
-
-
-def _require_token(kind: str, token: str) -> None:
-    if not token or token != token.strip():
-        raise ConfigurationError(f"the {kind} is empty or has blanks around it")
 
 
 def read_private_key(text: str | bytes, passphrase: str | bytes | None, user: str) -> RSAPrivateKey:

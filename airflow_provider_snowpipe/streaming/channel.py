@@ -169,11 +169,6 @@ class ChannelSession(ABC):
         )
 
 
-# -- The writer of one channel: batches, compresses, sends in order, and waits for the commit ------------
-#
-# An append that returned is buffered or received, not committed. Only :meth:`Channel.wait_for_commit`
-# proves that rows are in the table.
-
 _OUTBOX = 1
 
 

@@ -141,6 +141,11 @@ class PipeName:
         database, schema, pipe = map(quote_url_segment, (self.database, self.schema, self.pipe))
         return f"/databases/{database}/schemas/{schema}/pipes/{pipe}"
 
+    @property
+    def quoted(self) -> str:
+        """The full name as SQL takes it, each part letter by letter."""
+        return full_name(self.database, self.schema, self.pipe)
+
     def __str__(self) -> str:
         return f"{self.database}.{self.schema}.{self.pipe}"
 
@@ -208,3 +213,27 @@ def _written_value(name: str, value: Any) -> str:
     raise ConfigurationError(
         f"option {name} is {value!r}: give a text, a number, True, False, None or a list of texts"
     )
+
+
+_ESCAPE = re.compile(r"''|\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([0-7]{1,3})|(.))", re.DOTALL)
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+STRING_LITERAL = r"'(?:[^'\\]|''|\\.)*'"
+"""Regular expression of a text between single quotes, for ``re.DOTALL``."""
+
+
+def read_string_literal(written: str) -> str:
+    """Read a text between single quotes as Snowflake does.
+
+    :param written: the text with its quotes; escape sequences begin with a backslash
+    """
+    return _ESCAPE.sub(_unescaped, written[1:-1])
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    unicode, byte, octal, letter = found.groups()
+    if unicode or byte:
+        return chr(int(unicode or byte, 16))
+    if octal:
+        return chr(int(octal, 8))
+    return "'" if letter is None else _CONTROLS.get(letter, letter)

@@ -232,43 +232,21 @@ def _null_flags(values: pa.Array) -> np.ndarray:
     return flags
 
 
-def _is_plain(kind: pa.DataType) -> bool:
-    t = pa.types
-    return any(
-        test(kind)
-        for test in (
-            t.is_boolean,
-            t.is_integer,
-            t.is_decimal,
-            t.is_string,
-            t.is_large_string,
-            t.is_string_view,
-            t.is_date,
-            t.is_time,
-        )
-    )
+def _any_of(*kinds: str) -> Callable[[pa.DataType], bool]:
+    tests = [getattr(pa.types, f"is_{kind}") for kind in kinds]
+    return lambda kind: any(test(kind) for test in tests)
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    t = pa.types
-    return any(
-        test(kind) for test in (t.is_binary, t.is_large_binary, t.is_fixed_size_binary, t.is_binary_view)
-    )
-
-
-def _is_sequence(kind: pa.DataType) -> bool:
-    t = pa.types
-    return any(test(kind) for test in (t.is_list, t.is_large_list, t.is_fixed_size_list))
-
-
+_PLAIN = ("boolean", "integer", "decimal", "string", "large_string", "string_view", "date", "time")
+_BINARY = ("binary", "large_binary", "fixed_size_binary", "binary_view")
 _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array], pa.Array]], ...] = (
-    (_is_plain, _Column.plain),
+    (_any_of(*_PLAIN), _Column.plain),
     (pa.types.is_floating, _Column.floating),
     (pa.types.is_timestamp, _Column.timestamp),
     (pa.types.is_null, _Column.nothing),
-    (_is_binary, _Column.binary),
-    (lambda kind: pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind), _Column.decoded),
+    (_any_of(*_BINARY), _Column.binary),
+    (_any_of("dictionary", "run_end_encoded"), _Column.decoded),
     (pa.types.is_struct, _Column.structure),
-    (_is_sequence, _Column.sequence),
+    (_any_of("list", "large_list", "fixed_size_list"), _Column.sequence),
     (pa.types.is_map, _Column.mapping),
 )

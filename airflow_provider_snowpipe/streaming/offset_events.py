@@ -18,13 +18,14 @@ from collections.abc import (
 )
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, Self
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
-from airflow_provider_snowpipe.streaming.polling import StatusPoll
+from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_in_loop
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
@@ -64,22 +65,13 @@ class ChannelListing:
             return self._names
 
 
-_listings: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Hashable, ChannelListing]] = (
-    WeakKeyDictionary()
-)
-
-
 def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
     """Find the running event loop's listing of a pipe, or make it; it lives as long as somebody holds it.
 
     :param key: what connection and pipe are identified by
     :param list_names: lists the channels' names
     """
-    listings = _listings.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-    listing = listings.get(key)
-    if listing is None:
-        listing = listings[key] = ChannelListing(list_names)
-    return listing
+    return shared_in_loop(ChannelListing, key, partial(ChannelListing, list_names))
 
 
 # -- Turning polls of channels into steps: who gets which commits, each of them once ---------------------

@@ -88,6 +88,22 @@ class Offset(ABC):
         )
 
 
+class _CountedOffset(Offset):
+    """A number that counts within a group, such as a line's within a file: the last part of the sort key."""
+
+    def follows(self, previous: Self) -> bool:
+        """True for the next number of the group, and for the first one of a later group."""
+        (*group, number), (*before, last) = self.sort_key(), previous.sort_key()
+        if group == before:
+            return bool(number == last + 1)
+        return group > before and bool(number == 1)
+
+    def steps_to(self, target: Self) -> int | None:
+        """How much larger the other number is, within one group."""
+        (*group, number), (*other, last) = self.sort_key(), target.sort_key()
+        return last - number if group == other else None
+
+
 def _digits(text: str) -> int | None:
     """Decimal digits as a number; no sign, no blanks, no leading zeros, no other scripts' digits."""
     if not text.isascii() or not text.isdigit() or (len(text) > 1 and text[0] == "0") or len(text) > 19:
@@ -101,7 +117,7 @@ def _require_count(name: str, value: int, least: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class IntegerOffset(Offset):
+class IntegerOffset(_CountedOffset):
     """A decimal number, as the Snowflake Kafka connector writes a Kafka offset.
 
     :param value: the offset, 0 or more
@@ -129,17 +145,13 @@ class IntegerOffset(Offset):
         """The following offset."""
         return type(self)(self.value + 1)
 
-    def steps_to(self, target: Self) -> int:
-        """The difference of the two numbers."""
-        return target.value - self.value
-
     def sort_key(self) -> tuple[int]:
         """Order by number."""
         return (self.value,)
 
 
 @dataclass(frozen=True, slots=True)
-class FileLineOffset(Offset):
+class FileLineOffset(_CountedOffset):
     """A line of a file, where a partition is a series of files in lexicographic order.
 
     :param file: the file's name within its partition; ordered by code point, as ``sorted`` does
@@ -175,14 +187,6 @@ class FileLineOffset(Offset):
     def next(self) -> Self:
         """The next line of the same file."""
         return type(self)(self.file, self.line + 1)
-
-    def follows(self, previous: Self) -> bool:
-        """True for the next line, and for the first line of a later file."""
-        return self == previous.next() or (self.file > previous.file and self.line == 1)
-
-    def steps_to(self, target: Self) -> int | None:
-        """The number of lines, within one file."""
-        return target.line - self.line if target.file == self.file else None
 
     def sort_key(self) -> tuple[str, int]:
         """Order by file, then line."""
@@ -251,7 +255,7 @@ class TopicPartitionOffset(Offset):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRowOffset(Offset):
+class BatchRowOffset(_CountedOffset):
     """A row of a micro-batch: the batch's id and the number of rows of it that the channel has taken.
 
     :param batch: the micro-batch's id, 0 or more
@@ -282,14 +286,6 @@ class BatchRowOffset(Offset):
     def next(self) -> Self:
         """The next row of the same batch."""
         return type(self)(self.batch, self.row + 1)
-
-    def follows(self, previous: Self) -> bool:
-        """True for the next row, and for the first row of a later batch."""
-        return self == previous.next() or (self.batch > previous.batch and self.row == 1)
-
-    def steps_to(self, target: Self) -> int | None:
-        """The number of rows, within one batch."""
-        return target.row - self.row if target.batch == self.batch else None
 
     def sort_key(self) -> tuple[int, int]:
         """Order by batch, then row."""
@@ -416,7 +412,7 @@ _FORM = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDigestOffset(Offset):
+class BatchDigestOffset(_CountedOffset):
     """A row of a channel's share of a micro-batch, with what proves which rows came before it.
 
     Ordered by batch and row. Two tokens of different writers have no order that means anything: whoever
@@ -474,16 +470,6 @@ class BatchDigestOffset(Offset):
     def next(self) -> Self:
         """The next row of the same share."""
         return replace(self, row=self.row + 1, final=False)
-
-    def follows(self, previous: Self) -> bool:
-        """True for the next row of the share, and for the first row of a later batch."""
-        if self.batch == previous.batch:
-            return self.row == previous.row + 1
-        return self.batch > previous.batch and self.row == 1
-
-    def steps_to(self, target: Self) -> int | None:
-        """The number of rows, within one batch."""
-        return target.row - self.row if target.batch == self.batch else None
 
     def sort_key(self) -> tuple[int, int]:
         """Order by batch, then row."""
@@ -577,7 +563,7 @@ class TextLayoutOffset(_LayoutOffset):
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedFileLineOffset(Offset):
+class VerifiedFileLineOffset(_CountedOffset):
     """A line of a file, with a digest of the file as it was when that line was sent.
 
     Positions are compared without the digest. A token without one, as ``file:line`` writes it, is taken, so
@@ -620,14 +606,6 @@ class VerifiedFileLineOffset(Offset):
     def next(self) -> Self:
         """The next line of the same file."""
         return type(self)(self.file, self.line + 1)
-
-    def follows(self, previous: Self) -> bool:
-        """True for the next line, and for the first line of a later file."""
-        return self.plain.follows(previous.plain)
-
-    def steps_to(self, target: Self) -> int | None:
-        """The number of lines, within one file."""
-        return self.plain.steps_to(target.plain)
 
     def sort_key(self) -> tuple[str, int]:
         """Order by file, then line."""

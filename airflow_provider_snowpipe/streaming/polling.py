@@ -40,7 +40,7 @@ class Closes(Protocol):
 Source = TypeVar("Source", bound=Closes)
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-Poll = TypeVar("Poll", bound="SharedPoll[Any]")
+Shared = TypeVar("Shared")
 
 
 class SharedPoll(ABC, Generic[Answer]):
@@ -96,23 +96,25 @@ class SharedPoll(ABC, Generic[Answer]):
             queue.put_nowait(answer)
 
 
-_polls: WeakKeyDictionary[
-    asyncio.AbstractEventLoop, WeakValueDictionary[tuple[type[Any], Hashable], SharedPoll[Any]]
+_shared: WeakKeyDictionary[
+    asyncio.AbstractEventLoop, WeakValueDictionary[tuple[type[Any], Hashable], Any]
 ] = WeakKeyDictionary()
 
 
-def poll_of_loop(kind: type[Poll], key: Hashable, make: Callable[[], Poll]) -> Poll:
-    """Find the running event loop's poll of something, or make it; it lives as long as somebody holds it.
+def shared_in_loop(kind: type[Shared], key: Hashable, make: Callable[[], Shared]) -> Shared:
+    """Find what all of the running event loop share, such as its poll of a pipe, or make it.
 
-    :param kind: the poll's class
-    :param key: what identifies its polls, such as connection and pipe
-    :param make: makes the poll
+    It lives as long as somebody holds it.
+
+    :param kind: its class
+    :param key: what distinguishes those of the class, such as connection and pipe
+    :param make: makes it
     """
-    polls = _polls.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-    poll = polls.get((kind, key))
-    if not isinstance(poll, kind):
-        poll = polls[kind, key] = make()
-    return poll
+    known = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    found = known.get((kind, key))
+    if not isinstance(found, kind):
+        found = known[kind, key] = make()
+    return found
 
 
 def early_share() -> float:
@@ -324,7 +326,7 @@ def shared_poll(key: Hashable, connect: Callable[[], Awaitable[StatusSource]]) -
     :param key: what identifies connection and pipe
     :param connect: makes a client of that pipe
     """
-    return poll_of_loop(StatusPoll, key, partial(StatusPoll, connect))
+    return shared_in_loop(StatusPoll, key, partial(StatusPoll, connect))
 
 
 def loop_time() -> float:

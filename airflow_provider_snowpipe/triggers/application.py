@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_snowpipe.hooks.kubernetes import KubernetesPods
-from airflow_provider_snowpipe.hooks.yarn import ResourceManager
+from airflow_provider_snowpipe.hooks.cluster import KubernetesPods, ResourceManager
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, stored_form
 

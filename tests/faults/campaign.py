@@ -32,7 +32,7 @@ import snowflake.connector.vendored.urllib3.connectionpool as connector_pool
 import urllib3.connectionpool as pool
 
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
-from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile, run_folder
+from airflow_provider_snowpipe.bulk.run_files import WrittenFile, run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.local.campaign import (
     HUNG_SECONDS,

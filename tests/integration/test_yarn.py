@@ -19,7 +19,7 @@ import pytest
 import requests
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
-from airflow_provider_snowpipe.hooks.yarn import ResourceManager
+from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError

@@ -11,7 +11,7 @@ from conftest import Stack
 from flights_run import wait_for, wait_until_left
 from load_run import ROWS, SLOW, STOP_SECONDS, LoadRun
 
-from airflow_provider_snowpipe.hooks.yarn import ResourceManager
+from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from tests.airflow_version import AIRFLOW
 from tests.spark_cluster import write_bare_python
 from tests.yarn_cluster import YarnCluster, yarn_cluster

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from airflow_provider_snowpipe.bulk.compaction import file_count
-from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile
+from airflow_provider_snowpipe.bulk.run_files import WrittenFile, file_count
 from airflow_provider_snowpipe.spark.sources.files.formats import pieces
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_snowpipe.bulk.compaction import block_bytes, is_well_cut, packed_bytes
-from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile
+from airflow_provider_snowpipe.bulk.run_files import WrittenFile, block_bytes, is_well_cut, packed_bytes
 from airflow_provider_snowpipe.spark.bulk.combine_lines import (
     LineFile,
     LineSlice,

@@ -9,8 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.bulk.compaction import TARGET_FILE_BYTES, check_target
-from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile, WrittenFiles
+from airflow_provider_snowpipe.bulk.run_files import (
+    TARGET_FILE_BYTES,
+    WrittenFile,
+    WrittenFiles,
+    check_target,
+)
 from airflow_provider_snowpipe.spark.report import is_url
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec

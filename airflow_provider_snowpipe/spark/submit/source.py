@@ -132,7 +132,7 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: in
     :raises SourcePositionError: if the source cannot be seen from this machine
     """
     # It brings PyArrow, for which no DAG file waits that only names an operator.
-    from airflow_provider_snowpipe.streaming.row_check import BlockLines
+    from airflow_provider_snowpipe.streaming.row_values import BlockLines
 
     partitions = open_source(spec, "fail", secrets or SourceSecrets()).partitions()[:_MOST_PARTITIONS]
     share = max(1, count // max(1, len(partitions)))

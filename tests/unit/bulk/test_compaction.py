@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.compaction import CompactForm, CompactOptions, content_key
+from airflow_provider_snowpipe.bulk.run_files import CompactForm, CompactOptions, content_key
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 MB = 1_000_000

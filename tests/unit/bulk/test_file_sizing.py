@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.bulk.compaction import (
+from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     block_bytes,
     check_target,

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_pipe_admin import (
+    PIPE_STATUS,
+    FilePipeAdmin,
+    PipeChange,
     PipeDefinition,
-    alter_pipe,
-    drop_pipe,
-    pause_pipe,
-    refresh_pipe,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 PIPE = PipeName("DB", "S", 'a "pipe"')
 QUOTED = '"DB"."S"."a ""pipe"""'
-NOW = dt.datetime(2026, 3, 15, 12, tzinfo=dt.UTC)
 
 
 def copy(location: str = "@S/in", **options: Any) -> CopyInto:
@@ -71,24 +71,41 @@ def test_events_need_auto_ingest() -> None:
         PipeDefinition(copy(), integration="EVENTS")
 
 
+def rehearsed(state: str = "RUNNING") -> FilePipeAdmin:
+    def run(statement: str, values: Sequence[str] | None) -> list[dict[str, Any]]:
+        if statement == PIPE_STATUS:
+            return [{"status": json.dumps({"executionState": state})}]
+        assert statement.startswith("DESCRIBE PIPE")
+        return [{"definition": "COPY INTO T FROM @S", "notification_channel": None}]
+
+    return FilePipeAdmin(run, PIPE, is_rehearsal=True)
+
+
 def test_pausing_resuming_and_dropping_name_the_pipe() -> None:
-    assert pause_pipe(PIPE, paused=True) == f"ALTER PIPE {QUOTED} SET PIPE_EXECUTION_PAUSED = TRUE"
-    assert pause_pipe(PIPE, paused=False).endswith("= FALSE")
-    assert drop_pipe(PIPE) == f"DROP PIPE IF EXISTS {QUOTED}"
+    paused = f"ALTER PIPE {QUOTED} SET PIPE_EXECUTION_PAUSED ="
+    assert rehearsed().pause() == PipeChange(True, (f"{paused} TRUE",))
+    assert rehearsed("PAUSED").resume() == PipeChange(True, (f"{paused} FALSE",))
+    assert rehearsed().drop() == PipeChange(True, (f"DROP PIPE IF EXISTS {QUOTED}",))
 
 
 def test_each_change_is_a_statement_and_an_empty_comment_removes_it() -> None:
-    assert alter_pipe(PIPE, comment="", error_integration="my errors") == [
+    assert rehearsed().alter(comment="", error_integration="my errors").statements == (
         f"ALTER PIPE {QUOTED} UNSET COMMENT",
         f'ALTER PIPE {QUOTED} SET ERROR_INTEGRATION = "my errors"',
-    ]
+    )
+
+
+def refreshed(prefix: str | None, since: dt.datetime) -> str:
+    (statement,) = rehearsed().refresh(prefix=prefix, modified_after=since, on_nothing="fail").statements
+    return statement
 
 
 def test_a_refresh_is_narrowed_by_prefix_and_timestamp() -> None:
-    written = refresh_pipe(PIPE, prefix="it's/", modified_after=NOW - dt.timedelta(days=1), now=NOW)
+    since = (dt.datetime.now(dt.UTC) - dt.timedelta(days=1)).replace(microsecond=7_000)
 
-    assert written == (
-        f"ALTER PIPE {QUOTED} REFRESH PREFIX = 'it''s/' MODIFIED_AFTER = '2026-03-14T12:00:00.000+00:00'"
+    assert refreshed("it's/", since) == (
+        f"ALTER PIPE {QUOTED} REFRESH PREFIX = 'it''s/' "
+        f"MODIFIED_AFTER = '{since:%Y-%m-%dT%H:%M:%S}.007+00:00'"
     )
 
 
@@ -96,9 +113,9 @@ def test_a_refresh_is_narrowed_by_prefix_and_timestamp() -> None:
     ("days", "is_refused"), [(6.99, False), (7.01, True)], ids=["within-7-days", "beyond"]
 )
 def test_a_refresh_reaches_back_seven_days(days: float, is_refused: bool) -> None:
-    since = NOW - dt.timedelta(days=days)
+    since = dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
     if not is_refused:
-        assert "MODIFIED_AFTER" in refresh_pipe(PIPE, prefix=None, modified_after=since, now=NOW)
+        assert "MODIFIED_AFTER" in refreshed(None, since)
         return
     with pytest.raises(ConfigurationError, match=r"7 days ago.*last 7 days only.*COPY INTO"):
-        refresh_pipe(PIPE, prefix=None, modified_after=since, now=NOW)
+        refreshed(None, since)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.pipe_state import PipeStatus
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeStatus
 from airflow_provider_snowpipe.streaming.errors import SqlError
 
 

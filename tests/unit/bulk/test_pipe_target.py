@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto
-from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeTarget, written
+from airflow_provider_snowpipe.bulk.file_pipe_admin import ListedPipe, PipeTarget
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -40,7 +40,7 @@ def test_table_and_location_are_read(statement: str, table: tuple[str, str, str]
     target = PipeTarget.of(PIPE, statement)
 
     assert target.table == table
-    assert written(target.stage) == stage
+    assert str(target.stage) == stage
 
 
 @pytest.mark.parametrize("statement", ["", "COPY INTO t", "SELECT 1", "COPY INTO t FROM (SELECT 1)"])

@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.run_manifest import (
+from airflow_provider_snowpipe.bulk.run_files import (
     RunManifest,
     WrittenFile,
     loaded_files,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from snowflake.connector.converter import SnowflakeConverter
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
-from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe, PipeDefinition
-from airflow_provider_snowpipe.bulk.pipe_state import PipeTarget
+from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe, PipeDefinition, PipeTarget
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.pipe_state import ListedPipe, PipeStatus, PipeTarget
+from airflow_provider_snowpipe.bulk.file_pipe_admin import ListedPipe, PipeStatus, PipeTarget
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StagedFiles, StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import (
     PipeBeside,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_snowpipe.bulk.run_manifest import RunManifest, WrittenFile
+from airflow_provider_snowpipe.bulk.run_files import RunManifest, WrittenFile
 from airflow_provider_snowpipe.operators.bulk_load import (
     SnowpipeBulkLoadOperator,
     copied_value,

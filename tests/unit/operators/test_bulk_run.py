@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.run_manifest import (
+from airflow_provider_snowpipe.bulk.run_files import (
     ATTEMPT_NAME,
     OUTCOME_NAME,
     RunManifest,

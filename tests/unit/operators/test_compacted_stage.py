@@ -8,7 +8,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from airflow_provider_snowpipe.bulk.compaction import CompactForm, CompactOptions
+from airflow_provider_snowpipe.bulk.run_files import CompactForm, CompactOptions
 from airflow_provider_snowpipe.operators.stage_files import CompactedStage, SourceFiles
 from airflow_provider_snowpipe.streaming.errors import SourceUnavailableError
 from tests.airflow_version import AIRFLOW

@@ -10,9 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
-from airflow_provider_snowpipe.routing.estimates import least_seconds
 from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath
-from airflow_provider_snowpipe.routing.planner import plan_load
+from airflow_provider_snowpipe.routing.planner import least_seconds, plan_load
 from airflow_provider_snowpipe.routing.probes import BINARY_FORMATS, TEXT_FORMATS, DataShape, FileSet
 
 VOLUME = st.one_of(st.just(0.0), st.floats(-3, 15).map(lambda power: 10.0**power))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.bulk.run_manifest import WrittenFile
+from airflow_provider_snowpipe.bulk.run_files import WrittenFile
 from airflow_provider_snowpipe.spark.submit.plan import (
     LinesToCombine,
     RowsToWrite,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.backup import CHANNEL_LIFE, KeptToken, OffsetBackup, take_backup
+from airflow_provider_snowpipe.streaming.admin import CHANNEL_LIFE, KeptToken, OffsetBackup, take_backup
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus

@@ -11,14 +11,16 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.admin import (
     OffsetReset,
+    RestoreAction,
+    RestoreStep,
     TokenChange,
     compare_and_set,
     direction,
     fence,
     reset_offset_token,
+    restore_channels,
     watch_channels,
 )
-from airflow_provider_snowpipe.streaming.backup import RestoreAction, RestoreStep, restore_channels
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelError,

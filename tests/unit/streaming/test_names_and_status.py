@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.names import (
     PipeName,
     channel_name,
@@ -15,7 +14,7 @@ from airflow_provider_snowpipe.streaming.names import (
     quote_identifier,
     string_literal,
 )
-from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelLag, ChannelStatus
 
 
 def test_a_channel_is_named_as_the_kafka_connector_names_it() -> None:

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.backup import (
+from airflow_provider_snowpipe.streaming.admin import (
     KeptToken,
     OffsetBackup,
     RestoreAction,

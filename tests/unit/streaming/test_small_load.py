@@ -377,10 +377,10 @@ class TestLines:
 
         parts = list(numbered_by_batch(lines, 7).parts())
 
-        assert [str(last) for _, _, last, _ in parts] == ["7:5", "7:9", "7:14", "7:15"]
-        assert [str(first) for _, first, _, _ in parts] == ["7:1", "7:6", "7:10", "7:15"]
-        assert [rows for _, _, _, rows in parts] == [5, 4, 5, 1]
-        assert b"".join(body for body, *_ in parts) == b"\n".join(lines) + b"\n"
+        assert [str(one.end) for one in parts] == ["7:5", "7:9", "7:14", "7:15"]
+        assert [str(one.start) for one in parts] == ["7:1", "7:6", "7:10", "7:15"]
+        assert [one.rows for one in parts] == [5, 4, 5, 1]
+        assert b"".join(one.body for one in parts) == b"\n".join(lines) + b"\n"
 
 
 class TestNumberedByAColumn:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider_snowpipe.hooks.yarn import ResourceManager
+from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger, cluster_of
 from tests.airflow_version import AIRFLOW
