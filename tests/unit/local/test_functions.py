@@ -143,7 +143,7 @@ def test_an_expression_has_snowflakes_value(sql, expression, value):
     ("query", "rows"),
     [
         ("SELECT LISTAGG(s, ',') WITHIN GROUP (ORDER BY s) FROM many", [("a,b",)]),
-        ("SELECT ARRAY_AGG(id) WITHIN GROUP (ORDER BY id DESC) FROM many", [([3, 2, 1],)]),
+        ("SELECT ARRAY_AGG(id) WITHIN GROUP (ORDER BY id DESC) FROM many", [("[3,2,1]",)]),
         ("SELECT OBJECT_AGG(s, id) FROM many WHERE id = 1", [('{"b":1}',)]),
         ("SELECT id FROM many QUALIFY ROW_NUMBER() OVER (ORDER BY s NULLS LAST) = 1", [(2,)]),
         ("SELECT RATIO_TO_REPORT(id) OVER () FROM many WHERE id < 2", [(1.0,)]),

@@ -96,7 +96,7 @@ def test_a_timestamp_keeps_its_offset_and_is_computed_with_it(sql, expression, v
         ("TO_TIMESTAMP(MAX(d::VARCHAR))", dt.datetime(2026, 1, 1)),
         ("DATEADD(DAY, 1, MAX(tz))", dt.datetime(2026, 1, 2, 10, tzinfo=INDIA)),
         ("MAX(ntz) OVER (ORDER BY id)::DATE", dt.date(2026, 1, 1)),
-        ("ARRAY_AGG(tz)", ["2026-01-01 10:00:00.000 +0530"]),
+        ("ARRAY_AGG(tz)", '["2026-01-01 10:00:00.000 +0530"]'),
         ("MAX(DATE_PART(EPOCH_SECOND, tz))", 1767241800),
         ("MAX(tz + INTERVAL '1 day')", dt.datetime(2026, 1, 2, 10, tzinfo=INDIA)),
     ],
