@@ -161,24 +161,31 @@ def assigned(session: Session, query: exp.Expr, columns: Sequence[Column | None]
     if len(found) != len(columns):
         return query
     given = [exp.column(f"_{number}", quoted=True) for number in range(len(found))]
-    values: list[exp.Expr] = []
-    for column, value, (_, kind) in zip(columns, given, found, strict=True):
-        own = ColumnType.from_duckdb(kind)
-        if column is not None and column.type.is_semi_structured and kind == "VARCHAR":
-            raise _not_of_type(column, str(own))
-        is_text = column is not None and column.type.kind == "VARCHAR"
-        if is_text and own.is_semi_structured:
-            value = sources.text_of(value)
-        elif is_text and own.kind in timestamps.KINDS:
-            value = timestamps.text_of(value, own.kind, session.parameters)
-        elif column is not None and column.type.kind == "OBJECT" and own.is_semi_structured:
-            value = timestamps.call("_object", value)
-        values.append(value)
+    values = [
+        _given(session, value, kind, column)
+        for column, value, (_, kind) in zip(columns, given, found, strict=True)
+    ]
     if all(isinstance(value, exp.Column) for value in values):
         return query
-    names = [column.this.copy() for column in given]
+    names = [value.this.copy() for value in given]
     alias = exp.TableAlias(this=exp.to_identifier("_given", quoted=True), columns=names)
     return exp.select(*values).from_(exp.Subquery(this=query.copy(), alias=alias))
+
+
+def _given(session: Session, value: exp.Column, kind: str, column: Column | None) -> exp.Expr:
+    """Return a value of one of the engine's types as a column gets it."""
+    own = ColumnType.from_duckdb(kind)
+    if column is None:
+        return value
+    if column.type.is_semi_structured and kind == "VARCHAR":
+        raise _not_of_type(column, str(own))
+    if column.type.kind == "OBJECT" and kind == "JSON":
+        return timestamps.call("_object", value)
+    if column.type.kind != "VARCHAR":
+        return value
+    if own.is_semi_structured:
+        return sources.text_of(value if kind == "JSON" else timestamps.call("to_json", value))
+    return timestamps.text_of(value, own.kind, session.parameters) if own.kind in timestamps.KINDS else value
 
 
 def assign(session: Session, tree: exp.Expr, table: Table) -> None:

@@ -367,7 +367,8 @@ def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
         values = [part.args["true"] for part in node.args["ifs"]]
         return any(is_json(value, names) for value in (*values, node.args.get("default")))
     if isinstance(node, (exp.Coalesce, exp.If)):
-        return any(is_json(child, names) for child in (node.this, *node.expressions, node.args.get("true")))
+        branches = (node.args.get(name) for name in ("true", "false"))
+        return any(is_json(child, names) for child in (node.this, *node.expressions, *branches))
     if isinstance(node, exp.Cast):
         return _word(node.to) in _SEMI_STRUCTURED
     return isinstance(node, exp.Anonymous) and node.name.upper() in _JSON_CALLS

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
+from sqlglot.parsers.snowflake import SnowflakeParser
 
 from airflow_provider_snowpipe.local.access.access import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
@@ -102,11 +103,11 @@ _SNOWFLAKE = sqlglot.Dialect.get_or_raise("snowflake")
 _MARK = "_SNOWPIPE_VALUE_"
 
 
-class _Parser(_SNOWFLAKE.parser_class):  # type: ignore[misc]
+class _Parser(SnowflakeParser):
     """Snowflake's grammar; a format of TO_CHAR stays as it is written."""
 
     FUNCTIONS: ClassVar = {
-        **_SNOWFLAKE.parser_class.FUNCTIONS,
+        **SnowflakeParser.FUNCTIONS,
         **dict.fromkeys(("TO_CHAR", "TO_VARCHAR"), exp.ToChar.from_arg_list),
     }
 
