@@ -91,6 +91,8 @@ def _converted(value: exp.Expr, kind: str, other: str) -> exp.Expr | None:
         return numbers.decimal(value, scale) if kind == "VARCHAR" or scale > (own.scale or 0) else None
     if kind != "VARCHAR":
         return None
+    if other == "JSON":
+        return timestamps.call("to_json", value)
     if common.kind == "FLOAT":
         return exp.cast(value.copy(), "DOUBLE")
     return timestamps.call(MACROS[common.kind], value) if common.kind in MACROS else None

@@ -88,7 +88,7 @@ _OF_TEXT = (
     exp.Substring, exp.SplitPart, exp.Split, exp.RegexpLike, exp.RegexpReplace, exp.RegexpExtract,
     exp.Replace, exp.Left, exp.Right, exp.StartsWith, exp.EndsWith, exp.Contains, exp.Initcap, exp.Reverse,
     exp.ToChar, exp.Pad, exp.MD5, exp.SHA, exp.SHA2, exp.StrPosition, exp.Translate, exp.RegexpCount,
-    exp.RegexpInstr, exp.Repeat,
+    exp.RegexpInstr, exp.Repeat, exp.Strtok,
 )  # fmt: skip
 # Macros that read a value of any type, JSON by its text.
 _READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})

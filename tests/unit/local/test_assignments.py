@@ -55,6 +55,7 @@ def test_a_choice_keeps_the_digits_of_each_of_its_values(sql, expression, value)
         ("SELECT i FROM t INTERSECT SELECT 7.4", []),
         ("SELECT s FROM t UNION ALL SELECT NULL ORDER BY 1", [("x",), (None,)]),
         ("SELECT i FROM t UNION ALL SELECT '5' ORDER BY 1", [(5,), (7,)]),
+        ("SELECT x::VARCHAR FROM (SELECT v:k AS x FROM t UNION ALL SELECT 'l') ORDER BY 1", [("l",), ("q",)]),
         ("SELECT i FROM t WHERE i IN (SELECT 7.4)", []),
         ("SELECT i FROM t WHERE i IN (SELECT n * 5.6 FROM t)", [(7,)]),
         ("SELECT i FROM t WHERE i = ANY (SELECT 6.6)", []),
