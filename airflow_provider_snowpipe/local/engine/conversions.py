@@ -52,10 +52,13 @@ _MACROS: dict[str, str] = {
     "_finite(s)": "CASE WHEN contains(lower(s), 'inf') OR contains(lower(s), 'epoch') THEN 'x' ELSE s END",
     # The other formats of AUTO ("Date and time input and output formats").
     "_other_clock(s)": """
-        CAST(try_strptime(regexp_replace(_finite(s), ' ?[+-][0-9]{2}:?[0-9]{2}$', ''),
-            ['%d-%b-%Y', '%m/%d/%Y', '%m/%d/%Y %H:%M:%S', '%a, %d %b %Y %H:%M:%S']) AS TIMESTAMP)""",
+        CAST(try_strptime(regexp_replace(_finite(s), '(:[0-9]{2}) ?[+-][0-9]{2}:?[0-9]{2}$', '\\1'),
+            ['%d-%b-%Y', '%m/%d/%Y', '%m/%d/%Y %H:%M:%S', '%a, %d %b %Y %H:%M:%S', '%Y-%m-%d %H:%M',
+            '%Y-%m-%d %H', '%Y-%m-%dT%H']) AS TIMESTAMP)""",
     "_other_instant(s)": """
         coalesce(CAST(try_strptime(_finite(s), '%a, %d %b %Y %H:%M:%S%z') AS TIMESTAMP WITH TIME ZONE),
+            CAST(try_strptime(_finite(s), ['%Y-%m-%dT%H:%M%z', '%Y-%m-%d %H:%M%z'])
+                AS TIMESTAMP WITH TIME ZONE),
             CAST(_other_clock(s) AS TIMESTAMP WITH TIME ZONE))""",
     "_read_ntz(s)": """
         coalesce(_epoch(_written(s)), TRY_CAST(_written(s) AS TIMESTAMP), _other_clock(_written(s)),
@@ -74,6 +77,11 @@ _MACROS: dict[str, str] = {
     "_zoned(wall, o)": """
         CASE WHEN wall IS NOT NULL THEN struct_pack(
             t := (wall - to_minutes(CAST(o AS BIGINT))) AT TIME ZONE 'UTC', o := CAST(o AS SMALLINT)) END""",
+    # Of a text that ends with an offset.
+    "_minutes_east(s)": """
+        CASE WHEN regexp_matches(s, '-[0-9]{2}:?([0-9]{2})?\\s*$') THEN -1 ELSE 1 END
+            * (60 * coalesce(TRY_CAST(regexp_extract(s, '[+-]([0-9]{2}):?([0-9]{2})?\\s*$', 1) AS INTEGER), 0)
+                + coalesce(TRY_CAST(regexp_extract(s, '[+-][0-9]{2}:?([0-9]{2})\\s*$', 1) AS INTEGER), 0))""",
     "_at_offset(x, m)": "CASE WHEN x IS NOT NULL THEN struct_pack(t := x, o := CAST(m AS SMALLINT)) END",
     # Instant and clock of what is known to be a TIMESTAMP_TZ: HAVING takes no macro that goes by type.
     "_instant(x)": "(x).t",
@@ -94,7 +102,7 @@ _MACROS: dict[str, str] = {
     # A FLOAT without a fraction has no point.
     "_float_text(x)": """
         CASE WHEN x = trunc(x) AND abs(x) < 1e15 THEN CAST(CAST(x AS BIGINT) AS VARCHAR)
-            ELSE CAST(x AS VARCHAR) END""",
+            WHEN isnan(x) THEN 'NaN' ELSE CAST(x AS VARCHAR) END""",
     "_offset_text(o)": """
         CASE WHEN o < 0 THEN '-' ELSE '+' END || lpad(CAST(abs(CAST(o AS INTEGER)) // 60 AS VARCHAR), 2, '0')
             || lpad(CAST(abs(CAST(o AS INTEGER)) % 60 AS VARCHAR), 2, '0')""",
@@ -119,9 +127,22 @@ _MACROS: dict[str, str] = {
     "_object(j)": """
         CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'OBJECT' THEN j
             ELSE error('Failed to cast variant value ' || j || ' to OBJECT') END""",
+    # Of n elements; a negative position counts from the end ("ARRAY_SLICE").
+    "_index(i, n)": "CASE WHEN i < 0 THEN greatest(n + CAST(i AS BIGINT), 0) ELSE CAST(i AS BIGINT) END",
+    "_member(j, k)": "json_extract(j, '/' || replace(replace(k, '~', '~0'), '/', '~1'))",
+    "_picked(j, keys)": """
+        to_json(map_from_entries(list_transform(list_filter(json_keys(j),
+            lambda k: list_contains(keys, k)), lambda k: row(k, _member(j, k)))))""",
+    "_inserted(j, k, v, replaces)": """
+        CASE WHEN NOT replaces AND list_contains(json_keys(j), k)
+            THEN error('the object has the key ' || k)
+        ELSE _sorted_keys(to_json(map_from_entries(list_concat(
+            list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
+            CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END)))) END""",
     # A number with an exponent stays a DOUBLE: json() would write it without.
     "_parse_json(t)": """
-        _sorted_keys(CASE WHEN regexp_full_match(t, '\\s*-?[0-9.]+[eE][+-]?[0-9]+\\s*')
+        _sorted_keys(CASE WHEN trim(t, ' \t\r\n') = '' THEN NULL
+            WHEN regexp_full_match(t, '\\s*-?[0-9.]+[eE][+-]?[0-9]+\\s*')
             THEN CAST(trim(t) AS JSON) ELSE json(t) END)""",
     "_variant_type(v)": """
         CASE WHEN v IS NULL THEN NULL

@@ -7,6 +7,7 @@ the words of its class, and the engine's text goes to the log of the service.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -57,9 +58,57 @@ def check(tree: exp.Expr) -> None:
     for part in tree.walk():
         if isinstance(part, exp.Literal):
             numbers.check_literal(part)
+        elif isinstance(part, _SUSPECT):
+            _check_part(part)
         # The INSERT, UPDATE and DELETE of a MERGE are branches of it.
         if part is not tree and isinstance(part, _CHANGES) and not isinstance(part.parent, exp.When):
             raise unsupported(f"{part.key.upper()} inside of another statement")
+
+
+# What sqlglot reads though Snowflake does not have it, or takes there only what has certain parts.
+_SUSPECT = (exp.Values, exp.Window, exp.SimilarTo, exp.Collate, exp.Cast, exp.Tuple, exp.HexString)
+_OF_VARIANT = (exp.ParseJSON, exp.Array, exp.Struct, exp.ToVariant)
+_ORDERED = (
+    exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile, exp.Lag, exp.Lead, exp.CumeDist, exp.PercentRank,
+    exp.FirstValue, exp.LastValue,
+)  # fmt: skip
+_FOREIGN_TYPES = frozenset({"JSON", "UBIGINT", "MEDIUMINT", "NAME", "LIST"})
+
+
+def _check_part(part: exp.Expr) -> None:
+    """Refuse one expression that Snowflake does not take, or that is not supported."""
+    if isinstance(part, exp.Values):
+        wrong = next((made for row in part.expressions for made in row.find_all(*_OF_VARIANT)), None)
+        if wrong is not None:
+            written = wrong.sql(dialect="snowflake")
+            raise compilation_error(f"Invalid expression [{written}] in VALUES clause", "002014", "22000")
+    elif isinstance(part, exp.Window):
+        _check_window(part)
+    elif isinstance(part, exp.Cast):
+        kind = part.to
+        if not kind.expressions and not isinstance(kind.this, exp.Interval):
+            ColumnType.from_sqlglot(kind)
+        if str(getattr(kind.this, "value", kind.this)).upper() in _FOREIGN_TYPES:
+            raise unsupported(f"data type {kind.sql(dialect='snowflake')}")
+    elif isinstance(part, exp.HexString):
+        if len(part.name) % 2:
+            raise compilation_error(f"syntax error: x'{part.name}' has an odd number of digits.")
+    elif not isinstance(part, exp.Tuple) or _is_projection(part):
+        raise unsupported("COLLATE" if isinstance(part, exp.Collate) else part.sql(dialect="snowflake")[:60])
+
+
+def _check_window(window: exp.Window) -> None:
+    call = window.this.this if isinstance(window.this, (exp.IgnoreNulls, exp.RespectNulls)) else window.this
+    if isinstance(call, _ORDERED) and not window.args.get("order") and not window.args.get("alias"):
+        raise compilation_error(
+            f"Window function type [{call.sql_name()}] requires ORDER BY in window specification",
+            "002303",
+            "42601",
+        )
+
+
+def _is_projection(part: exp.Expr) -> bool:
+    return isinstance(part.parent, exp.Select) and part.arg_key == "expressions"
 
 
 def missing_function(name: str) -> SqlError:
@@ -194,6 +243,9 @@ _DECLARED = (
      r"\AFailed to cast variant value (?P<w>.*) to (?P<v>OBJECT)"),
     ("100071 22000", "Failed to cast variant value {w} to {v}",
      r"\AExpected (?P<v>ARRAY|OBJECT), but got \w+: (?P<w>.*)"),
+    ("100069 22P02",
+     "OBJECT_INSERT: the object has the key '{v}', which only the fourth argument TRUE replaces",
+     r"\Athe object has the key (?P<v>.*)"),
     ("100048 2201B", "Invalid regular expression: {v}",
      r"\A(?P<v>(?:missing|invalid perl operator|no argument for repetition|invalid escape|bad repetition|"
      r"invalid character class|invalid repetition|trailing \\|invalid named capture|unexpected \)).*)"),
@@ -385,7 +437,7 @@ _DOCUMENTED = {
     """,
     "0-2": "UUID_STRING",
     "1": """
-        ABS ACOS ACOSH ANY_VALUE APPROX_PERCENTILE_ACCUMULATE APPROX_PERCENTILE_COMBINE ARRAYAGG
+        GETVARIABLE ABS ACOS ACOSH ANY_VALUE APPROX_PERCENTILE_ACCUMULATE APPROX_PERCENTILE_COMBINE ARRAYAGG
         ARRAY_AGG ARRAY_COMPACT ARRAY_DISTINCT ARRAY_FLATTEN ARRAY_MAX ARRAY_MIN ARRAY_REVERSE
         ARRAY_SIZE ARRAY_UNION_AGG ARRAY_UNIQUE_AGG ASCII ASIN ASINH AS_ARRAY AS_BINARY AS_BOOLEAN
         AS_CHAR AS_DATE AS_DOUBLE AS_INTEGER AS_OBJECT AS_REAL AS_TIME AS_TIMESTAMP_LTZ
@@ -487,6 +539,10 @@ _BEFORE_NAMES = frozenset(
 )  # fmt: skip
 
 
+# Operators of other databases.
+_NO_OPERATORS = frozenset({"&", "|", "^", "<<", ">>", "~", "^@"})
+
+
 class _Call(NamedTuple):
     """A name before a parenthesis: its position and its end, arguments, and that it may be no call."""
 
@@ -504,6 +560,11 @@ def check_calls(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> No
         statement could not be parsed, perhaps for such a call.
     :raises SqlError: 002140, 000938, 000939.
     """
+    for before, token in itertools.pairwise(tokens):
+        is_written = token.token_type in {TokenType.STRING, TokenType.IDENTIFIER}
+        is_joined = before.token_type == token.token_type == TokenType.STRING
+        if is_joined or (token.text in _NO_OPERATORS and not is_written):
+            raise compilation_error(f"syntax error: unexpected '{token.text}'.")
     wrong = list(_wrong(tokens))
     if not wrong:
         return

@@ -19,7 +19,16 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.sql import checks, functions, history, show, sources, translate, views
+from airflow_provider_snowpipe.local.sql import (
+    assignments,
+    checks,
+    functions,
+    history,
+    show,
+    sources,
+    translate,
+    views,
+)
 from airflow_provider_snowpipe.local.sql import query as lengths
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import Result, done, status
@@ -354,7 +363,7 @@ _LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
 # Accepted because they change nothing about the rows; kept out of the stored table.
 _IGNORED_CONSTRAINTS = (
     exp.CommentColumnConstraint, exp.PrimaryKeyColumnConstraint, exp.UniqueColumnConstraint,
-    exp.CollateColumnConstraint, exp.Reference,
+    exp.Reference,
 )  # fmt: skip
 
 
@@ -621,7 +630,8 @@ def _as_select(
         if definition is not part:
             part.replace(definition)
     table, statements = _with_columns(session, database, schema, name, body)
-    checked = translate.to_duckdb(lengths.checked(query, table.columns))
+    given_texts = assignments.assigned(session, query, table.columns)
+    checked = translate.to_duckdb(lengths.checked(given_texts, table.columns))
     return table, [*statements, f"INSERT INTO {table.path} {checked}"]
 
 

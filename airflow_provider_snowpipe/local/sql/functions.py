@@ -33,6 +33,10 @@ _TEXT_DRAWN = (
 )
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 _AS_DOUBLE = "CASE WHEN json_type(to_json(_0)) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END"
+_KEYED = (
+    "list_transform(list_filter(CAST(to_json(_0) AS JSON[]), lambda x: json_type(x) <> 'NULL'), "
+    "lambda x: {'k': _variant_key(x), 'v': x})"
+)
 # Argument number n is the column _n.
 _TEMPLATES = {
     "BOOLAND": "(CAST(_0 AS BOOLEAN) AND CAST(_1 AS BOOLEAN))",
@@ -90,14 +94,16 @@ _TEMPLATES = {
     "ARRAY_OVERLAPS": "list_has_any(CAST(to_json(_0) AS JSON[]), CAST(to_json(_1) AS JSON[]))",
     "ARRAY_DISTINCT": "to_json(list_distinct(CAST(to_json(_0) AS JSON[])))",
     "ARRAY_COMPACT": "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x: json_type(x) <> 'NULL'))",
-    "ARRAY_MAX": "to_json(list_max(CAST(to_json(_0) AS JSON[])))",
-    "ARRAY_MIN": "to_json(list_min(CAST(to_json(_0) AS JSON[])))",
-    "ARRAY_SLICE": "to_json(list_slice(CAST(to_json(_0) AS JSON[]), _1 + 1, _2))",
+    "ARRAY_MAX": f"to_json(list_extract(list_sort({_KEYED}), -1).v)",
+    "ARRAY_MIN": f"to_json(list_extract(list_sort({_KEYED}), 1).v)",
+    "ARRAY_SLICE": (
+        "to_json(list_slice(CAST(to_json(_0) AS JSON[]), _index(_1, json_array_length(to_json(_0))) + 1, "
+        "_index(_2, json_array_length(to_json(_0)))))"
+    ),
     "ARRAY_TO_STRING": (
         "array_to_string(list_transform(CAST(to_json(_0) AS JSON[]), "
-        "lambda x: json_extract_string(x, '$')), _1)"
+        "lambda x: coalesce(json_extract_string(x, '$'), '')), _1)"
     ),
-    "OBJECT_INSERT": "_sorted_keys(json_merge_patch(to_json(_0), json_object(_1, to_json(_2))))",
     "HLL": "approx_count_distinct(_0)",
     "BYTE_LENGTH": "strlen(CAST(_0 AS VARCHAR))",
     "TIME": "CAST(_0 AS TIME)",
@@ -224,7 +230,9 @@ def _cast(node: exp.Cast) -> exp.Expr:
     if isinstance(node, exp.TryCast):
         return node
     if node.to.is_type(*exp.DataType.TEXT_TYPES):
-        length = node.to.expressions[0].name if node.to.expressions else ""
+        # CHAR is VARCHAR(1) ("String & binary data types").
+        default = "1" if node.to.is_type(exp.DataType.Type.CHAR, exp.DataType.Type.NCHAR) else ""
+        length = node.to.expressions[0].name if node.to.expressions else default
         if not length.isdigit():
             return node
         return timestamps.call("left", exp.cast(node.this.copy(), "TEXT"), exp.Literal.number(length))
@@ -233,12 +241,6 @@ def _cast(node: exp.Cast) -> exp.Expr:
     if node.to.is_type(exp.DataType.Type.BOOLEAN) and isinstance(node.this, _READ_AS_TEXT):
         return timestamps.call("_boolean", node.this)
     return timestamps.read_cast(node)
-
-
-def _time_to_text(node: exp.TimeToStr) -> exp.Expr:
-    """TO_CHAR of what is known to be a time; sqlglot has read its format already."""
-    written = exp.Literal.string(node.args["format"].name.replace("%z", "\x01"))
-    return timestamps.call("_formatted", node.this, written)
 
 
 def _convert_timezone(node: exp.ConvertTimezone) -> exp.Expr:
@@ -307,6 +309,27 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     )
     node.set(name, bounded)
     return node
+
+
+def _months_between(node: exp.MonthsBetween) -> exp.Expr:
+    """Six digits of a fraction ("MONTHS_BETWEEN", Examples)."""
+    return exp.Cast(this=node.copy(), to=exp.DataType.build("DECIMAL(38, 6)"))
+
+
+def _rounded(node: exp.Ceil | exp.Floor) -> exp.Expr:
+    """CEIL and FLOOR to a number of digits: what ROUND gives, or one unit beside it."""
+    scale = node.args.get("decimals")
+    if scale is None:
+        return node
+    digits = int(scale.sql()) if re.fullmatch(r"-?\d+", scale.sql()) else None
+    if digits is None:
+        raise unsupported(f"{node.key.upper()} to a number of digits that is not a literal")
+    unit = "1" + "0" * -digits if digits < 0 else f"0.{'0' * (digits - 1)}1" if digits else "1"
+    beside = f"< _0 THEN round(_0, {digits}) + {unit}"
+    if isinstance(node, exp.Floor):
+        beside = f"> _0 THEN round(_0, {digits}) - {unit}"
+    form = f"round(CASE WHEN round(_0, {digits}) {beside} ELSE round(_0, {digits}) END, {digits})"
+    return fill(form, [node.this])
 
 
 def _random(node: exp.Rand) -> exp.Expr:
@@ -386,13 +409,26 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
     if node.name.upper() == "OBJECT_DELETE":
         patch = timestamps.call("json_object", *(part for key in keys for part in (key, exp.null())))
         return timestamps.call("json_merge_patch", fill("to_json(_0)", [target]), patch)
-    chosen: list[exp.Expr] = []
-    for key in keys:
-        path = exp.Literal.string(f'$."{key.name}"')
-        chosen += [key, timestamps.call("json_extract", fill("to_json(_0)", [target]), path)]
-    return timestamps.call(
-        "json_merge_patch", exp.Literal.string("{}"), timestamps.call("json_object", *chosen)
-    )
+    return timestamps.call("_picked", fill("to_json(_0)", [target]), exp.Array(expressions=keys))
+
+
+def _inserted(node: exp.ObjectInsert) -> exp.Expr:
+    """A key that is there is replaced only if the fourth argument is TRUE ("OBJECT_INSERT")."""
+    given = [node.this, node.args["key"], node.args["value"], node.args.get("update_flag") or exp.false()]
+    return fill("_inserted(to_json(_0), CAST(_1 AS VARCHAR), to_json(_2), _3)", given)
+
+
+def _of_no_rows(node: exp.Expr) -> exp.Expr:
+    """LISTAGG of no rows is an empty text, ARRAY_AGG an empty array ("LISTAGG", "ARRAY_AGG")."""
+    call = node
+    while isinstance(call, _AROUND):
+        call = call.this
+    is_inner = isinstance(node.parent, _AROUND) and node.arg_key == "this"
+    if is_inner or not isinstance(call, (exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg)):
+        return _ratio(node) if isinstance(node, exp.Window) else node
+    if isinstance(call, exp.GroupConcat):
+        return exp.Coalesce(this=node.copy(), expressions=[exp.Literal.string("")])
+    return timestamps.call("to_json", exp.Coalesce(this=node.copy(), expressions=[exp.Array()]))
 
 
 def _base64(node: exp.Base64Encode) -> exp.Expr:
@@ -410,6 +446,7 @@ def _sort_array(node: exp.ArraySort) -> exp.Expr:
     return fill(f"to_json(list_transform(list_sort({keyed}), lambda y: y.v))", [node.this])
 
 
+_AROUND = (exp.Window, exp.WithinGroup, exp.Filter)
 _LACKING = (
     exp.ArrayExcept, exp.ArrayIntersect, exp.ArrayInsert, exp.ArraysZip, exp.Flatten, exp.ArrayFilter,
     exp.Transform, exp.Reduce,
@@ -422,11 +459,14 @@ def _lacking(node: exp.Func) -> exp.Expr:
 
 
 _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
-    ((exp.Window,), _ratio), ((exp.Rand,), _random), ((exp.Uniform, exp.Randstr), _drawn),
-    ((exp.Trim,), _trim), ((exp.RegexpExtract,), _regexp_substr), ((exp.ParseJSON,), _parse_json),
-    ((exp.Repeat, exp.Pad, exp.Space), _bounded), ((exp.Array, exp.Struct), _literal), ((exp.Cast,), _cast),
-    ((exp.ConvertTimezone,), _convert_timezone), ((exp.CurrentTimestamp,), _sysdate),
-    ((exp.TimestampTzFromParts,), _tz_from_parts), ((exp.TimeToStr,), _time_to_text),
-    ((exp.ToBinary,), _to_binary), ((exp.DateAdd,), _date_add), ((exp.Base64Encode,), _base64),
+    ((*_AROUND, exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg), _of_no_rows), ((exp.Rand,), _random),
+    ((exp.Uniform, exp.Randstr), _drawn), ((exp.Trim,), _trim), ((exp.RegexpExtract,), _regexp_substr),
+    ((exp.ParseJSON,), _parse_json), ((exp.Repeat, exp.Pad, exp.Space), _bounded),
+    ((exp.Array, exp.Struct), _literal), ((exp.Cast,), _cast), ((exp.ConvertTimezone,), _convert_timezone),
+    ((exp.CurrentTimestamp,), _sysdate), ((exp.TimestampTzFromParts,), _tz_from_parts),
+    ((exp.ToBinary,), _to_binary), ((exp.StrToTime,), timestamps.parsed), ((exp.DateAdd,), _date_add),
+    ((exp.Base64Encode,), _base64), ((exp.Ceil, exp.Floor), _rounded),
+    ((exp.MonthsBetween,), _months_between), ((exp.ObjectInsert,), _inserted),
+    ((exp.JSONKeys,), lambda node: fill("to_json(json_keys(_0))", [node.this])),
     ((exp.ArraySort,), _sort_array), (_LACKING, _lacking),
 )  # fmt: skip

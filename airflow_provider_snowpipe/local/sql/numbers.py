@@ -184,15 +184,17 @@ def _scaled(node: exp.Expr, names: Mapping[str, int | None]) -> exp.Expr:
         return node
     node.meta[_SCALE] = left + right if isinstance(node, exp.Mul) else max(left, right)
     most = max(left, right, _MOST_SCALE)
-    return exp.cast(node.copy(), f"DECIMAL({_DIGITS}, {most})") if node.meta[_SCALE] > most else node
+    return decimal(node, most) if node.meta[_SCALE] > most else node
 
 
 def _scale_of(node: exp.Expr, names: Mapping[str, int | None]) -> int | None:
-    if isinstance(node, (exp.Paren, exp.Neg)):
+    if isinstance(node, _OF_SAME_SCALE):
         return _scale_of(node.this, names)
     if isinstance(node, exp.Column):
         return names.get(node.name)
-    if isinstance(node, _OPERATIONS):
+    if isinstance(node, exp.Count):
+        return 0
+    if isinstance(node, (*_OPERATIONS, *_MIXED, exp.Mod)):
         scale: int | None = node.meta.get(_SCALE)
         return scale
     if isinstance(node, exp.Literal) and not node.is_string and "e" not in node.name.lower():
@@ -203,11 +205,126 @@ def _scale_of(node: exp.Expr, names: Mapping[str, int | None]) -> int | None:
     return None
 
 
+# -- Values of which an expression has one: the engine would round those of a larger scale ----------------
+#
+# Beside a NUMBER(38, 0) its common type of 2.5 is NUMBER(38, 0) as well; Snowflake's has the largest scale.
+
+_OF_SAME_SCALE = (
+    exp.Paren, exp.Neg, exp.Abs, exp.Sum, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.FirstValue,
+    exp.LastValue, exp.NthValue, exp.IgnoreNulls, exp.Filter, exp.Distinct, exp.Nullif,
+)  # fmt: skip
+_MIXED = (
+    exp.If, exp.Case, exp.Coalesce, exp.Greatest, exp.Least, exp.DecodeCase, exp.Nvl2, exp.Lag, exp.Lead,
+)  # fmt: skip
+
+
+def _mixed(node: exp.Expr) -> list[exp.Expr]:
+    """Return the values of which an expression has one, without NULL."""
+    found: list[exp.Expr | None]
+    if isinstance(node, exp.DecodeCase):
+        rest = node.expressions[1:]
+        found = [*rest[1::2], *(rest[-1:] if len(rest) % 2 else [])]
+    elif isinstance(node, (exp.Case, exp.If, exp.Nvl2)):
+        branches = [part.args["true"] for part in node.args.get("ifs") or ()]
+        found = [*branches, *(node.args.get(name) for name in ("true", "false", "default"))]
+    else:
+        found = [node.this, *node.expressions, node.args.get("default")]
+    return [value for value in found if value is not None and not isinstance(value, exp.Null)]
+
+
+def _of_one_scale(node: exp.Expr, known: Names) -> None:
+    """Cast the values of which an expression has one to their common type, where that has a larger scale."""
+    values = [(value, _scale_of(value, known.scales)) for value in _mixed(node)]
+    scales = {scale for _, scale in values if scale is not None}
+    unknown = [value for value, scale in values if scale is None]
+    most = max(scales, default=0)
+    if not unknown:
+        node.meta[_SCALE] = most if scales else None
+    is_typed = any(scale is not None and not _is_literal(value) for value, scale in values)
+    if not (is_typed or most) or (not unknown and len(scales) < 2) or not all(map(known.may_count, unknown)):
+        return
+    common: exp.Expr = decimal(exp.Literal.number(0), most)
+    for value in unknown:
+        common = exp.Add(this=common, expression=exp.paren(_type(value), copy=False))
+    for value, scale in values:
+        if unknown:
+            value.replace(_cast(value, common.copy()))
+        elif scale is not None and scale < most and not _is_literal(value):
+            value.replace(decimal(value, most))
+
+
+def decimal(value: exp.Expr, scale: int) -> exp.Expr:
+    """Return a cast to a NUMBER of 38 digits; ``exp.cast`` would leave a cast to another NUMBER as it is."""
+    return exp.Cast(this=value.copy(), to=exp.DataType.build(f"DECIMAL({_DIGITS}, {scale})"))
+
+
+def _align_rows(node: exp.Values, known: Names) -> None:
+    """Cast the computed values of a column of VALUES to the largest scale of the column."""
+    rows = [row.expressions for row in node.expressions if isinstance(row, exp.Tuple)]
+    for values in zip(*rows, strict=False):
+        if all(isinstance(value, (exp.Literal, exp.Null)) for value in values):
+            continue
+        scales = [_scale_of(value, known.scales) for value in values]
+        most = max((scale for scale in scales if scale is not None), default=0)
+        for value, scale in zip(values, scales, strict=True):
+            if scale is not None and scale < most and not _is_literal(value):
+                value.replace(decimal(value, most))
+
+
+def _remainder(node: exp.Mod, known: Names) -> None:
+    """Give both operands of ``%`` the type that their sum has: of other types the engine makes a DOUBLE."""
+    left, right = (_scale_of(part, known.scales) for part in (node.this, node.expression))
+    if left is not None and right is not None:
+        node.meta[_SCALE] = max(left, right)
+        if not (_is_literal(node.this) and _is_literal(node.expression)):
+            for part in (node.this, node.expression):
+                part.replace(decimal(part, max(left, right)))
+    elif known.may_count(node.this) and known.may_count(node.expression):
+        kind = exp.Add(this=exp.paren(_type(node.this)), expression=exp.paren(_type(node.expression)))
+        for part in (node.this, node.expression):
+            part.replace(_cast(part, kind.copy()))
+
+
+def _interpolated(node: exp.Expr) -> None:
+    """Let MEDIAN and PERCENTILE_CONT compute with three more digits than their argument has.
+
+    The engine rounds what lies between two values to the scale of the values.
+    """
+    if isinstance(node, exp.ApproxQuantile):
+        node.set("this", exp.cast(node.this.copy(), "DOUBLE"))
+        return
+    value = node.this
+    if isinstance(node, exp.WithinGroup):
+        ordered = node.expression.expressions[0] if isinstance(value, exp.PercentileCont) else None
+        value = ordered.this if isinstance(ordered, exp.Ordered) else None
+    if value is not None:
+        more = exp.Cast(this=exp.Literal.number(1), to=exp.DataType.build("DECIMAL(4, 3)"))
+        value.replace(exp.Mul(this=exp.paren(value.copy(), copy=False), expression=more))
+
+
+def _is_literal(node: exp.Expr) -> bool:
+    return isinstance(node.this if isinstance(node, exp.Neg) else node, exp.Literal)
+
+
 class Names(NamedTuple):
-    """What is known of the columns and aliases of a statement: sizes of whole numbers, scales of NUMBER."""
+    """What is known of the columns and aliases of a statement: sizes of whole numbers, scales of NUMBER.
+
+    :param others: names of columns of other types than numbers.
+    """
 
     whole: Mapping[str, _Whole]
     scales: dict[str, int | None]
+    others: Collection[str] = frozenset()
+
+    def may_count(self, node: exp.Expr) -> bool:
+        """Return True for an expression of an unknown scale that may be a number."""
+        if isinstance(node, _OF_SAME_SCALE):
+            return self.may_count(node.this)
+        if isinstance(node, exp.Column):
+            return node.name not in self.others
+        if isinstance(node, exp.Cast):
+            return bool(node.to.is_type(*exp.DataType.NUMERIC_TYPES))
+        return _is_typed(node) or isinstance(node, (*_OPERATIONS, *_NUMBERS, *_COUNTS, exp.Avg))
 
 
 def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) -> Names:
@@ -216,10 +333,12 @@ def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) ->
     :param nodes: of the statement.
     :param columns: gives the columns of its tables.
     """
-    if not any(isinstance(node, _OPERATIONS) for node in nodes):
+    if not any(isinstance(node, (*_OPERATIONS, *_MIXED, exp.Mod, exp.Values, exp.In)) for node in nodes):
         return Names({}, {})
     known = list(columns())
-    return Names(_names_of_whole(nodes, {column.name for column in known}), _scales(nodes, known))
+    others = {column.name for column in known if column.type.kind not in {"NUMBER", "FLOAT"}}
+    whole = _names_of_whole(nodes, {column.name for column in known})
+    return Names(whole, _scales(nodes, known), others)
 
 
 def computed(node: exp.Expr, known: Names) -> exp.Expr:
@@ -232,6 +351,14 @@ def computed(node: exp.Expr, known: Names) -> exp.Expr:
         return _scaled(node, known.scales)
     if isinstance(node, exp.Alias):
         _note_scale(node, known.scales)
+    elif isinstance(node, _MIXED):
+        _of_one_scale(node, known)
+    elif isinstance(node, exp.Mod):
+        _remainder(node, known)
+    elif isinstance(node, exp.Values):
+        _align_rows(node, known)
+    elif isinstance(node, (exp.Median, exp.WithinGroup, exp.ApproxQuantile)):
+        _interpolated(node)
     return _typed(node) if isinstance(node, _QUOTIENTS) else node
 
 
@@ -249,6 +376,7 @@ _ARGUMENTS: dict[type[exp.Expr], tuple[tuple[str, ...], str]] = {
     exp.NthValue: (("offset",), "BIGINT"), exp.RegexpExtract: (("position", "occurrence"), "BIGINT"),
     exp.RegexpInstr: (("position", "occurrence"), "BIGINT"), exp.RegexpCount: (("position",), "BIGINT"),
     exp.GenerateSeries: (("start", "end", "step"), "BIGINT"),
+    exp.DateAdd: (("expression",), "BIGINT"), exp.TimeAdd: (("expression",), "BIGINT"),
     exp.TimestampFromParts: (("year", "month", "day", "hour", "min"), "BIGINT"),
 }  # fmt: skip
 # The nodes of which operands or arguments may be whole numbers of the engine's.

@@ -50,7 +50,9 @@ def is_plain(value: Any, kind: str) -> bool:
 
     :param kind: type word of the column that it is for.
     """
-    return not isinstance(value, str) or (kind != "TIMESTAMP_TZ" and _PLAIN.fullmatch(value) is not None)
+    if kind == "TIMESTAMP_TZ":
+        return value is None or isinstance(value, dict)
+    return not isinstance(value, str) or _PLAIN.fullmatch(value) is not None
 
 
 def enforce(database: Database, tree: exp.Expr, typed: Collection[int] = ()) -> None:
@@ -206,7 +208,10 @@ def described(
 
     :param projections: what the statement wrote for them; not used where a star stands for several.
     :param columns: name and type that the engine gives.
+    :raises SqlError: 000002 for a difference of times, which is no value in Snowflake.
     """
+    if any(str(kind) == "INTERVAL" for _, kind in columns):
+        raise unsupported("data type INTERVAL")
     written = projections if len(projections) == len(columns) else [None] * len(columns)
     return tuple(
         ResultColumn(

@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     missing_account_object,
     object_missing,
+    unsupported,
 )
 from airflow_provider_snowpipe.local.sql.results import Result
 from airflow_provider_snowpipe.local.stages.storage import TemporaryObjects
@@ -212,6 +213,19 @@ _NO_DATABASE = (
 )
 
 
+# Values of parameters that the service knows, where another one would give statements another result.
+_ONLY: dict[str, frozenset[str]] = {
+    **dict.fromkeys(
+        ("DATE_INPUT_FORMAT", "TIME_INPUT_FORMAT", "TIMESTAMP_INPUT_FORMAT"), frozenset({"AUTO", ""})
+    ),
+    **dict.fromkeys(("BINARY_INPUT_FORMAT", "BINARY_OUTPUT_FORMAT"), frozenset({"HEX"})),
+    **dict.fromkeys(("WEEK_START", "WEEK_OF_YEAR_POLICY", "ROWS_PER_RESULTSET"), frozenset({"0"})),
+    **dict.fromkeys(("QUOTED_IDENTIFIERS_IGNORE_CASE", "TRANSACTION_ABORT_ON_ERROR"), frozenset({"FALSE"})),
+    "TIMESTAMP_TYPE_MAPPING": frozenset({"TIMESTAMP_NTZ"}),
+    "TWO_DIGIT_CENTURY_START": frozenset({"1970"}),
+}
+
+
 @dataclass(slots=True, weakref_slot=True)
 class Session:
     """One session; statements of it run one after the other.
@@ -309,8 +323,11 @@ class Session:
     def set_parameter(self, name: str, value: object) -> None:
         """Set a parameter of the session, or, with None, give it its default again.
 
-        :raises SqlError: 001006 for a time zone that does not exist ("Parameters", TIMEZONE).
+        :raises SqlError: 001006 for a time zone that does not exist ("Parameters", TIMEZONE), 000002 for a
+            value that would change what statements return, which it does not here.
         """
+        if value is not None and str(value).upper() not in _ONLY.get(name, {str(value).upper()}):
+            raise unsupported(f"{name} = {value}")
         if name == "TIMEZONE":
             zone = "UTC" if value is None else str(value)
             try:

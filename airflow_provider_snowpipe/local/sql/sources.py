@@ -8,6 +8,7 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
+from airflow_provider_snowpipe.local.errors import compilation_error
 from airflow_provider_snowpipe.local.sql import functions, numbers, timestamps
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table, quote
@@ -72,8 +73,12 @@ _JSON_CALLS = frozenset(
      "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
      "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
 )  # fmt: skip
+_SAME_VALUE = (
+    exp.AnyValue, exp.Min, exp.Max, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead,
+    exp.IgnoreNulls, exp.Window, exp.Nullif,
+)  # fmt: skip
 # Calls whose value is a list of the engine's.
-_LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Split)
+_LISTS = (exp.Split,)
 FLATTEN = ("SEQ", "KEY", "PATH", "INDEX", "VALUE", "THIS")
 """Columns of FLATTEN."""
 _FLATTENED = frozenset({"VALUE", "THIS"})
@@ -82,11 +87,14 @@ _OF_TEXT = (
     exp.Upper, exp.Lower, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.Length, exp.Trim,
     exp.Substring, exp.SplitPart, exp.Split, exp.RegexpLike, exp.RegexpReplace, exp.RegexpExtract,
     exp.Replace, exp.Left, exp.Right, exp.StartsWith, exp.EndsWith, exp.Contains, exp.Initcap, exp.Reverse,
+    exp.ToChar, exp.Pad, exp.MD5, exp.SHA, exp.SHA2, exp.StrPosition, exp.Translate, exp.RegexpCount,
+    exp.RegexpInstr, exp.Repeat, exp.Strtok,
 )  # fmt: skip
 # Macros that read a value of any type, JSON by its text.
 _READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
-_COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg)
+_CHOSEN = (exp.Min, exp.Max, exp.Nullif)
+_COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg, exp.Median)
 _OF_NUMBERS = (
     exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
 )  # fmt: skip
@@ -106,16 +114,19 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
 
     def change(node: exp.Expr) -> exp.Expr:
+        _check_tried(node, kinds, number_names)
         timed = timestamps.change(node, kinds, session.parameters)
         if timed is not node:
             return timed
         if isinstance(node, exp.Cast):
             return _semi_structured_cast(node, names)
-        if isinstance(node, timestamps.MOVED) and timestamps.kind_of(node, kinds) == "DATE":
+        is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
+        numbers.as_whole_number(node)
+        if (is_moved or isinstance(node, timestamps.MOVED)) and timestamps.kind_of(node, kinds) == "DATE":
             return exp.cast(node.copy(), "DATE")
-        if isinstance(node, (exp.Min, exp.Max)) and is_json(node.this, names):
-            call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
-            return timestamps.call(call, node.this, timestamps.call("_variant_key", node.this))
+        if isinstance(node, _CHOSEN) and is_json(node.this, names):
+            return _chosen(node, names)
+        _write_text(node, kinds, number_names, session)
         _read_operands(node, names)
         _read_whole_numbers(node, kinds, number_names)
         return numbers.computed(node, known)
@@ -129,9 +140,20 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
         changed = change(node)
         if changed is not node:
             if node is tree:
-                return changed
+                tree = changed
+                break
             node.replace(changed)
     return tree
+
+
+def _chosen(node: exp.Min | exp.Max | exp.Nullif, names: set[str]) -> exp.Expr:
+    """Return MIN, MAX and NULLIF of VARIANT values, which are compared by their types."""
+    if isinstance(node, exp.Nullif):
+        equal = exp.EQ(this=node.this.copy(), expression=node.expression.copy())
+        _compare(equal, names)
+        return exp.If(this=equal, true=exp.null(), false=node.this.copy())
+    call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
+    return timestamps.call(call, node.this, timestamps.call("_variant_key", node.this))
 
 
 def _cast_aggregated_texts(session: Session, tree: exp.Expr) -> None:
@@ -146,9 +168,46 @@ def _cast_aggregated_texts(session: Session, tree: exp.Expr) -> None:
                 value.replace(exp.cast(value.copy(), "DOUBLE"))
 
 
+def _check_tried(node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozenset[str]) -> None:
+    """Refuse TRY_CAST of what is no text ("TRY_CAST", Usage notes).
+
+    :raises SqlError: 001065.
+    """
+    if not isinstance(node, exp.TryCast) or not node.args.get("requires_string"):
+        return
+    kind = timestamps.kind_of(node.this, kinds)
+    if kind is None and numbers.is_number(node.this, numbers_named):
+        kind = "NUMBER"
+    if kind is not None:
+        target = node.to.sql(dialect="snowflake")
+        raise compilation_error(
+            f"Function TRY_CAST cannot be used with arguments of types {kind} and {target}", "001065", "22023"
+        )
+
+
+def _write_text(
+    node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozenset[str], session: Session
+) -> None:
+    """Give a function of text the text of a number, a time or a boolean."""
+    value = node.this if isinstance(node, _OF_TEXT) else None
+    kind = timestamps.kind_of(value, kinds)
+    if value is None or kind == "BINARY":
+        return
+    if kind is not None:
+        value.replace(timestamps.text_of(value, kind, session.parameters))
+    elif numbers.is_number(value, numbers_named) or isinstance(value, exp.Boolean):
+        value.replace(exp.cast(value.copy(), "TEXT"))
+
+
 def _read_operands(node: exp.Expr, names: set[str]) -> None:
     if isinstance(node, _OF_TEXT) or (isinstance(node, exp.Anonymous) and node.name in _READING):
         _each(node, names, "VARCHAR")
+    elif isinstance(node, exp.GroupConcat):
+        value = node.this.this if isinstance(node.this, exp.Order) else node.this
+        if is_json(value, names):
+            value.replace(text_of(value))
+    elif isinstance(node, (exp.Case, exp.DecodeCase)):
+        _choose(node, names)
     elif isinstance(node, _COMPARED):
         _compare(node, names)
     elif isinstance(node, _COUNTED):
@@ -161,7 +220,6 @@ def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozens
     """Cast what the engine takes as a whole number only: arguments, days by which a DATE moves, an index."""
     if type(node) not in numbers.OF_WHOLE:
         return
-    numbers.as_whole_number(node)
     if isinstance(node, (exp.Add, exp.Sub)):
         left, right = node.this, node.expression
         moved, days = (left, right) if timestamps.kind_of(left, kinds) == "DATE" else (right, left)
@@ -298,8 +356,19 @@ def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
         return node.name in names
     if isinstance(node, (exp.JSONExtract, exp.ParseJSON, exp.Bracket)):
         return not isinstance(node, exp.Bracket) or is_json(node.this, names)
+    if isinstance(node, _SAME_VALUE):
+        return is_json(node.this, names)
+    if isinstance(node, exp.Subquery):
+        chosen = node.unnest()
+        return isinstance(chosen, exp.Select) and is_json(chosen.selects[0].unalias(), names)
+    if isinstance(node, exp.Anonymous) and node.name in {"arg_max", "arg_min"}:
+        return is_json(node.expressions[0], names)
+    if isinstance(node, exp.Case):
+        values = [part.args["true"] for part in node.args["ifs"]]
+        return any(is_json(value, names) for value in (*values, node.args.get("default")))
     if isinstance(node, (exp.Coalesce, exp.If)):
-        return any(is_json(child, names) for child in (node.this, *node.expressions, node.args.get("true")))
+        branches = (node.args.get(name) for name in ("true", "false"))
+        return any(is_json(child, names) for child in (node.this, *node.expressions, *branches))
     if isinstance(node, exp.Cast):
         return _word(node.to) in _SEMI_STRUCTURED
     return isinstance(node, exp.Anonymous) and node.name.upper() in _JSON_CALLS
@@ -353,6 +422,21 @@ def _each(node: exp.Expr, names: set[str], kind: str) -> None:
     for child in list(node.iter_expressions()):
         if is_json(child, names):
             child.replace(text_of(child) if kind == "VARCHAR" else exp.cast(text_of(child), kind))
+
+
+def _choose(node: exp.Case | exp.DecodeCase, names: set[str]) -> None:
+    """Read the value that CASE and DECODE compare as the type of what it is compared with."""
+    if isinstance(node, exp.Case):
+        value, others = node.this, [part.this for part in node.args["ifs"]]
+    else:
+        value, rest = node.expressions[0], node.expressions[1:]
+        others = rest[: len(rest) - len(rest) % 2 : 2]
+    if value is None or not is_json(value, names) or any(is_json(other, names) for other in others):
+        return
+    kinds = {_kind(other) for other in others}
+    text = text_of(value)
+    kind = next(iter(kinds)) if len(kinds) == 1 else None
+    value.replace(text if kind is None else exp.TryCast(this=text, to=exp.DataType.build(kind)))
 
 
 def _compare(node: exp.Expr, names: set[str]) -> None:

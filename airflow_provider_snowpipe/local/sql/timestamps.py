@@ -31,7 +31,7 @@ _CALLED = {
     "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
     "_instant": "TIMESTAMP_LTZ", "_clock": "TIMESTAMP_NTZ", "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
     "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
-    "_zoned": "TIMESTAMP_TZ", "_scaled": "TIMESTAMP_NTZ",
+    "_zoned": "TIMESTAMP_TZ", "_scaled": "TIMESTAMP_NTZ", "_at_offset": "TIMESTAMP_TZ",
 }  # fmt: skip
 _CAST = {
     exp.DataType.Type.FLOAT: "FLOAT", exp.DataType.Type.DOUBLE: "FLOAT", exp.DataType.Type.BINARY: "BINARY",
@@ -46,27 +46,47 @@ _BY_TYPE = {
 }  # fmt: skip
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _SAME_TYPE = (
-    exp.Paren, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.Coalesce, exp.Greatest, exp.Least, exp.ArgMax,
-    exp.ArgMin, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead, exp.IgnoreNulls, exp.Nullif,
+    exp.Paren, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.Mode, exp.ArgMax, exp.ArgMin, exp.FirstValue,
+    exp.LastValue, exp.NthValue, exp.Lag, exp.Lead, exp.IgnoreNulls, exp.Nullif,
 )  # fmt: skip
 MOVED = (
     exp.DateAdd, exp.DateSub, exp.AddMonths, exp.TimestampTrunc, exp.DateTrunc, exp.TimeSlice, exp.TimeAdd,
 )  # fmt: skip
+_SAME_CALLS = frozenset({"TRY", "_cut", "cast_to_type"})
 _OF_VARIANT = frozenset({"to_json", "to_variant"})
 _OF_DAYS = frozenset({"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
 _RETURNED: dict[type[exp.Expr], str] = {
     exp.CurrentTimestamp: "TIMESTAMP_LTZ", exp.ToBinary: "BINARY", exp.CurrentDate: "DATE",
     exp.TsOrDsToDate: "DATE", exp.Localtime: "TIME", exp.TimestampFromParts: "TIMESTAMP_NTZ",
     exp.TimestampLtzFromParts: "TIMESTAMP_LTZ", exp.ConvertTimezone: "TIMESTAMP_NTZ",
-    exp.AtTimeZone: "TIMESTAMP_NTZ",
+    exp.AtTimeZone: "TIMESTAMP_NTZ", exp.TsOrDsToTime: "TIME",
+    exp.LastDay: "DATE", exp.NextDay: "DATE", exp.PreviousDay: "DATE", exp.DateFromParts: "DATE",
+    exp.TimeFromParts: "TIME", exp.HexString: "BINARY",
+    **dict.fromkeys(
+        (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan, exp.Asin,
+         exp.Acos, exp.Atan, exp.Atan2, exp.Sinh, exp.Cosh, exp.Tanh, exp.Degrees, exp.Radians, exp.ToDouble,
+         exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Corr, exp.CumeDist, exp.PercentRank,
+         exp.ApproxQuantile),
+        "FLOAT",
+    ),
 }  # fmt: skip
-_CHOICES = (exp.Case, exp.If, exp.DecodeCase)
-_MIXED = (*_CHOICES, exp.Coalesce, exp.Greatest, exp.Least, exp.Nullif)
+# What is a FLOAT when one of its operands is.
+_COMPUTED = (
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Abs, exp.Round, exp.Floor, exp.Ceil, exp.Trunc,
+    exp.Sum, exp.Avg, exp.Median,
+)  # fmt: skip
+# What a choice is of, and what its other values may be of; None for what is not known, as a NUMBER.
+_WIDER: dict[str, tuple[str | None, ...]] = {
+    "FLOAT": (None,), "TIMESTAMP_NTZ": ("DATE",), "TIMESTAMP_LTZ": ("DATE", "TIMESTAMP_NTZ"),
+}  # fmt: skip
+_CHOICES = (exp.Case, exp.If, exp.DecodeCase, exp.Coalesce, exp.Greatest, exp.Least)
+_MIXED = (*_CHOICES, exp.Nullif)
 # These pass a value on, or count it, whatever its type is.
 _PASSED_ON = (
     exp.Count, exp.Min, exp.Max, exp.AnyValue, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.Lag,
     exp.Lead, exp.Cast,
 )  # fmt: skip
+_OFFSET = re.compile(r"%[:-]?z")
 _PLAIN_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FORMAT = re.compile(
     r'YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|HH|MI|SS|\.?FF[0-9]?|AM|PM|TZH:TZM|TZHTZM|TZH|"[^"]*"|.',
@@ -77,12 +97,16 @@ _STRFTIME = {
     "HH12": "%I", "HH": "%H", "MI": "%M", "SS": "%S", "AM": "%p", "PM": "%p",
     "TZHTZM": "\x01", "TZH:TZM": "\x02", "TZH": "\x03",
 }  # fmt: skip
+_BINARY_FORMATS = {"HEX": "hex", "BASE64": "to_base64", "UTF-8": "decode", "UTF8": "decode"}
+_FRACTIONS = {"0": "", "3": "%g", "6": "%f", "9": "%n", "": "%n"}
 
 
 def output_format(written: str) -> str:
     r"""Return the engine's form of a format such as ``YYYY-MM-DD HH24:MI:SS.FF3 TZHTZM``.
 
     \x01, \x02 and \x03 stand for the offset, which only the macros know.
+
+    :raises SqlError: 000002 for another number of digits of a fraction than 0, 3, 6 and 9.
     """
     parts: list[str] = []
     for part in _FORMAT.findall(written):
@@ -91,8 +115,10 @@ def output_format(written: str) -> str:
             parts.append(_STRFTIME[upper])
         elif "FF" in upper:
             digits = upper.rpartition("FF")[2]
+            if digits not in _FRACTIONS:
+                raise unsupported(f"the format {upper.lstrip('.')}")
             point = "." if upper[0] == "." and digits != "0" else ""
-            parts.append(point + {"0": "", "3": "%g", "6": "%f"}.get(digits, "%n"))
+            parts.append(point + _FRACTIONS[digits])
         else:
             parts.append(part.strip('"').replace("%", "%%") if len(part) > 1 else part.replace("%", "%%"))
     return "".join(parts)
@@ -154,6 +180,23 @@ def read_call(node: exp.Expr) -> exp.Expr | None:
     return call("TRY", read) if name.startswith("TRY_") else read
 
 
+def parsed(node: exp.StrToTime) -> exp.Expr:
+    """Return TO_TIMESTAMP of a text in a format, with the offset that the text has or that of the session.
+
+    :raises SqlError: 000002 for a format with an offset that is not its end.
+    """
+    kind = _TYPES.get(node.args["target_type"].this, "_ntz") if node.args.get("target_type") else "_ntz"
+    written = node.args["format"].name if isinstance(node.args.get("format"), exp.Literal) else ""
+    if _OFFSET.search(written) is None:
+        return call("_zoned_local", node) if kind == "_tz" else node
+    if _OFFSET.split(written)[1:] != [""]:
+        raise unsupported("a format with an offset that is not its end")
+    read = node.copy()
+    read.set("target_type", exp.DataType.build("TIMESTAMPTZ"))
+    zoned = call("_at_offset", read, call("_minutes_east", node.this))
+    return {"_tz": zoned, "_ltz": read}.get(kind) or call("_clock", zoned)
+
+
 def _cut(node: exp.Cast, read: exp.Expr) -> exp.Expr:
     """Leave out the digits of a fraction that the type does not keep ("Date & time data types")."""
     kept = ColumnType.from_sqlglot(node.to).kept_micros
@@ -183,28 +226,50 @@ def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
         return kind_of(node.this, kinds)
     if isinstance(node, exp.Column):
         return kinds.get(node.name)
-    if isinstance(node, exp.Anonymous):
-        inner = node.expressions[0] if node.name in {"TRY", "_cut"} and node.expressions else None
-        return kind_of(inner, kinds) if inner is not None else _CALLED.get(node.name)
-    if isinstance(node, MOVED):
-        kind = kind_of(node.this, kinds)
-        unit = node.args.get("unit")
-        is_day = unit is None or unit.name.upper().rstrip("S") in _OF_DAYS
-        return "TIMESTAMP_NTZ" if kind == "DATE" and not is_day else kind
-    if isinstance(node, exp.UnixToTime):
-        target = node.args.get("target_type")
-        return "TIMESTAMP_NTZ" if target is None else _CAST.get(target.this)
-    if isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval):
-        kind = kind_of(node.this, kinds)
-        return None if kind == "DATE" else kind
+    if isinstance(node, exp.Literal):
+        return "FLOAT" if not node.is_string and "e" in node.name.lower() else None
+    if isinstance(node, _COMPUTED) and any(kind_of(part, kinds) == "FLOAT" for part in _values(node)):
+        return "FLOAT"
     if isinstance(node, _CHOICES):
-        return _common({kind_of(value, kinds) for value in _values(node) if not isinstance(value, exp.Null)})
+        return _common({kind_of(value, kinds) for value in _values(node) if not _fits_any(value)})
+    if isinstance(node, exp.WithinGroup):
+        return kind_of(node.expression.expressions[0].this, kinds)
     if isinstance(node, exp.Subquery):
         chosen = node.unnest()
         return kind_of(chosen.selects[0].unalias(), kinds) if isinstance(chosen, exp.Select) else None
-    if isinstance(node, exp.Cast):
-        return _CAST.get(node.to.this)
-    return _RETURNED.get(type(node)) if node is not None else None
+    return _kind_made(node, kinds) if node is not None else None
+
+
+def _kind_made(node: exp.Expr, kinds: Mapping[str, str]) -> str | None:
+    """Return the type word of what a call, a cast or an operator makes, None for others."""
+    if isinstance(node, exp.Anonymous):
+        inner = node.expressions[0] if node.name in _SAME_CALLS and node.expressions else None
+        return kind_of(inner, kinds) if inner is not None else _CALLED.get(node.name)
+    is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
+    if is_moved or isinstance(node, MOVED):
+        kind = kind_of(node.this, kinds)
+        unit = node.args.get("unit")
+        is_day = unit is None or unit.name.upper().rstrip("S") in _OF_DAYS
+        keeps_date = is_of_days(node.expression) if is_moved else is_day
+        return "TIMESTAMP_NTZ" if kind == "DATE" and not keeps_date else kind
+    if isinstance(node, (exp.UnixToTime, exp.StrToTime)):
+        target = node.args.get("target_type")
+        return "TIMESTAMP_NTZ" if target is None else _CAST.get(target.this)
+    if isinstance(node, (exp.DPipe, exp.Concat)):
+        return "BINARY" if {kind_of(part, kinds) for part in _values(node)} == {"BINARY"} else None
+    return _CAST.get(node.to.this) if isinstance(node, exp.Cast) else _RETURNED.get(type(node))
+
+
+def is_of_days(interval: exp.Interval) -> bool:
+    """Return True for an interval that leaves a DATE a DATE ("Interval constants")."""
+    unit = interval.args.get("unit")
+    words = [unit.name] if unit is not None else re.findall(r"[A-Za-z]+", interval.name)
+    return bool(words) and all(word.upper().rstrip("S") in _OF_DAYS for word in words)
+
+
+def _fits_any(value: exp.Expr) -> bool:
+    """Return True for a value that takes the type of the others of a choice."""
+    return isinstance(value, exp.Null) or (isinstance(value, exp.Literal) and bool(value.is_string))
 
 
 def _values(node: exp.Expr) -> list[exp.Expr]:
@@ -212,15 +277,20 @@ def _values(node: exp.Expr) -> list[exp.Expr]:
     if isinstance(node, exp.DecodeCase):
         rest = node.expressions[1:]
         return [*rest[1::2], *(rest[-1:] if len(rest) % 2 else [])]
-    if not isinstance(node, _CHOICES):
+    if not isinstance(node, _CHOICES) or isinstance(node, (exp.Coalesce, exp.Greatest, exp.Least)):
         return list(node.iter_expressions())
     values = [part.args["true"] for part in node.args.get("ifs") or ()]
     return [*values, *(value for name in ("true", "false", "default") if (value := node.args.get(name)))]
 
 
 def _common(found: set[str | None]) -> str | None:
-    """Return the type of a choice: with a TIMESTAMP_TZ among its values the others become one."""
-    return next(iter(found)) if len(found) == 1 else "TIMESTAMP_TZ" if "TIMESTAMP_TZ" in found else None
+    """Return the type of a choice: that to which the engine converts its values, as far as it is known."""
+    if len(found) == 1:
+        return next(iter(found))
+    for kind, others in _WIDER.items():
+        if kind in found and found <= {kind, *others}:
+            return kind
+    return "TIMESTAMP_TZ" if "TIMESTAMP_TZ" in found else None
 
 
 def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, Any]) -> exp.Expr:
@@ -235,10 +305,13 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
         return _of_aggregate(node, kind_of(node.expressions[0], kinds))
     is_joined = isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs))
     if is_joined or isinstance(node, (exp.ArrayAgg, exp.GroupConcat)) or _name(node) in _OF_VARIANT:
-        for child in list(node.iter_expressions()):
+        children = list(node.iter_expressions())
+        if {kind_of(child, kinds) for child in children} == {"BINARY"}:
+            return node
+        for child in children:
             kind = kind_of(child, kinds)
             if kind is not None and (is_joined or kind.startswith("TIMESTAMP")):
-                child.replace(_text(child, kind, parameters))
+                child.replace(text_of(child, kind, parameters))
         return node
     zoned = [child for child in _values(node) if kind_of(child, kinds) == "TIMESTAMP_TZ"]
     # SET a = b is no comparison.
@@ -314,17 +387,18 @@ def _written(
         return node
     if isinstance(node, exp.Cast) and not node.to.is_type(*exp.DataType.TEXT_TYPES):
         if node.to.is_type(exp.DataType.Type.VARIANT) and kind.startswith("TIMESTAMP"):
-            return call("to_json", _text(node.this, kind, parameters))
+            return call("to_json", text_of(node.this, kind, parameters))
         if kind == "TIMESTAMP_TZ" and node.to.is_type(exp.DataType.Type.DATE, exp.DataType.Type.TIME):
             node.set("this", call("_clock", node.this))
         return node
-    text = _text(node.this, kind, parameters)
+    text = text_of(node.this, kind, parameters)
     if isinstance(node, exp.Cast) and node.to.expressions:
         return exp.Left(this=text, expression=node.to.expressions[0].this.copy())
     return text
 
 
-def _text(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Expr:
+def text_of(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Expr:
+    """Return the text of a value of one of :data:`KINDS`, as the session writes it."""
     if kind not in _TIMES:
         return call("hex" if kind == "BINARY" else "_float_text", node)
     return call(
@@ -333,11 +407,14 @@ def _text(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Expr:
 
 
 def to_char(node: exp.ToChar) -> exp.Expr:
-    """Return TO_CHAR with a format of dates and times.
+    """Return TO_CHAR with a format of dates and times, or of BINARY.
 
     :raises SqlError: 000002 for a format of numbers.
     """
     written = node.args["format"]
+    kind = _BINARY_FORMATS.get(written.name.upper()) if isinstance(written, exp.Literal) else None
+    if kind is not None:
+        return call(kind, node.this)
     if not isinstance(written, exp.Literal) or re.search(r"(?<![Ff])[90X$]", written.name):
         raise unsupported("TO_CHAR with a format of numbers")
     return call("_formatted", node.this, exp.Literal.string(output_format(written.name)))

@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
+from sqlglot.parsers.snowflake import SnowflakeParser
 
 from airflow_provider_snowpipe.local.access.access import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
@@ -23,6 +25,7 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.sql import (
+    assignments,
     checks,
     functions,
     history,
@@ -100,6 +103,15 @@ _SNOWFLAKE = sqlglot.Dialect.get_or_raise("snowflake")
 _MARK = "_SNOWPIPE_VALUE_"
 
 
+class _Parser(SnowflakeParser):
+    """Snowflake's grammar; a format of TO_CHAR stays as it is written."""
+
+    FUNCTIONS: ClassVar = {
+        **SnowflakeParser.FUNCTIONS,
+        **dict.fromkeys(("TO_CHAR", "TO_VARCHAR"), exp.ToChar.from_arg_list),
+    }
+
+
 def parse(text: str) -> exp.Expr:
     """Parse one Snowflake statement.
 
@@ -107,7 +119,7 @@ def parse(text: str) -> exp.Expr:
     """
     found = tokens(text)
     try:
-        parsed = _SNOWFLAKE.parser().parse(found, text)
+        parsed = _Parser(dialect=_SNOWFLAKE).parse(found, text)
         # A comment behind the last semicolon is no statement.
         trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
     except (IndexError, sqlglot.errors.ParseError) as error:
@@ -170,7 +182,14 @@ def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> ex
     qualify_tables(session, tree)
     _check_case(session, tree, quoted)
     tree = functions.rewrite_all(tree)
-    return sources.read_as_text_or_number(session, tree)
+    table = assignments.target(session, tree)
+    if table is not None:
+        assignments.cast_assigned(tree, table)
+    tree = sources.read_as_text_or_number(session, tree)
+    assignments.align(session, tree)
+    if table is not None:
+        assignments.assign(session, tree, table)
+    return tree
 
 
 def normalize_identifiers(tree: exp.Expr) -> set[str]:
@@ -192,7 +211,9 @@ def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
 
     :param quoted: names of columns in the statement that are not in upper case.
     """
-    known = {column.name for column in sources.columns_of(session, tree)}
+    columns = list(sources.columns_of(session, tree))
+    known = {column.name for column in columns}
+    _check_members(tree, {column.name for column in columns if column.type.is_semi_structured})
     used = quoted
     if any(name != name.upper() for name in known):
         used = {column.name for column in tree.find_all(exp.Column)}
@@ -207,6 +228,18 @@ def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
         if name.upper() in folded:
             written = name if name == name.upper() else f'"{name}"'
             raise compilation_error(f"invalid identifier '{written}'", "000904")
+
+
+def _check_members(tree: exp.Expr, semi_structured: set[str]) -> None:
+    """Refuse ``v.a`` for a member of a VARIANT, which is ``v:a``; the engine would read it."""
+    suspect = [column for column in tree.find_all(exp.Column) if column.table in semi_structured]
+    if suspect:
+        relations = {
+            node.alias_or_name for node in tree.find_all(exp.Table, exp.Subquery, exp.CTE, exp.Lateral)
+        }
+        for column in suspect:
+            if column.table not in relations:
+                raise invalid_identifier(f"{column.table}.{column.name}")
 
 
 def qualify_tables(session: Session, tree: exp.Expr) -> None:

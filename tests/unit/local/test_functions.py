@@ -143,7 +143,7 @@ def test_an_expression_has_snowflakes_value(sql, expression, value):
     ("query", "rows"),
     [
         ("SELECT LISTAGG(s, ',') WITHIN GROUP (ORDER BY s) FROM many", [("a,b",)]),
-        ("SELECT ARRAY_AGG(id) WITHIN GROUP (ORDER BY id DESC) FROM many", [([3, 2, 1],)]),
+        ("SELECT ARRAY_AGG(id) WITHIN GROUP (ORDER BY id DESC) FROM many", [("[3,2,1]",)]),
         ("SELECT OBJECT_AGG(s, id) FROM many WHERE id = 1", [('{"b":1}',)]),
         ("SELECT id FROM many QUALIFY ROW_NUMBER() OVER (ORDER BY s NULLS LAST) = 1", [(2,)]),
         ("SELECT RATIO_TO_REPORT(id) OVER () FROM many WHERE id < 2", [(1.0,)]),
@@ -253,10 +253,38 @@ def test_execute_immediate_runs_the_text_of_one_statement(sql):
         ("SELECT * FROM TABLE(GENERATOR(ROWCOUNT => 'x'))", "000002"),
         ("SELECT * FROM TABLE(GENERATOR(ROWCOUNT => 1.5))", "000002"),
         ("BEGIN LET x := 1; RETURN x; END", "000002"),
+        ("SELECT 'a' COLLATE 'en-ci' = 'A'", "000002"),
+        ("CREATE TABLE c (a VARCHAR COLLATE 'en-ci')", "000002"),
+        ("SELECT 1::HUGEINT", "000002"),
+        ("SELECT 'a'::JSON", "000002"),
+        ("SELECT 'a' SIMILAR TO 'b'", "000002"),
+        ("SELECT (1, 2)", "000002"),
+        ("SELECT 5 & 3", "001003"),
+        ("SELECT 'a' 'b'", "001003"),
+        ("SELECT X'4'", "001003"),
+        ("SELECT RANK() OVER (PARTITION BY id) FROM t", "002303"),
+        ("SELECT TRY_CAST(id AS VARCHAR) FROM t", "001065"),
+        ("SELECT GETVARIABLE('A')", "000002"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(sql, query, code):
     assert sql.refused(query).code == code
+
+
+# "String & binary data types"
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("X'41FF'::VARCHAR", "41FF"),
+        ("TO_CHAR(X'41')", "41"),
+        ("TO_CHAR(X'41', 'utf-8')", "A"),
+        ("TO_VARCHAR(X'41', 'base64')", "QQ=="),
+        ("(X'41' || X'42')::VARCHAR", "4142"),
+        ("CAST('abc' AS CHAR)", "a"),
+    ],
+)
+def test_binary_is_written_in_hex_and_char_has_one_letter(sql, expression, value):
+    assert sql.values(f"SELECT {expression}") == [(value,)]
 
 
 def test_no_query_reads_files_or_the_engines_own_tables(sql, tmp_path):
@@ -495,7 +523,7 @@ def test_arrays_and_encodings(sql, expression, value):
         ("GET_IGNORE_CASE(v, 'A')", "GET_IGNORE_CASE"),
         ("APPROX_TOP_K(id)", "APPROX_TOP_K"),
         ("COMPRESS(s, 'zlib')", "COMPRESS"),
-        ("COLLATE(s, 'en-ci')", "collation"),
+        ("COLLATE(s, 'en-ci')", "COLLATE"),
         ("SHA2(s, 512)", "function"),
         ("SOUNDEX(s)", "SOUNDEX"),
         ("ARRAYS_ZIP([1], [2])", "ARRAYS_ZIP"),

@@ -175,3 +175,41 @@ def test_a_value_outside_of_a_functions_domain_is_refused(sql, call):
 )
 def test_a_column_may_stand_where_a_whole_number_is_asked_for(sql, expression, value):
     assert sql.values(f"SELECT {expression} FROM t, (SELECT 3 AS k)") == [(value,)]
+
+
+# "MEDIAN", "PERCENTILE_CONT", "MOD", "CEIL", "FLOOR", "MONTHS_BETWEEN"
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("MEDIAN(a)", "1.500"),
+        ("PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY a)", "1.250"),
+        ("PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY a)", "1"),
+        ("APPROX_PERCENTILE(a, 0.5)", "1.5"),
+        ("MOD(MAX(a) + 5, 2.5)", "2.0"),
+        ("CEIL(SUM(a) / 8, 1)", "0.4"),
+        ("CEIL(-1.25, 1)", "-1.2"),
+        ("FLOOR(123.456, -1)", "120"),
+        ("FLOOR(-975.975, 2)", "-975.98"),
+        ("MONTHS_BETWEEN('2019-03-01'::DATE, '2019-02-15'::DATE)", "0.548387"),
+    ],
+)
+def test_fractions_of_whole_numbers_are_kept(sql, expression, text):
+    query = f"SELECT ({expression})::VARCHAR FROM (SELECT 1::INT AS a UNION ALL SELECT 2::INT)"
+    assert sql.values(query)[0] == (text,)
+
+
+# "Numeric data types": a FLOAT without a fraction is written without a point
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("f * 2", "5"), ("-f", "-2.5"), ("f + i", "4.5"), ("SUM(f) * 2", "5"), ("SQRT(4)", "2"),
+        ("1e3", "1000"),
+        ("IFF(TRUE, f * 2, 0)", "5"), ("ROUND(f)", "3"), ("POWER(2, 3)", "8"), ("'nan'::FLOAT", "NaN"),
+        ("TO_DOUBLE('3')", "3"), ("DIV0(f, 2.5::FLOAT)", "1"),
+    ],
+)  # fmt: skip
+def test_a_computed_float_is_written_as_a_float(sql, expression, text):
+    sql.run("CREATE OR REPLACE TABLE g AS SELECT 2 AS i, 2.5::FLOAT AS f")
+    assert sql.values(f"SELECT ({expression})::VARCHAR FROM g") == [(text,)]
+    assert sql.values(f"SELECT ({expression}) || '' FROM g") == [(text,)]
+    assert sql.values(f"SELECT x || '' FROM (SELECT {expression} AS x FROM g)") == [(text,)]

@@ -96,7 +96,7 @@ def test_a_timestamp_keeps_its_offset_and_is_computed_with_it(sql, expression, v
         ("TO_TIMESTAMP(MAX(d::VARCHAR))", dt.datetime(2026, 1, 1)),
         ("DATEADD(DAY, 1, MAX(tz))", dt.datetime(2026, 1, 2, 10, tzinfo=INDIA)),
         ("MAX(ntz) OVER (ORDER BY id)::DATE", dt.date(2026, 1, 1)),
-        ("ARRAY_AGG(tz)", ["2026-01-01 10:00:00.000 +0530"]),
+        ("ARRAY_AGG(tz)", '["2026-01-01 10:00:00.000 +0530"]'),
         ("MAX(DATE_PART(EPOCH_SECOND, tz))", 1767241800),
         ("MAX(tz + INTERVAL '1 day')", dt.datetime(2026, 1, 2, 10, tzinfo=INDIA)),
     ],
@@ -287,3 +287,59 @@ def test_a_column_of_an_older_version_gets_room_for_offsets(tmp_path):
     catalog = Catalog(tmp_path, Faults())
     assert catalog.cursor().execute('SELECT "AT".o FROM LOCAL."PUBLIC".OLD').fetchall() == [(0,)]
     catalog.close()
+
+
+# "Date and time input and output formats", "TO_TIMESTAMP", "DATEADD", "Interval constants"
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("TO_CHAR('2026-01-02 10:20:30.789'::TIMESTAMP, 'HH24:MI:SS.FF3')", "10:20:30.789"),
+        ("TO_CHAR(DATE_TRUNC('hour', '2026-01-02 10:20:30'::TIMESTAMP), 'SS.FF9')", "00.000000000"),
+        ("TO_VARCHAR('2026-01-02'::DATE, '\"on\" DD/MM')", "on 02/01"),
+        ("TO_CHAR('2026-01-02 10:00 +0530'::TIMESTAMP_TZ, 'TZH:TZM')", "+05:30"),
+        ("TO_TIMESTAMP_TZ('2026 -03:30', 'YYYY TZH:TZM')", "2026-01-01 00:00:00.000 -0330"),
+        ("TO_TIMESTAMP('2026-01-02 10:00 -0330', 'YYYY-MM-DD HH24:MI TZHTZM')", "2026-01-02 10:00:00.000"),
+        ("TO_TIMESTAMP('02.01.2026', 'DD.MM.YYYY')", "2026-01-02 00:00:00.000"),
+        ("DATEADD(day, 1.6, '2026-01-01'::DATE)", "2026-01-03"),
+        ("'2026-01-31'::DATE + INTERVAL '1 month'", "2026-02-28"),
+        ("'2026-01-31'::DATE + INTERVAL '1 hour'", "2026-01-31 01:00:00.000"),
+        ("COALESCE('2026-01-31'::DATE, '2026-01-31'::TIMESTAMP)", "2026-01-31 00:00:00.000"),
+        ("'05-Jan-2026'::DATE", "2026-01-05"),
+        ("'2026-01-02 10'::TIMESTAMP", "2026-01-02 10:00:00.000"),
+        ("LEFT('2026-01-02'::DATE, 4) || LPAD(7, 3, '0')", "2026007"),
+    ],
+)
+def test_a_time_is_read_and_written_in_its_format(sql, expression, text):
+    assert sql.values(f"SELECT ({expression})::VARCHAR") == [(text,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT TO_CHAR('2026-01-02'::TIMESTAMP, 'SS.FF2')",
+        "SELECT TO_TIMESTAMP('+02:00 2026', 'TZH:TZM YYYY')",
+        "SELECT '2026-01-02'::TIMESTAMP - '2026-01-01'::TIMESTAMP",
+        "ALTER SESSION SET DATE_INPUT_FORMAT = 'DD/MM/YYYY'",
+        "ALTER SESSION SET WEEK_START = 7",
+        "ALTER SESSION SET TIMESTAMP_TYPE_MAPPING = 'TIMESTAMP_LTZ'",
+    ],
+)
+def test_what_would_be_read_or_written_otherwise_is_refused(sql, statement):
+    assert sql.refused(statement).code == "000002"
+
+
+def test_parameters_take_the_values_that_they_have(sql):
+    sql.run(
+        "ALTER SESSION SET DATE_INPUT_FORMAT = 'auto', WEEK_START = 0",
+        "ALTER SESSION SET TIMESTAMP_TYPE_MAPPING = 'timestamp_ntz'",
+        "ALTER SESSION UNSET DATE_INPUT_FORMAT, WEEK_START, TIMESTAMP_TYPE_MAPPING",
+    )
+
+
+def test_a_time_without_an_offset_is_bound_to_a_timestamp_tz(service):
+    session = service.connect(SESSION_PARAMETERS={"TIMEZONE": "Asia/Tokyo"})
+    session.query("CREATE TABLE o (at TIMESTAMP_TZ)")
+    bound = {"1": {"type": "TIMESTAMP_NTZ", "value": "1767348000000000000"}}
+    assert session.query("INSERT INTO o VALUES (?)", bindings=bound)["success"]
+    found = session.query("SELECT at::VARCHAR FROM o")["data"]["rowset"]
+    assert found == [["2026-01-02 10:00:00.000 +0900"]]

@@ -184,3 +184,57 @@ def test_seq_of_flatten_is_that_of_the_input_record(sql):
     rows = sql.values("SELECT o.n, f.seq, f.this FROM objects o, LATERAL FLATTEN(v) f")
     assert len({seq for n, seq, _ in rows}) == len({(n, seq) for n, seq, _ in rows}) == 2
     assert {this for *_, this in rows} == {'{"a":{"c":2,"d":1},"b":1}'}
+
+
+# The page of each function; of no rows LISTAGG makes an empty text, ARRAY_AGG an empty array
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("ARRAY_SLICE([0, 1, 2, 3], 0, -1)", "[0,1,2]"),
+        ("ARRAY_SLICE([0, 1, 2, 3], -2, 4)", "[2,3]"),
+        ("ARRAY_MAX([2, 10, NULL])", "10"),
+        ("ARRAY_MIN([2, 10])", "2"),
+        ("ARRAY_MAX([])", None),
+        ("ARRAY_TO_STRING([1, NULL, 2], ',')", "1,,2"),
+        ("OBJECT_KEYS({'b': 1, 'a': 2})::VARCHAR", '["a","b"]'),
+        ("""OBJECT_INSERT({'a': {'x': 1}}, 'a', PARSE_JSON('{"z":1}'), TRUE)""", '{"a":{"z":1}}'),
+        ("OBJECT_INSERT({'a': 1}, 'b', NULL)", '{"a":1}'),
+        ("""OBJECT_PICK(PARSE_JSON('{"a":null,"b":1}'), 'a', 'z')""", '{"a":null}'),
+        ("PARSE_JSON('')", None),
+        ("PARSE_JSON(' ')", None),
+        ("LISTAGG(column1, ',')", ""),
+        ("ARRAY_AGG(column1)", "[]"),
+        ("TO_VARCHAR(PARSE_JSON('\"a\"'))", "a"),
+    ],
+)
+def test_functions_of_arrays_and_objects(sql, expression, value):
+    rows = " FROM VALUES (1) WHERE column1 > 1" if "column1" in expression else ""
+    assert sql.values(f"SELECT {expression}{rows}") == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("CASE v:k WHEN 'x' THEN 1 END", 1),
+        ("DECODE(v:k, 'x', 1)", 1),
+        ("DECODE(v:n, 2, 'two')", "two"),
+        ("NULLIF(v:k, 'x')", None),
+        ("NULLIF(v:k, 'y')::VARCHAR", "x"),
+        ("MIN(v:k)::VARCHAR", "x"),
+        ("ANY_VALUE(v:k)::VARCHAR", "x"),
+        ("LISTAGG(v:k, ',')", "x"),
+        ("TO_VARCHAR(v:k)", "x"),
+    ],
+)
+def test_the_text_of_a_member_has_no_quotes(sql, expression, value):
+    source = """(SELECT PARSE_JSON('{"k": "x", "n": 2}') AS v)"""
+    assert sql.values(f"SELECT {expression} FROM {source}") == [(value,)]
+
+
+def test_a_key_that_is_there_is_not_replaced_silently(sql):
+    assert "has the key 'a'" in sql.refused("SELECT OBJECT_INSERT({'a': 1}, 'a', 2)").message
+
+
+def test_a_member_is_not_written_with_a_point(sql):
+    sql.run("CREATE OR REPLACE TABLE m (v VARIANT)")
+    assert sql.refused("SELECT v.k FROM m").code == "000904"
