@@ -240,7 +240,7 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
     if word == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
     database.tables.create(made, statements, replace=reader.is_replacing)
-    session.created("TABLE", database.name, schema, name)
+    session.created_table(database.name, schema, name)
     _keep_option(database, made, reader)
     return status(f"Table {head.name} successfully created.")
 
@@ -516,7 +516,7 @@ def create_table(session: Session, reader: Reader) -> Result:
     replace = bool(tree.args.get("replace"))
     session.commit()
     database.tables.create(table, statements, replace=replace, lent=session.lent)
-    session.created("TABLE", database.name, schema, name)
+    session.created_table(database.name, schema, name)
     _keep_option(database, table, reader, lake)
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
