@@ -354,10 +354,12 @@ _LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
 # Accepted because they change nothing about the rows; kept out of the stored table.
 _IGNORED_CONSTRAINTS = (
     exp.CommentColumnConstraint, exp.PrimaryKeyColumnConstraint, exp.UniqueColumnConstraint,
-    exp.CollateColumnConstraint, exp.Reference,
+    exp.Reference,
 )  # fmt: skip
 
 
+# Text is always compared by its bytes.
+_BINARY_COLLATIONS = frozenset({"", "utf8"})
 # Taken without effect, but for COMMENT.
 _CONTAINER_OPTIONS = frozenset(
     {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "DEFAULT_DDL_COLLATION",
@@ -565,6 +567,8 @@ def read_column(
             written = kind.this.sql(dialect="snowflake")
         elif isinstance(kind, (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)):
             default, written = _sequence(database, kind, statements)
+        elif isinstance(kind, exp.CollateColumnConstraint) and kind.this.name.lower() in _BINARY_COLLATIONS:
+            pass
         elif not isinstance(kind, _IGNORED_CONSTRAINTS):
             raise unsupported(f"column constraint {constraint.sql(dialect='snowflake')}")
         if isinstance(kind, exp.PrimaryKeyColumnConstraint):
@@ -606,6 +610,10 @@ def _as_select(
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
     if not isinstance(tree.this, exp.Schema):
+        names = [column.name for column in found]
+        for column in names:
+            if names.count(column) > 1:
+                raise compilation_error(f"duplicate column name '{column}'", "002025", "42S21")
         table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create, f"INSERT INTO {table.path} {sql}"]
@@ -638,6 +646,8 @@ def _container_comment(reader: Reader) -> str:
     for name in properties:
         if name not in _CONTAINER_OPTIONS:
             raise unsupported(f"option {name} of a {reader.kind.lower()}")
+    if str(properties.get("DEFAULT_DDL_COLLATION", "")).lower() not in _BINARY_COLLATIONS:
+        raise unsupported(f"DEFAULT_DDL_COLLATION = '{properties['DEFAULT_DDL_COLLATION']}'")
     return properties.get("COMMENT", "")
 
 

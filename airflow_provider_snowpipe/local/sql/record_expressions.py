@@ -174,7 +174,7 @@ class _Compiler:
             if name is None or kind is None:
                 return Filled(column, lambda _raw: "NULL", "CAST(NULL AS VARCHAR)")
             sql = selection.arrow_value(column, name, kind, self.options)
-            return Filled(column, lambda _raw: sql, selection.arrow_text(name, kind))
+            return Filled(column, lambda _raw: sql, selection.arrow_text(name, kind, self.options))
         json = self._json(tree)
         why = f"CASE WHEN json_type({json}) <> 'NULL' THEN {json} END"
         return Filled(column, lambda raw: selection.json_value(column, raw, self.options), why)
@@ -186,10 +186,14 @@ class _Compiler:
             root = f"TRY(CAST(c{number} AS JSON))"
         else:
             self._check_single(number)
-            root = whole_row(self.shape)
+            root = whole_row(self.shape, self.options)
         if self.shape.kind == COLUMNS and keys and isinstance(keys[0], str):
             name, kind = self._arrow_column(keys[0])
-            root = "CAST(NULL AS JSON)" if name is None or kind is None else selection.arrow_json(name, kind)
+            root = (
+                "CAST(NULL AS JSON)"
+                if name is None or kind is None
+                else selection.arrow_json(name, kind, self.options)
+            )
             keys = keys[1:]
         if not keys:
             return f"({root})"

@@ -166,6 +166,31 @@ def test_or_replace_excludes_if_not_exists(unchanged, kind, rest):
     assert (error.code, "incompatible" in error.message) == ("001003", True)
 
 
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("CREATE STAGE e1 ENCRYPTION = (TYPE = 'NOPE')", "001008"),
+        ("CREATE STAGE e1 ENCRYPTION = (FOO = 'NOPE')", "001008"),
+        ("CREATE STAGE e1 COPY_OPTIONS = (ON_ERROR = 'NOPE')", "001008"),
+        ("CREATE STAGE e1 COPY_OPTIONS = (NOPE = 1)", "001420"),
+        ("ALTER TABLE t SET STAGE_COPY_OPTIONS = (ON_ERROR = 'SKIP_FILE_101%')", "001008"),
+        ("CREATE TABLE e1 (a VARCHAR COLLATE 'en-ci')", "000002"),
+        ("CREATE SCHEMA e1 DEFAULT_DDL_COLLATION = 'en-ci'", "000002"),
+        ("CREATE TABLE e1 AS SELECT 1 AS a, 2 AS a", "002025"),
+        ("SHOW TABLES LIMIT -1", "001003"),
+        ("ALTER TABLE t ALTER s VARCHAR(5)", "002108"),
+        ("ALTER TABLE t ALTER s SET MASKING POLICY p", "000002"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(unchanged, statement, code):
+    assert unchanged.refused(statement).code == code
+
+
+def test_a_column_is_widened_without_the_words_for_it(sql):
+    sql.run("ALTER TABLE t ALTER s VARCHAR(20)", "CREATE TABLE c (a VARCHAR COLLATE 'utf8')")
+    assert [row["type"] for row in sql.run("DESCRIBE TABLE t") if row["name"] == "S"] == ["VARCHAR(20)"]
+
+
 def test_identifier_takes_a_session_variable(sql):
     sql.run("SET name = 'local.public.t'", "INSERT INTO IDENTIFIER($name) (id) VALUES (3)")
     assert sql.values("SELECT COUNT(*) FROM IDENTIFIER( $name )") == [(3,)]
