@@ -122,7 +122,7 @@ def _binary(raw: str, written: str) -> str:
 def _time(column: Column, raw: str, written: str) -> str:
     target, zoned = column.type.duckdb, column.type.kind == "TIMESTAMP_TZ"
     if written != "AUTO":
-        parsed = f"try_strptime({raw}, {literal(strptime_format(written))})"
+        parsed = f"try_strptime(_finite({raw}), {literal(strptime_format(written))})"
         if re.search("(?<!Y)YY(?!Y)", written.upper()):
             # TWO_DIGIT_CENTURY_START is 1970, the engine's is 1969.
             later = f"{parsed} + to_years(100)"
@@ -309,7 +309,7 @@ class ByName:
                 filled.append(expression(column, facts[self.included[column.name]]))
             else:
                 matched = found.get(column.name)
-                filled.append(_absent(column) if matched is None else self._cleaned(matched, shape.kind))
+                filled.append(absent(column) if matched is None else self._cleaned(matched, shape.kind))
         return Projection(source, tuple(filled), fields)
 
     def _refuse_new_columns(self, names: Sequence[str]) -> None:
@@ -434,5 +434,6 @@ def _json(column: Column, options: Mapping[str, Any]) -> Callable[[str], str]:
     return lambda raw: json_value(column, raw, options)
 
 
-def _absent(column: Column) -> Filled:
-    return Filled(column, lambda _raw: "NULL", "CAST(NULL AS VARCHAR)")
+def absent(column: Column) -> Filled:
+    """Return how a column is filled that the record has no field for."""
+    return Filled(column, lambda _raw: f"CAST(NULL AS {column.type.duckdb})", "CAST(NULL AS VARCHAR)")

@@ -172,7 +172,7 @@ class _Compiler:
             self._check_single(number)
             name, kind = self._arrow_column(keys[0])
             if name is None or kind is None:
-                return Filled(column, lambda _raw: "NULL", "CAST(NULL AS VARCHAR)")
+                return selection.absent(column)
             sql = selection.arrow_value(column, name, kind, self.options)
             return Filled(column, lambda _raw: sql, selection.arrow_text(name, kind, self.options))
         json = self._json(tree)

@@ -250,7 +250,7 @@ _OPTIONS: dict[str, dict[str, _Option]] = {
         "SKIP_BYTE_ORDER_MARK": _TRUE,
     },
     "PARQUET": {
-        "COMPRESSION": _Option("AUTO", _one_of("AUTO", "LZO", "SNAPPY", "NONE")),
+        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS, "LZO", "SNAPPY")),
         "SNAPPY_COMPRESSION": _TRUE,
         "BINARY_AS_TEXT": _TRUE,
         "USE_LOGICAL_TYPE": _FALSE,

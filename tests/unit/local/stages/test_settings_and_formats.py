@@ -120,7 +120,6 @@ def test_options_of_another_type_do_not_count():
         ({"RECORD_DELIMITER": "x" * 21}, "RECORD_DELIMITER"),
         ({"ENCODING": "ROT13"}, "ENCODING"),
         ({"ENCODING": 5}, "ENCODING"),
-        ({"TYPE": "PARQUET", "COMPRESSION": "GZIP"}, "COMPRESSION"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
 )
