@@ -611,9 +611,9 @@ def _as_select(
     found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
     if not isinstance(tree.this, exp.Schema):
         names = [column.name for column in found]
-        for column in names:
-            if names.count(column) > 1:
-                raise compilation_error(f"duplicate column name '{column}'", "002025", "42S21")
+        twice = next((each for each in names if names.count(each) > 1), None)
+        if twice is not None:
+            raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
         table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create, f"INSERT INTO {table.path} {sql}"]

@@ -212,7 +212,8 @@ def name_variables(text: str, variables: Mapping[str, Any]) -> str:
     """
     if "IDENTIFIER" not in text.upper() or "$" not in text:
         return text
-    found, parts, end = tokens(text), [], 0
+    found, end = tokens(text), 0
+    parts: list[str] = []
     for at in range(len(found) - 4):
         call = found[at : at + 5]
         if call[0].text.upper() == "IDENTIFIER" and [token.token_type for token in call] == _VARIABLE_CALL:
