@@ -88,6 +88,8 @@ def read_expressions(text: str) -> list[exp.Expr]:
         for column in projection.find_all(exp.Column):
             if column.name.upper() not in METADATA:
                 name = column.sql(dialect="snowflake")
+                if column.table and column.name.upper() == "NEXTVAL":
+                    raise unsupported(f"{name} in the SELECT of COPY INTO; make it the DEFAULT of the column")
                 raise invalid_identifier(name)
     return found
 

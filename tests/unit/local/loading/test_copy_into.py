@@ -535,6 +535,11 @@ def test_expressions_fill_columns(local):
     ]
 
 
+def test_a_sequence_in_an_expression_is_refused(local):
+    local.sql("CREATE SEQUENCE seq")
+    assert local.refused("COPY INTO t (id) FROM (SELECT seq.NEXTVAL FROM @s)").code == "000002"
+
+
 def test_a_failing_expression_is_an_error_of_its_row(local):
     local.put("a.csv", b"1,x\nbad,y\n3,z\n")
     (row,) = local.sql("COPY INTO t FROM (SELECT $1::INT * 2, $2 FROM @s) ON_ERROR = CONTINUE")
