@@ -21,11 +21,24 @@ _FORMATTED = (
     "'\x02', left({offset}, 3) || ':' || right({offset}, 2)), '\x03', left({offset}, 3))"
 )
 _NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')"
+_HOURS = (
+    r"(?:[01]?[0-9]|2[0-4])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
+    r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
+)
 _MACROS: dict[str, str] = {
     "_ten(e)": "CAST(power(10, e) AS BIGINT)",
     # The engine reads no blank before an offset; a VARIANT shows its text in quotes.
     "_written(s)": """
         replace(replace(replace(trim(nullif(s, 'null'), ' "'), ' +', '+'), ' -', '-'), ' Z', 'Z')""",
+    # The engine's casts read "infinity", "epoch", names of zones, and leave aside what follows a time. No
+    # cast reads what begins with chr(1), which errors do not show.
+    "_iso(s)": rf"""
+        CASE WHEN NOT regexp_full_match(s, '[0-9]{{4,6}}[-/][0-9]{{1,2}}[-/][0-9]{{1,2}}(?:[Tt ]{_HOURS})?')
+            THEN chr(1) || s ELSE s END""",
+    "_iso_time(s)": f"CASE WHEN NOT regexp_full_match(s, '{_HOURS}') THEN chr(1) || s ELSE s END",
+    # Cheaper: what ends with another letter than Z is left to the slow path.
+    "_ended(s)": """
+        CASE WHEN s[-1] BETWEEN '0' AND '9' OR s[-1] = 'Z' OR s IS NULL THEN s ELSE chr(1) || s END""",
     # A number in a text counts seconds, milliseconds, microseconds or nanoseconds by its size
     # ("TO_TIMESTAMP", usage notes); NULL for another text.
     "_epoch(s)": """
@@ -52,27 +65,28 @@ _MACROS: dict[str, str] = {
     "_finite(s)": "CASE WHEN contains(lower(s), 'inf') OR contains(lower(s), 'epoch') THEN 'x' ELSE s END",
     # The other formats of AUTO ("Date and time input and output formats").
     "_other_clock(s)": """
-        CAST(try_strptime(regexp_replace(_finite(s), '(:[0-9]{2}) ?[+-][0-9]{2}:?[0-9]{2}$', '\\1'),
-            ['%d-%b-%Y', '%m/%d/%Y', '%m/%d/%Y %H:%M:%S', '%a, %d %b %Y %H:%M:%S', '%Y-%m-%d %H:%M',
-            '%Y-%m-%d %H', '%Y-%m-%dT%H']) AS TIMESTAMP)""",
+        CAST(try_strptime(regexp_replace(_finite(s), '(:.*?) ?[+-][0-9]{2}:?[0-9]{2}$', '\\1'),
+            ['%d-%b-%Y', '%m/%d/%Y', '%m/%d/%Y %H:%M:%S', '%a, %d %b %Y %H:%M:%S',
+                '%a, %d %b %Y %I:%M:%S %p', '%Y-%m-%d %H:%M', '%Y-%m-%d %H', '%Y-%m-%dT%H']) AS TIMESTAMP)""",
     "_other_instant(s)": """
         coalesce(CAST(try_strptime(_finite(s), '%a, %d %b %Y %H:%M:%S%z') AS TIMESTAMP WITH TIME ZONE),
             CAST(try_strptime(_finite(s), ['%Y-%m-%dT%H:%M%z', '%Y-%m-%d %H:%M%z'])
                 AS TIMESTAMP WITH TIME ZONE),
             CAST(_other_clock(s) AS TIMESTAMP WITH TIME ZONE))""",
     "_read_ntz(s)": """
-        coalesce(_epoch(_written(s)), TRY_CAST(_written(s) AS TIMESTAMP), _other_clock(_written(s)),
-            CAST(nullif(s, 'null') AS TIMESTAMP))""",
+        coalesce(_epoch(_written(s)), TRY_CAST(_iso(_written(s)) AS TIMESTAMP), _other_clock(_written(s)),
+            CAST(_iso(nullif(s, 'null')) AS TIMESTAMP))""",
     "_read_ltz(s)": """
         coalesce(_epoch(_written(s)) AT TIME ZONE 'UTC',
-            TRY_CAST(_written(s) AS TIMESTAMP WITH TIME ZONE),
-            _other_instant(_written(s)), CAST(nullif(s, 'null') AS TIMESTAMP WITH TIME ZONE))""",
+            TRY_CAST(_iso(_written(s)) AS TIMESTAMP WITH TIME ZONE),
+            _other_instant(_written(s)), CAST(_iso(nullif(s, 'null')) AS TIMESTAMP WITH TIME ZONE))""",
     "_read_date(s)": """
-        coalesce(CAST(_epoch(_written(s)) AS DATE), CAST(TRY_CAST(_written(s) AS TIMESTAMP) AS DATE),
-            CAST(_other_clock(_written(s)) AS DATE), CAST(nullif(s, 'null') AS DATE))""",
+        coalesce(CAST(_epoch(_written(s)) AS DATE), CAST(TRY_CAST(_iso(_written(s)) AS TIMESTAMP) AS DATE),
+            CAST(_other_clock(_written(s)) AS DATE), CAST(_iso(nullif(s, 'null')) AS DATE))""",
     "_read_time(s)": """
-        coalesce(CAST(_epoch(_written(s)) AS TIME), TRY_CAST(_written(s) AS TIME),
-            CAST(try_strptime(_finite(s), '%I:%M:%S %p') AS TIME), CAST(s AS TIME))""",
+        coalesce(CAST(_epoch(_written(s)) AS TIME), TRY_CAST(_iso_time(_written(s)) AS TIME),
+            CAST(try_strptime(_finite(_written(s)), ['%I:%M:%S %p', '%I:%M %p']) AS TIME),
+            CAST(_iso_time(s) AS TIME))""",
     # The local time, and its minutes east of UTC.
     "_zoned(wall, o)": """
         CASE WHEN wall IS NOT NULL THEN struct_pack(
@@ -294,7 +308,9 @@ def _array(raw: str, _cast: str) -> str:
 def _time(kind: str) -> Callable[[str, str], str]:
     target, macro = _TIMES[kind]
     # The plain cast is several times as fast; what it refuses, the macro reads in the isolating path.
-    return lambda raw, cast: f"TRY({macro}({raw}))" if cast == "TRY_CAST" else f"CAST({raw} AS {target})"
+    return lambda raw, cast: (
+        f"TRY({macro}({raw}))" if cast == "TRY_CAST" else f"CAST(_ended({raw}) AS {target})"
+    )
 
 
 _CONVERSIONS: dict[str, Callable[[str, str], str]] = {

@@ -202,9 +202,9 @@ class Tables:
     def engine_name(self, schema: str, name: str) -> str | None:
         """Return the engine's name for a new table, None for its own: the engine ignores case.
 
-        A table of the same name counts as replaced.
+        A table that is to be replaced keeps its name until then: a query may fill the new one from it.
         """
-        taken = [known.engine for known in self if known.schema == schema and known.name != name]
+        taken = [known.engine for known in self if known.schema == schema]
         free = free_name(name, taken)
         return None if free == name else free
 
@@ -338,10 +338,10 @@ class Tables:
         return dataclasses.replace(table, database=database, schema=schema, home=home)
 
     def _replace(self, table: Table, statements: Sequence[str], exists: bool) -> None:
-        if exists:
-            self._drop(self._tables[table.schema, table.name])
         for statement in statements:
             self._cursor.execute(statement)
+        if exists:
+            self._drop(self._tables[table.schema, table.name])
         self._database.store.add_table(self._cursor, table)
 
     def _drop(self, table: Table) -> None:

@@ -208,7 +208,16 @@ def _result_set(
             "rowType": [row_type(column.name, column.type, column.nullable) for column in result.columns],
         },
         "data": data,
+        **({} if result.changed is None else {"stats": _stats(result.changed)}),
     }
+
+
+def _stats(changed: Mapping[str, int]) -> dict[str, int]:
+    kinds = {
+        "numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted",
+        "numDuplicateRowsUpdated": "duplicated",
+    }  # fmt: skip
+    return {name: changed.get(kind, 0) for name, kind in kinds.items()}
 
 
 def _handles(found: Submission | Execution) -> dict[str, Any]:

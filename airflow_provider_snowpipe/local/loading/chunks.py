@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,24 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_provider_snowpipe.local.engine.append import split_lines
-from airflow_provider_snowpipe.local.errors import compilation_error
+from airflow_provider_snowpipe.local.stages.definition import codec_of
 
 # -- Text of staged files as UTF-8 blocks: encodings, byte order marks, invalid characters ---------------
-
-_UTF8 = {"UTF8", "UTF-8"}
-# Snowflake's names of character sets that Python spells otherwise.
-_SPELLINGS = ((re.compile(r"ISO8859(\d+)"), r"ISO8859-\1"), (re.compile(r"WINDOWS(\d+)"), r"CP\1"))
 
 
 def utf8_blocks(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield a file's text as UTF-8, which is not checked when the file declares UTF-8 itself.
 
-    :param options: ENCODING and SKIP_BYTE_ORDER_MARK of the file format.
-    :raises SqlError: for an encoding that does not exist.
+    :param options: ENCODING, SKIP_BYTE_ORDER_MARK and REPLACE_INVALID_CHARACTERS of the file format.
     """
-    encoding = str(options.get("ENCODING", "UTF8")).upper()
+    encoding = str(options.get("ENCODING", "UTF8"))
+    is_replacing = options.get("REPLACE_INVALID_CHARACTERS") or options.get("IGNORE_UTF8_ERRORS")
     first = True
-    for block in blocks if encoding in _UTF8 else _transcoded(blocks, encoding):
+    for block in _transcoded(blocks, encoding) if encoding != "UTF8" or is_replacing else blocks:
         if first and options.get("SKIP_BYTE_ORDER_MARK", True):
             block = block.removeprefix(codecs.BOM_UTF8)
         first = False
@@ -40,13 +37,7 @@ def utf8_blocks(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator
 
 
 def _transcoded(blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    spelled = encoding
-    for pattern, replacement in _SPELLINGS:
-        spelled = pattern.sub(replacement, spelled)
-    try:
-        decoder = codecs.getincrementaldecoder(spelled)(errors="replace")
-    except LookupError as error:
-        raise compilation_error(f"invalid value '{encoding}' for property 'ENCODING'") from error
+    decoder = codecs.getincrementaldecoder(codec_of(encoding))(errors="replace")
     for block in blocks:
         yield decoder.decode(block).encode()
     yield decoder.decode(b"", final=True).encode()
@@ -144,6 +135,7 @@ def active_escapes(escapes: Positions) -> Positions:
 
 _SHAPE = FileShape(JSON)
 _BLANKS = b" \t\r\n"
+_JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _BLANK_LINE = re.compile(rb"(?m)^[ \t\r]+$")
 """White space between documents."""
 
@@ -158,24 +150,57 @@ def read_json(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator[C
     :param options: of the file format.
     """
     strip_array = bool(options.get("STRIP_OUTER_ARRAY", False))
-    forgiving = bool(options.get("REPLACE_INVALID_CHARACTERS") or options.get("IGNORE_UTF8_ERRORS"))
+    multi_line = bool(options.get("MULTI_LINE", True))
+    strip_nulls = bool(options.get("STRIP_NULL_VALUES", False))
+    is_rewritten = strip_nulls or bool(options.get("ALLOW_DUPLICATE", False))
     reader: _Lines | _Documents | None = None
     carry = b""
     for block in utf8_blocks(blocks, options):
         text = carry + block
         if reader is None:
-            reader = _Lines() if _is_lines(text, strip_array) else _Documents(strip_array)
-        if forgiving:
-            # A character that the end of the block cuts is completed by the next block.
-            text = overwritten(text, [span for span in invalid_bytes(text) if span[1] < len(text)])
+            reader = _Lines() if _is_lines(text, strip_array) else _Documents(strip_array, multi_line)
         chunk, consumed = reader.read(text, final=False)
         if chunk is not None:
-            yield chunk
+            yield _rewritten(chunk, strip_nulls) if is_rewritten else chunk
         carry = text[consumed:]
     if reader is not None and carry.strip(_BLANKS):
         chunk, _ = reader.read(carry, final=True)
         if chunk is not None:
-            yield chunk
+            yield _rewritten(chunk, strip_nulls) if is_rewritten else chunk
+
+
+def _rewritten(chunk: Chunk, strip_nulls: bool) -> Chunk:
+    documents = [
+        text if text is None else _rewrite(text, strip_nulls) for text in chunk.table["l"].to_pylist()
+    ]
+    table = chunk.table.set_column(2, "l", pa.array(documents, pa.large_string()))
+    return dataclasses.replace(chunk, table=table)
+
+
+def _rewrite(document: str, strip_nulls: bool) -> str:
+    """Return a JSON document with the last of the fields of a name only; a broken one as it is.
+
+    :param strip_nulls: fields of objects that are null are left out.
+    """
+    try:
+        json.loads(document)
+    except ValueError:
+        return document
+    opened: list[tuple[str, list[str]]] = [("", [""])]
+    for part in _JSON_PART.findall(document):
+        if part in {"{", "["}:
+            opened.append((part, [""]))
+        elif part in {"}", "]"}:
+            bracket, members = opened.pop()
+            if bracket == "{":
+                last = {match[0]: member for member in members if (match := _JSON_PART.match(member))}
+                members = [each for each in last.values() if not (strip_nulls and each.endswith(":null"))]
+            opened[-1][1][-1] += bracket + ",".join(members) + part
+        elif part == ",":
+            opened[-1][1].append("")
+        else:
+            opened[-1][1][-1] += part
+    return opened[0][1][0]
 
 
 def _is_lines(text: bytes, strip_array: bool) -> bool:
@@ -227,8 +252,9 @@ class _Lines:
 class _Documents:
     """Documents one after the other, or in an outer array; they may span lines."""
 
-    def __init__(self, strip_array: bool) -> None:
+    def __init__(self, strip_array: bool, multi_line: bool) -> None:
         self._strip_array = strip_array
+        self._multi_line = multi_line
         self._depth = 0
         self._records = 0
         self._lines = 0
@@ -271,7 +297,12 @@ class _Documents:
         if not documents:
             return None, complete
         for number, document in enumerate(documents):
-            if invalid_bytes(document):
+            if not self._multi_line and b"\n" in document:
+                documents[number], reasons[number] = (
+                    b"",
+                    "Error parsing JSON: a line ends inside of the record",
+                )
+            elif invalid_bytes(document):
                 documents[number], reasons[number] = (
                     b"",
                     "Error parsing JSON: the document is not valid UTF-8",

@@ -353,7 +353,7 @@ class _Scanner:
         return ended.end(), ended.lastgroup == "end"
 
     def _store(self, value: bytes, raw: bytes, *, quoted: bool) -> None:
-        if self.dialect.trim:
+        if self.dialect.trim and not quoted:
             value, raw = value.strip(_BLANKS), raw.strip(_BLANKS)
         absent = raw in self.dialect.nulls or (not value and not quoted and self.dialect.empty_is_null)
         self.values.append(None if absent else value)
@@ -413,7 +413,7 @@ def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) ->
     :raises SqlError: for a header that names a column twice.
     """
     dialect = CsvDialect.of(options)
-    reader = _Reader(dialect, bool(options.get("REPLACE_INVALID_CHARACTERS", False)))
+    reader = _Reader(dialect, bool(options.get("MULTI_LINE", True)))
     header_lines = int(options.get("SKIP_HEADER", 0))
     parse_header = bool(options.get("PARSE_HEADER", False))
     if parse_header and header_lines:
@@ -440,9 +440,9 @@ def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) ->
 class _Reader:
     """Position in the file, over its blocks."""
 
-    def __init__(self, dialect: CsvDialect, replace_invalid: bool) -> None:
+    def __init__(self, dialect: CsvDialect, multi_line: bool) -> None:
         self._dialect = dialect
-        self._replace_invalid = replace_invalid
+        self._multi_line = multi_line
         self._lines = 0
         self._records = 0
 
@@ -466,17 +466,21 @@ class _Reader:
         :returns: the fields, and how many bytes of the text they came from.
         """
         fields = self._split(text, final)
-        spans = invalid_bytes(text[: fields.consumed])
-        if not spans:
-            return fields, fields.consumed
         consumed = fields.consumed
-        fields = self._split(overwritten(text, spans), final)
-        if not self._replace_invalid:
+        spans = invalid_bytes(text[:consumed])
+        if spans:
+            fields = self._split(overwritten(text, spans), final)
             records = fields.starts[fields.first]
             for start, end in spans:
                 number = int(np.searchsorted(records, start, side="right")) - 1
                 found = text[start:end].hex().upper()
                 fields.broken.setdefault(number, f"Invalid UTF8 detected in string '0x{found}'")
+        if not self._multi_line:
+            delimiter = self._dialect.record.decode()
+            inside = pc.fill_null(pc.match_substring(fields.values, delimiter), fill_value=False)
+            for index in np.flatnonzero(inside.to_numpy(zero_copy_only=False)):
+                number = int(np.searchsorted(fields.first, index, side="right")) - 1
+                fields.broken.setdefault(number, "Record delimiter found inside of a field")
         return fields, consumed
 
     def _split(self, text: bytes, final: bool) -> Fields:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[s
     """
     target_type = column.type
     if target_type.is_semi_structured:
-        return conversions.try_convert(column, arrow_json(name, kind))
+        return conversions.try_convert(column, arrow_json(name, kind, options))
     if _is_binary(kind) and target_type.kind == "BINARY":
         return name
     if pa.types.is_temporal(kind) and target_type.kind in _TIME_KINDS:
@@ -83,24 +84,27 @@ def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[s
             if target_type.kind == "TIMESTAMP_TZ"
             else f"TRY_CAST({name} AS {target_type.duckdb})"
         )
-    return text_value(column, arrow_text(name, kind), options)
+    return text_value(column, arrow_text(name, kind, options), options)
 
 
-def arrow_text(name: str, kind: pa.DataType) -> str:
-    """Return an expression of an Arrow column's text; binary values are text too (BINARY_AS_TEXT = TRUE)."""
+def arrow_text(name: str, kind: pa.DataType, options: Mapping[str, Any]) -> str:
+    """Return an expression of an Arrow column's text; binary values are text too, or hexadecimal.
+
+    :param options: BINARY_AS_TEXT of the file format, TRUE if it is not there.
+    """
     if _is_binary(kind):
-        return f"TRY(decode({name}))"
+        return f"TRY(decode({name}))" if options.get("BINARY_AS_TEXT", True) else f"hex({name})"
     if pa.types.is_nested(kind):
         return f"CAST(to_json({name}) AS VARCHAR)"
     return f"CAST({name} AS VARCHAR)"
 
 
-def arrow_json(name: str, kind: pa.DataType) -> str:
+def arrow_json(name: str, kind: pa.DataType, options: Mapping[str, Any]) -> str:
     """Return an expression of an Arrow column's value as JSON."""
     if pa.types.is_struct(kind):
         # A row's own keys are those that have a value: its file has the keys of all rows.
         return f"json_merge_patch('{{}}', to_json({name}))"
-    return f"to_json({arrow_text(name, kind) if _is_binary(kind) else name})"
+    return f"to_json({arrow_text(name, kind, options) if _is_binary(kind) else name})"
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -118,8 +122,17 @@ def _binary(raw: str, written: str) -> str:
 def _time(column: Column, raw: str, written: str) -> str:
     target, zoned = column.type.duckdb, column.type.kind == "TIMESTAMP_TZ"
     if written != "AUTO":
-        parsed = f"try_strptime({raw}, {literal(strptime_format(written))})"
-        return _zoned(raw, parsed) if zoned else f"CAST({parsed} AS {target})"
+        parsed = f"try_strptime(_finite({raw}), {literal(strptime_format(written))})"
+        if re.search("(?<!Y)YY(?!Y)", written.upper()):
+            # TWO_DIGIT_CENTURY_START is 1970, the engine's is 1969.
+            later = f"{parsed} + to_years(100)"
+            parsed = f"CASE WHEN year({parsed}) = 1969 THEN {later} ELSE {parsed} END"
+        if zoned:
+            return _zoned(raw, parsed)
+        if column.type.kind != "TIMESTAMP_LTZ" and "TZ" in written.upper():
+            # A type without an offset takes the time as it is written.
+            return f"CAST(_clock({_zoned(raw, parsed)}) AS {target})"
+        return f"CAST({parsed} AS {target})"
     return conversions.try_convert(column, raw)
 
 
@@ -246,13 +259,13 @@ class ByPosition:
                 "option or copy with transformation.",
             )
         source = RECORDS if shape.kind == COLUMNS else json_source(self.options)
-        whole = whole_row(shape)
+        whole = whole_row(shape, self.options)
         return Projection(source, (Filled(column, _json(column, self.options), whole),))
 
 
 @dataclass(frozen=True, slots=True)
 class ByName:
-    """MATCH_BY_COLUMN_NAME: fields fill the columns of their name; other columns get their default.
+    """MATCH_BY_COLUMN_NAME: fields fill the columns of their name; other columns are NULL.
 
     :param options: of the file format.
     :param exact: names are compared with their case.
@@ -284,18 +297,25 @@ class ByName:
             )
         source, fields = RECORDS, None
         if shape.kind == JSON:
-            source, found = self._keys(cursor)
+            source, found, names = self._keys(cursor)
         else:
-            found = self._fields(shape)
+            found, names = self._fields(shape), shape.names
             if shape.kind == CSV and self.options.get("ERROR_ON_COLUMN_COUNT_MISMATCH", True):
                 fields = len(shape.names)
+        self._refuse_new_columns(names)
         filled = []
         for column in self.table.columns:
             if column.name in self.included:
                 filled.append(expression(column, facts[self.included[column.name]]))
             else:
-                filled.append(found.get(column.name) or _absent(column))
+                matched = found.get(column.name)
+                filled.append(absent(column) if matched is None else self._cleaned(matched, shape.kind))
         return Projection(source, tuple(filled), fields)
+
+    def _refuse_new_columns(self, names: Sequence[str]) -> None:
+        known = {self._folded(column.name) for column in self.table.columns}
+        if self.table.schema_evolution and (new := [n for n in names if self._folded(n) not in known]):
+            raise unsupported(f"ENABLE_SCHEMA_EVOLUTION by COPY INTO (new columns {', '.join(new)[:100]})")
 
     def _fields(self, shape: FileShape) -> dict[str, Filled]:
         names = {self._folded(name): number for number, name in reversed(list(enumerate(shape.names)))}
@@ -308,15 +328,33 @@ class ByName:
                 found[column.name] = arrow_field(column, number, shape, self.options)
         return found
 
+    def _cleaned(self, filled: Filled, kind: str) -> Filled:
+        """Apply NULL_IF and TRIM_SPACE, which the reader of CSV has applied already."""
+        nulls, trims = self.options.get("NULL_IF"), bool(self.options.get("TRIM_SPACE"))
+        if kind == CSV or filled.raw is None or not (nulls or trims):
+            return filled
+        is_json = kind == JSON and filled.column.type.is_semi_structured
+        text = f"trim({filled.raw}, ' \t\r\n')" if trims and not is_json else filled.raw
+        if nulls:
+            compared = f"(({text}) ->> '$')" if is_json else text
+            listed = ", ".join(literal(str(value)) for value in nulls)
+            text = f"CASE WHEN {compared} NOT IN ({listed}) THEN {text} END"
+        is_text = filled.column.type.kind == "VARCHAR"
+
+        def value(raw: str) -> str:
+            return raw if is_text else f"CASE WHEN {raw} IS NOT NULL THEN {filled.value(raw)} END"
+
+        return dataclasses.replace(filled, value=value, raw=text)
+
     def _folded(self, name: str) -> str:
         return name if self.exact else name.upper()
 
-    def _keys(self, cursor: duckdb.DuckDBPyConnection) -> tuple[str, dict[str, Filled]]:
+    def _keys(self, cursor: duckdb.DuckDBPyConnection) -> tuple[str, dict[str, Filled], Sequence[str]]:
         query = conversions.lenient_keys_query(f"(SELECT l FROM {RECORDS} WHERE l IS NOT NULL)")
         named = [key for (key,) in cursor.execute(query).fetchall()]
         keys = conversions.KeyMap.of(self.table, named, case_sensitive=self.exact)
         source = f"(SELECT *{conversions.transforms(keys)} FROM {json_source(self.options)} OFFSET 0)"
-        return source, {column.name: self._key(column, spelled) for column, spelled in keys.columns}
+        return source, {column.name: self._key(column, spelled) for column, spelled in keys.columns}, named
 
     def _key(self, column: Column, spelled: Sequence[str]) -> Filled:
         raw = conversions.spelled(spelled, "s")
@@ -329,9 +367,7 @@ class ByName:
                 converted = _json(column, self.options)(name)
             else:
                 converted = text_value(column, name, self.options)
-            if column.default is None:
-                return converted
-            return f"CASE WHEN {conversions.present(spelled)} THEN {converted} ELSE {column.default} END"
+            return converted
 
         if column.type.is_semi_structured:
             raw = f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END"
@@ -359,7 +395,7 @@ def arrow_field(column: Column, number: int, shape: FileShape, options: Mapping[
     """Return how a Parquet or ORC column fills a column."""
     name, kind = f"c{number}", shape.types[number]
     value = arrow_value(column, name, kind, options)
-    return Filled(column, lambda _raw: value, arrow_text(name, kind), number)
+    return Filled(column, lambda _raw: value, arrow_text(name, kind, options), number)
 
 
 def expression(column: Column, sql: str) -> Filled:
@@ -371,22 +407,24 @@ def expression(column: Column, sql: str) -> Filled:
 def json_source(options: Mapping[str, Any]) -> str:
     """Return the relation of JSON records with the document as column ``j``; broken ones get a reason."""
     document = "CASE WHEN json_valid(l) THEN CAST(l AS JSON) END"
-    if options.get("STRIP_NULL_VALUES"):
-        document = f"json_merge_patch(CAST('{{}}' AS JSON), {document})"
+    twice = "" if options.get("ALLOW_DUPLICATE") else (
+        "WHEN len(json_keys(j)) <> len(list_distinct(json_keys(j))) "
+        "THEN 'Error parsing JSON: duplicate object attribute in ' || left(trim(l, ' \t\r\n'), 60) "
+    )  # fmt: skip
     return (
         f"(SELECT i, l, j, CASE WHEN x IS NULL AND j IS NULL "
-        f"THEN 'Error parsing JSON: ' || left(trim(l, ' \t\r\n'), 100) "
+        f"THEN 'Error parsing JSON: ' || left(trim(l, ' \t\r\n'), 100) {twice}"
         f"ELSE x END AS x FROM (SELECT i, x, l, CASE WHEN x IS NULL THEN {document} END AS j "
         f"FROM {RECORDS} OFFSET 0) OFFSET 0)"
     )
 
 
-def whole_row(shape: FileShape) -> str:
+def whole_row(shape: FileShape, options: Mapping[str, Any]) -> str:
     """Return an expression of a whole record as JSON."""
     if shape.kind == JSON:
         return "j"
     fields = ", ".join(
-        f"{quote(name)} := {arrow_json(f'c{number}', kind)}"
+        f"{quote(name)} := {arrow_json(f'c{number}', kind, options)}"
         for number, (name, kind) in enumerate(zip(shape.names, shape.types, strict=True))
     )
     return f"to_json(struct_pack({fields}))"
@@ -396,5 +434,6 @@ def _json(column: Column, options: Mapping[str, Any]) -> Callable[[str], str]:
     return lambda raw: json_value(column, raw, options)
 
 
-def _absent(column: Column) -> Filled:
-    return Filled(column, lambda _raw: column.default or "NULL", "CAST(NULL AS VARCHAR)")
+def absent(column: Column) -> Filled:
+    """Return how a column is filled that the record has no field for."""
+    return Filled(column, lambda _raw: f"CAST(NULL AS {column.type.duckdb})", "CAST(NULL AS VARCHAR)")

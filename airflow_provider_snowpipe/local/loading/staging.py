@@ -390,7 +390,9 @@ class StagedRecords:
                 projection = self._plan.selection.project(self._cursor, chunk.shape, facts)
                 self._add(chunk, projection)
         finally:
-            self._cursor.unregister(RECORDS)
+            # After an error of the engine this fails as well, and is not what is to be reported.
+            with contextlib.suppress(duckdb.TransactionException):
+                self._cursor.unregister(RECORDS)
 
     def insert(self) -> int:
         """Insert the good records into the table; return how many."""

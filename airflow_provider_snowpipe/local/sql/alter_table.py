@@ -227,10 +227,10 @@ def _read_change(reader: Reader) -> tuple[str, str, str, ColumnType | None]:
         "UNSET COMMENT", "COMMENT", "SET NOT NULL", "NOT NULL", "DROP NOT NULL", "DROP DEFAULT",
         "SET DATA TYPE", "TYPE",
     )  # fmt: skip
-    if not change:
+    if not change and reader.word in {"", "SET", "UNSET", "DROP", "ADD"}:
         raise unsupported(f"ALTER TABLE .. ALTER COLUMN .. {reader.rest()[:30].upper()}")
     comment = reader.string() if change == "COMMENT" else ""
-    return name, change, comment, _read_type(reader) if change.endswith("TYPE") else None
+    return name, change, comment, _read_type(reader) if change.endswith("TYPE") or not change else None
 
 
 def _read_type(reader: Reader) -> ColumnType:

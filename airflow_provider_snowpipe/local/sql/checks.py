@@ -374,6 +374,7 @@ def translate_error(error: duckdb.Error) -> SqlError:
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:
         return missing_function(_FUNCTIONS.get(unknown[1].lower(), unknown[1]))
+    message = message.replace("\x01", "")
     message = _BEHIND.split(_KIND.sub("", message.strip()), maxsplit=1)[0].strip()
     for pattern, code, sqlstate, words in _TABLE:
         found = pattern.search(message)

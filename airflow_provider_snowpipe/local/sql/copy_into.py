@@ -52,6 +52,7 @@ from airflow_provider_snowpipe.local.stages.definition import (
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
     read_location,
+    refuse_parsed_header,
     require_access,
     resolve_file_format,
     resolve_location,
@@ -62,6 +63,7 @@ from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table, 
 # -- Options of COPY INTO table: names, types and the combinations that Snowflake refuses ----------------
 
 MAX_FILES = 1000
+_WHOLE = 100
 _FLAGS = ("PURGE", "RETURN_FAILED_ONLY", "ENFORCE_LENGTH", "TRUNCATECOLUMNS", "FORCE", "LOAD_UNCERTAIN_FILES")
 _MATCHING = ("NONE", "CASE_SENSITIVE", "CASE_INSENSITIVE")
 _ACCESS = ("CREDENTIALS", "ENDPOINT", "REGION", "STORAGE_INTEGRATION", "ENCRYPTION")
@@ -130,7 +132,7 @@ def read_on_error(value: Setting) -> OnError:
     if word == ABORT_STATEMENT:
         return OnError()
     match = _SKIP.match(word)
-    if match is None or match[1] == "0":
+    if match is None or match[1] == "0" or (match[2] and int(match[1]) > _WHOLE):
         raise invalid_value(
             "ON_ERROR", value, "CONTINUE, SKIP_FILE, SKIP_FILE_<n>, 'SKIP_FILE_<n>%' or ABORT_STATEMENT"
         )
@@ -305,6 +307,7 @@ def _selection(
 ) -> Selection:
     if options.matching != "NONE":
         return _by_name(table, names, select, options, file_format)
+    refuse_parsed_header(file_format)
     columns = table.columns if names is None else _columns(table, names)
     if select is None or select == "*":
         return ByPosition(columns, file_format)
@@ -320,10 +323,10 @@ def _selection(
 def _by_name(
     table: Table, names: list[str] | None, select: str | None, options: CopyOptions, file_format: FileFormat
 ) -> Selection:
-    if names is not None or select is not None:
-        raise compilation_error(
-            "MATCH_BY_COLUMN_NAME cannot be combined with a list of columns or a transformation."
-        )
+    if select is not None:
+        raise compilation_error("match_by_column_name is not supported with copy transform.")
+    if names is not None:
+        raise compilation_error("MATCH_BY_COLUMN_NAME cannot be combined with a list of columns.")
     if file_format.type == "CSV" and not file_format["PARSE_HEADER"]:
         raise compilation_error(
             "MATCH_BY_COLUMN_NAME of CSV files needs FILE_FORMAT = (TYPE = CSV PARSE_HEADER = TRUE)."

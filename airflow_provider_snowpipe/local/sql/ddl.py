@@ -249,7 +249,7 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
     if word == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
     database.tables.create(made, statements, replace=reader.is_replacing)
-    session.created("TABLE", database.name, schema, name)
+    session.created_table(database.name, schema, name)
     _keep_option(database, made, reader)
     return status(f"Table {head.name} successfully created.")
 
@@ -367,6 +367,8 @@ _IGNORED_CONSTRAINTS = (
 )  # fmt: skip
 
 
+# Text is always compared by its bytes.
+_BINARY_COLLATIONS = frozenset({"", "utf8"})
 # Taken without effect, but for COMMENT.
 _CONTAINER_OPTIONS = frozenset(
     {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "DEFAULT_DDL_COLLATION",
@@ -525,7 +527,7 @@ def create_table(session: Session, reader: Reader) -> Result:
     replace = bool(tree.args.get("replace"))
     session.commit()
     database.tables.create(table, statements, replace=replace, lent=session.lent)
-    session.created("TABLE", database.name, schema, name)
+    session.created_table(database.name, schema, name)
     _keep_option(database, table, reader, lake)
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
@@ -574,6 +576,8 @@ def read_column(
             written = kind.this.sql(dialect="snowflake")
         elif isinstance(kind, (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)):
             default, written = _sequence(database, kind, statements)
+        elif isinstance(kind, exp.CollateColumnConstraint) and kind.this.name.lower() in _BINARY_COLLATIONS:
+            pass
         elif not isinstance(kind, _IGNORED_CONSTRAINTS):
             raise unsupported(f"column constraint {constraint.sql(dialect='snowflake')}")
         if isinstance(kind, exp.PrimaryKeyColumnConstraint):
@@ -615,6 +619,10 @@ def _as_select(
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
     if not isinstance(tree.this, exp.Schema):
+        names = [column.name for column in found]
+        twice = next((each for each in names if names.count(each) > 1), None)
+        if twice is not None:
+            raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
         table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create, f"INSERT INTO {table.path} {sql}"]
@@ -648,6 +656,8 @@ def _container_comment(reader: Reader) -> str:
     for name in properties:
         if name not in _CONTAINER_OPTIONS:
             raise unsupported(f"option {name} of a {reader.kind.lower()}")
+    if str(properties.get("DEFAULT_DDL_COLLATION", "")).lower() not in _BINARY_COLLATIONS:
+        raise unsupported(f"DEFAULT_DDL_COLLATION = '{properties['DEFAULT_DDL_COLLATION']}'")
     return properties.get("COMMENT", "")
 
 

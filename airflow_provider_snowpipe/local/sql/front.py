@@ -34,7 +34,12 @@ from airflow_provider_snowpipe.local.sql import (
     views,
 )
 from airflow_provider_snowpipe.local.sql.checks import disk_full, translate_error
-from airflow_provider_snowpipe.local.sql.reader import Reader, inline, strip_comments
+from airflow_provider_snowpipe.local.sql.reader import (
+    Reader,
+    inline,
+    name_variables,
+    strip_comments,
+)
 from airflow_provider_snowpipe.local.sql.results import USE, Bindings, Result, already_dropped, done, listing
 from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.show import Shown
@@ -489,6 +494,7 @@ def _restoring(session: Session) -> Iterator[None]:
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:
     verb = _first_word(text)
+    text = name_variables(text, session.variables)
     if verb in _CHANGES or text.startswith("(") or (verb in _QUERIES and not _SYSTEM.match(text)):
         # sqlglot reads queries and DML by itself.
         if bindings and _READ_BY_VALUE.search(text):

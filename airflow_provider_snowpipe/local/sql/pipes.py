@@ -425,7 +425,8 @@ def alter_pipe(session: Session, reader: Reader) -> Result:
             return done()
         # A default pipe is managed, and a streaming pipe's text is fixed.
         _refuse_default(name, "altered")
-        raise unsupported("ALTER PIPE")
+        existing_pipe(session, head.path)
+        raise unsupported("ALTER PIPE of a streaming pipe")
     session.commit()
     if verb == "REFRESH":
         return refresh(session, *found, settings)

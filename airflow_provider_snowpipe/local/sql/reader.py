@@ -204,6 +204,32 @@ def _inlined(text: str, bindings: Bindings, *, typed: bool = False) -> tuple[str
     return _inlined("".join(parts), Bindings({}))
 
 
+def name_variables(text: str, variables: Mapping[str, Any]) -> str:
+    """Write the value of each session variable in ``IDENTIFIER($name)`` as a string.
+
+    :param variables: by upper-case name.
+    :raises SqlError: 002211 for a variable that is not set.
+    """
+    if "IDENTIFIER" not in text.upper() or "$" not in text:
+        return text
+    found, end = tokens(text), 0
+    parts: list[str] = []
+    for at in range(len(found) - 4):
+        call = found[at : at + 5]
+        if call[0].text.upper() == "IDENTIFIER" and [token.token_type for token in call] == _VARIABLE_CALL:
+            name = call[3].text.upper()
+            if name not in variables:
+                raise compilation_error(f"Session variable '${name}' does not exist", "002211", "02000")
+            parts += text[end : call[2].start], _literal(variables[name])
+            end = call[3].end + 1
+    return "".join((*parts, text[end:]))
+
+
+_VARIABLE_CALL = [
+    TokenType.VAR, TokenType.L_PAREN, TokenType.PARAMETER, TokenType.VAR, TokenType.R_PAREN
+]  # fmt: skip
+
+
 def _is_numbered(tokens: Sequence[Token], at: int, text: str) -> bool:
     """True for ``:1``, which is not the path of a column or a cast."""
     colon, following = tokens[at], tokens[at + 1] if at + 1 < len(tokens) else None
@@ -430,9 +456,12 @@ class Reader:
         """Read ``[IF [NOT] EXISTS] name``.
 
         :param most: parts that the name may have.
+        :raises SqlError: 001003 for OR REPLACE with IF NOT EXISTS.
         """
         phrase = _EXISTS.get(self.verb, "IF EXISTS")
         is_tolerant = bool(phrase and self.accept(phrase))
+        if is_tolerant and self.is_replacing:
+            raise compilation_error("options IF NOT EXISTS and OR REPLACE are incompatible.")
         self.about = Target(self.path(most), is_tolerant)
         return self.about
 

@@ -88,6 +88,8 @@ def read_expressions(text: str) -> list[exp.Expr]:
         for column in projection.find_all(exp.Column):
             if column.name.upper() not in METADATA:
                 name = column.sql(dialect="snowflake")
+                if column.table and column.name.upper() == "NEXTVAL":
+                    raise unsupported(f"{name} in the SELECT of COPY INTO; make it the DEFAULT of the column")
                 raise invalid_identifier(name)
     return found
 
@@ -172,9 +174,9 @@ class _Compiler:
             self._check_single(number)
             name, kind = self._arrow_column(keys[0])
             if name is None or kind is None:
-                return Filled(column, lambda _raw: "NULL", "CAST(NULL AS VARCHAR)")
+                return selection.absent(column)
             sql = selection.arrow_value(column, name, kind, self.options)
-            return Filled(column, lambda _raw: sql, selection.arrow_text(name, kind))
+            return Filled(column, lambda _raw: sql, selection.arrow_text(name, kind, self.options))
         json = self._json(tree)
         why = f"CASE WHEN json_type({json}) <> 'NULL' THEN {json} END"
         return Filled(column, lambda raw: selection.json_value(column, raw, self.options), why)
@@ -186,10 +188,14 @@ class _Compiler:
             root = f"TRY(CAST(c{number} AS JSON))"
         else:
             self._check_single(number)
-            root = whole_row(self.shape)
+            root = whole_row(self.shape, self.options)
         if self.shape.kind == COLUMNS and keys and isinstance(keys[0], str):
             name, kind = self._arrow_column(keys[0])
-            root = "CAST(NULL AS JSON)" if name is None or kind is None else selection.arrow_json(name, kind)
+            root = (
+                "CAST(NULL AS JSON)"
+                if name is None or kind is None
+                else selection.arrow_json(name, kind, self.options)
+            )
             keys = keys[1:]
         if not keys:
             return f"({root})"

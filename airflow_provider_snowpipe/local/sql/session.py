@@ -559,9 +559,14 @@ class Session:
         database, schema, _ = self.resolve(path)
         if not temporary:
             return database, schema, path[-1]
-        hidden = f"{path[-1]}{TEMPORARY}{self.session_id}"
-        self.temporary_tables[database.name, schema, path[-1]] = hidden
-        return database, schema, hidden
+        return database, schema, f"{path[-1]}{TEMPORARY}{self.session_id}"
+
+    def created_table(self, database: str, schema: str, name: str) -> None:
+        """Give a new table its owner; a temporary one hides another table of its name from now on."""
+        shown, sign, _ = name.partition(TEMPORARY)
+        if sign:
+            self.temporary_tables[database, schema, shown] = name
+        self.created("TABLE", database, schema, name)
 
     def place(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` without checking privileges, for GRANT and REVOKE."""

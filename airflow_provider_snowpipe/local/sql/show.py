@@ -92,6 +92,8 @@ def _clause(word: str, reader: Reader) -> object:
         return reader.string()
     if word == "LIMIT":
         limit = None if reader.accept("NULL") else reader.integer()
+        if limit is not None and limit < 0:
+            raise compilation_error(f"LIMIT takes a number of rows, not {limit}.")
         return limit, reader.string() if reader.accept("FROM") else None
     if word == "HISTORY":
         return True

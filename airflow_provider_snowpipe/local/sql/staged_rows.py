@@ -41,6 +41,7 @@ from airflow_provider_snowpipe.local.stages.definition import FileFormat
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
+    refuse_parsed_header,
     require_access,
     resolve_file_format,
     resolve_location,
@@ -251,6 +252,7 @@ def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Sub
         raise compilation_error(
             f"invalid column ${width}: files of this type have one column, $1: the whole record."
         )
+    refuse_parsed_header(file_format)
     pattern = table.args.get("pattern")
     if pattern is not None and not (isinstance(pattern, exp.Literal) and pattern.is_string):
         raise compilation_error("PATTERN is a regular expression in quotes.")
@@ -347,7 +349,7 @@ def _expressions(
         values = [field.value(str(field.raw)) for field in filled]
     else:
         source = json_source(file_format) if chunk.shape.kind == JSON else RECORDS
-        document = selection.json_value(columns[0], f"({whole_row(chunk.shape)})", file_format)
+        document = selection.json_value(columns[0], f"({whole_row(chunk.shape, file_format)})", file_format)
         values = [f"CAST({document} AS VARCHAR)"]
     values += [facts[name] for name in METADATA]
     return source, [f"{value} AS {quote(column.name)}" for value, column in zip(values, columns, strict=True)]

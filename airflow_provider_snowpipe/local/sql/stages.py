@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.local.errors import (
     unsupported,
 )
 from airflow_provider_snowpipe.local.loading.staging import read_blocks
+from airflow_provider_snowpipe.local.sql.copy_into import read_copy_options
 from airflow_provider_snowpipe.local.sql.reader import Reader, Target
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, done, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -53,6 +54,10 @@ _SETTINGS = frozenset(
         "COMMENT", "DIRECTORY", "ENCRYPTION", "AWS_ACCESS_POINT_ARN", "USE_PRIVATELINK_ENDPOINT",
     }
 )  # fmt: skip
+_ENCRYPTIONS = (
+    "SNOWFLAKE_FULL", "SNOWFLAKE_SSE", "AWS_CSE", "AWS_SSE_S3", "AWS_SSE_KMS", "GCS_SSE_KMS", "AZURE_CSE",
+    "NONE",
+)  # fmt: skip
 _EXTERNAL_ONLY = ("ENDPOINT", "STORAGE_INTEGRATION", "CREDENTIALS")
 
 
@@ -78,10 +83,22 @@ def with_settings(
     if "DIRECTORY" in settings:
         stage = dataclasses.replace(stage, directory=_is_enabled(settings["DIRECTORY"]))
     if "COPY_OPTIONS" in settings:
-        stage = dataclasses.replace(stage, copy_options=_copy_options(settings["COPY_OPTIONS"]))
+        copy_options = _copy_options(settings["COPY_OPTIONS"])
+        read_copy_options({name: value for name, value in copy_options.items() if value is not None})
+        stage = dataclasses.replace(stage, copy_options=copy_options)
+    if "ENCRYPTION" in settings:
+        _check_encryption(settings["ENCRYPTION"])
     if "FILE_FORMAT" in settings:
         stage = _with_format(session, stage, settings["FILE_FORMAT"])
     return stage
+
+
+def _check_encryption(value: Setting) -> None:
+    """Refuse what ENCRYPTION does not take; what it takes has no effect, since files are not encrypted."""
+    if not isinstance(value, Mapping) or not set(value) <= {"TYPE", "MASTER_KEY", "KMS_KEY_ID"}:
+        raise invalid_value("ENCRYPTION", "..", "(TYPE = .. [MASTER_KEY = ..] [KMS_KEY_ID = ..])")
+    if str(value.get("TYPE", "NONE")).upper() not in _ENCRYPTIONS:
+        raise invalid_value("TYPE", value["TYPE"], ", ".join(_ENCRYPTIONS))
 
 
 def _url(session: Session, value: Setting) -> str:

@@ -136,15 +136,20 @@ def of_parameters(kind: str, parameters: Mapping[str, Any]) -> str:
     return "YYYY-MM-DD" if found == "AUTO" and kind == "DATE" else found
 
 
+# What the engine's cast of a literal reads as the macro does.
+_PLAIN_TIME = re.compile(r"\d\d:\d\d:\d\d(?:\.\d{1,6})?")
+
+
 def read_cast(node: exp.Cast) -> exp.Expr:
     """Return a cast to a TIMESTAMP or of a text to DATE as the macro that does it; others as they are."""
     name = _TYPES.get(node.to.this)
     if name is not None:
         return _cut(node, _tried(node, call(name, node.this)))
     if node.to.is_type(exp.DataType.Type.TIME):
-        is_time = isinstance(node.this, exp.Literal) and not node.to.expressions
+        is_literal = isinstance(node.this, exp.Literal) and not node.to.expressions
+        is_time = is_literal and _PLAIN_TIME.fullmatch(node.this.name) is not None
         return node if is_time else _cut(node, _tried(node, call("_time", node.this)))
-    value = node.this
+    value = node.this.unnest()
     is_plain = isinstance(value, exp.Literal) and _PLAIN_DATE.fullmatch(value.name) is not None
     is_read = isinstance(value, (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)) and not is_plain
     return _tried(node, call("_date", value)) if is_read and node.to.is_type(exp.DataType.Type.DATE) else node

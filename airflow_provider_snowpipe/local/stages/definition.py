@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
 from airflow_provider_snowpipe.local.engine.names import Rename
-from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 
 # -- Values of the options of stages, file formats and COPY, and the errors for wrong ones ---------------
 
@@ -82,7 +82,19 @@ def _unescaped(match: re.Match[str]) -> str:
 OptionValue: TypeAlias = str | int | bool | tuple[str, ...] | None
 
 _COMPRESSIONS = ("AUTO", "GZIP", "BZ2", "BROTLI", "ZSTD", "DEFLATE", "RAW_DEFLATE", "NONE")
-_HEX = re.compile(r"(?:0x|\\x)([0-9A-Fa-f]{2})", re.IGNORECASE)
+_HEX = re.compile(r"(?:0x|\\x)((?:[0-9A-Fa-f]{2})+)", re.IGNORECASE)
+_MOST_DELIMITER_CHARACTERS = 20
+# Snowflake's names of character sets, without - and _, and Python's; None for what Python does not have.
+_CODECS: dict[str, str | None] = {
+    "BIG5": "big5", "EUCJP": "euc_jp", "EUCKR": "euc_kr", "GB18030": "gb18030", "IBM420": None,
+    "IBM424": "cp424", "IBM949": "cp949", "ISO2022CN": None, "ISO2022JP": "iso2022_jp",
+    "ISO2022KR": "iso2022_kr", "KOI8R": "koi8_r", "SHIFTJIS": "shift_jis", "UTF8": "utf-8",
+    "WINDOWS874": "cp874", "WINDOWS949": "cp949",
+    **{f"ISO8859{part}": f"iso8859-{part}" for part in (1, 2, 5, 6, 7, 8, 9, 15)},
+    **{f"UTF{size}{order}": f"utf-{size}{order and '-'}{order}" for size in (16, 32)
+       for order in ("", "BE", "LE")},
+    **{f"WINDOWS125{last}": f"cp125{last}" for last in range(7)},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +134,29 @@ def _delimiter(name: str, value: Setting) -> OptionValue:
         raise invalid_value(name, value, "a string, or NONE")
     if value.upper() == "NONE" or not value:
         return None
-    decoded = _HEX.sub(lambda found: chr(int(found[1], 16)), value)
-    return unescape(decoded) if decoded == value and len(value) > 1 else decoded
+    decoded = _HEX.sub(lambda found: bytes.fromhex(found[1]).decode("latin-1"), value)
+    if decoded == value and len(value) > 1:
+        decoded = unescape(decoded)
+    if len(decoded) > _MOST_DELIMITER_CHARACTERS:
+        raise invalid_value(name, value, f"{_MOST_DELIMITER_CHARACTERS} characters at most")
+    try:
+        # A character of several bytes is written by their hexadecimal values.
+        return decoded.encode("latin-1").decode()
+    except UnicodeError:
+        return decoded
 
 
 def _character(name: str, value: Setting) -> OptionValue:
     decoded = _delimiter(name, value)
-    if decoded is not None and len(str(decoded)) != 1:
-        raise invalid_value(name, value, "one character, or NONE")
+    if decoded is not None and not (len(str(decoded)) == 1 and str(decoded).isascii()):
+        raise invalid_value(name, value, "one character of a single byte, or NONE")
+    return decoded
+
+
+def _quote(name: str, value: Setting) -> OptionValue:
+    decoded = _delimiter(name, value)
+    if decoded not in {None, "'", '"'}:
+        raise invalid_value(name, value, "a single or double quote, or NONE")
     return decoded
 
 
@@ -150,9 +177,27 @@ def _one_of(*words: str) -> Callable[[str, Setting], OptionValue]:
 
 
 def _encoding(name: str, value: Setting) -> OptionValue:
-    if not isinstance(value, str) or not value:
+    folded = _folded(str(value))
+    if folded not in _CODECS:
         raise invalid_value(name, value, "the name of a character set")
-    return "UTF8" if value.upper() in {"UTF-8", "UTF_8"} else value.upper()
+    if _CODECS[folded] is None:
+        raise unsupported(f"ENCODING = {folded}")
+    return folded
+
+
+def codec_of(encoding: str) -> str:
+    """Return the name that Python has for a value of ENCODING."""
+    return str(_CODECS[_folded(encoding)])
+
+
+def _folded(encoding: str) -> str:
+    return encoding.upper().replace("-", "").replace("_", "")
+
+
+def _off(name: str, value: Setting) -> OptionValue:
+    if _boolean(name, value):
+        raise unsupported(f"{name} = TRUE")
+    return False
 
 
 _FALSE, _TRUE = _Option(False, _boolean), _Option(True, _boolean)
@@ -176,7 +221,7 @@ _OPTIONS: dict[str, dict[str, _Option]] = {
         "ESCAPE": _Option(None, _character),
         "ESCAPE_UNENCLOSED_FIELD": _Option("\\", _character),
         "TRIM_SPACE": _FALSE,
-        "FIELD_OPTIONALLY_ENCLOSED_BY": _Option(None, _character),
+        "FIELD_OPTIONALLY_ENCLOSED_BY": _Option(None, _quote),
         "NULL_IF": _Option(("\\N",), _strings),
         "ERROR_ON_COLUMN_COUNT_MISMATCH": _TRUE,
         "VALIDATE_UTF8": _TRUE,
@@ -196,7 +241,7 @@ _OPTIONS: dict[str, dict[str, _Option]] = {
         "MULTI_LINE": _TRUE,
         "NULL_IF": _NULLS,
         "FILE_EXTENSION": _NO_TEXT,
-        "ENABLE_OCTAL": _FALSE,
+        "ENABLE_OCTAL": _Option(False, _off),
         "ALLOW_DUPLICATE": _FALSE,
         "STRIP_OUTER_ARRAY": _FALSE,
         "STRIP_NULL_VALUES": _FALSE,
@@ -293,7 +338,18 @@ def read_file_format(settings: Mapping[str, Setting], *inherited: Mapping[str, O
             chosen = {**{name: value for name, value in layer.items() if name != "TYPE"}, **chosen}
     if kind == "CSV" and chosen.get("PARSE_HEADER") and chosen.get("SKIP_HEADER"):
         raise invalid_value("SKIP_HEADER", chosen["SKIP_HEADER"], "0 together with PARSE_HEADER = TRUE")
-    return FileFormat(kind, MappingProxyType(chosen))
+    made = FileFormat(kind, MappingProxyType(chosen))
+    if kind == "CSV":
+        _check_delimiters(made)
+    return made
+
+
+def _check_delimiters(made: FileFormat) -> None:
+    field_delimiter, record = made.text("FIELD_DELIMITER"), made.text("RECORD_DELIMITER")
+    if field_delimiter and record and (field_delimiter in record or record in field_delimiter):
+        raise invalid_value(
+            "FIELD_DELIMITER", field_delimiter, "no part of RECORD_DELIMITER, and does not contain it"
+        )
 
 
 def _type(value: Setting) -> str:

@@ -242,6 +242,17 @@ def read_location(session: Session, reader: Reader) -> StageLocation:
     return location
 
 
+def refuse_parsed_header(file_format: FileFormat) -> None:
+    """Refuse PARSE_HEADER where the columns of files have no names.
+
+    :raises SqlError: 001003.
+    """
+    if file_format.type == "CSV" and file_format["PARSE_HEADER"]:
+        raise compilation_error(
+            "Invalid file format: PARSE_HEADER is only allowed for CSV INFER_SCHEMA and MATCH_BY_COLUMN_NAME."
+        )
+
+
 def with_settings(
     session: Session, location: StageLocation, settings: Mapping[str, Setting]
 ) -> StageLocation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 import time
@@ -63,6 +64,8 @@ class StreamedTable:
         self.create()
 
     def create(self, *, replace: bool = False) -> None:
+        engine_name = self.database.tables.engine_name(self.schema, self.name)
+        self.definition = dataclasses.replace(self.definition, engine_name=engine_name)
         columns = ", ".join(column.ddl() for column in self.definition.columns)
         statement = f"CREATE TABLE {self.definition.path} ({columns})"
         self.database.tables.create(self.definition, [statement], replace=replace)

@@ -38,7 +38,7 @@ def test_columns_have_the_types_that_iceberg_s_words_stand_for(local):
 
 
 def test_it_is_used_as_a_table(local):
-    local.sql("CREATE OR REPLACE ICEBERG TABLE IF NOT EXISTS t (a INT, ts TIMESTAMP_LTZ(6))")
+    local.sql("CREATE ICEBERG TABLE IF NOT EXISTS t (a INT, ts TIMESTAMP_LTZ(6))")
     local.put("a.csv", b"1,2024-01-02 03:04:05.123456\n")
     assert local.sql("COPY INTO t FROM @s")[0]["status"] == "LOADED"
     local.sql("INSERT INTO t VALUES (2, NULL)")

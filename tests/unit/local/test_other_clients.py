@@ -174,3 +174,20 @@ def test_a_rest_api_that_the_service_lacks_is_not_found_whatever_the_credential(
     # Snowflake CLI's "object create" calls it with the token of its session (observed with 3.30.0).
     assert service.call("POST", "/api/v2/schemas/", b"{}").status == 404
     assert service.call("POST", "/api/v2/statements", b"{}").status == 401
+
+
+def test_the_sql_api_counts_the_rows_that_a_statement_changed(service: ServiceInProcess) -> None:
+    def answer(statement: str) -> Any:
+        sent = {"statement": statement, "database": "LOCAL", "schema": "PUBLIC"}
+        return service.call("POST", "/api/v2/statements", sent, token=service.jwt()).json()
+
+    answer("CREATE OR REPLACE TABLE counted (a INT)")
+    inserted = answer("INSERT INTO counted VALUES (1), (2)")
+    assert inserted["stats"] == {
+        "numRowsInserted": 2,
+        "numRowsUpdated": 0,
+        "numRowsDeleted": 0,
+        "numDuplicateRowsUpdated": 0,
+    }
+    assert answer("DELETE FROM counted WHERE a > 5")["stats"]["numRowsDeleted"] == 0
+    assert "stats" not in answer("SELECT 1")

@@ -94,6 +94,10 @@ TIMES = [
     "1700000000000", "1700000000000000", "1700000000000000000", " 2026-01-02 03:04:05 ", "0", "-1", "",
     "2026-13-01", "2026-02-30", "x", "03:04:05", "2026-01-02 25:00:00", "infinity", "epoch", "now",
     "02-Jan-2026", "01/02/2026", "01/02/2026 03:04:05", "Fri, 02 Jan 2026 03:04:05 +0200",
+    "02-JAN-2026", "Fri, 02 Jan 2026 03:04:05 PM", *(NO_TIMES := [
+        "infinity", "-infinity", "epoch", "2026-01-02 03:04:05 PM", "2026-01-02 03:04:05 x",
+        "2026-01-02 03:04:05 Europe/Paris",
+    ]),
 ]  # fmt: skip
 TIMED = {"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"}
 CASES = {
@@ -105,7 +109,10 @@ CASES = {
     "VARCHAR(3)": ["abc", "abcd", "", " a ", "äöü"],
     "BOOLEAN": ["true", "FALSE", "yes", "No", "on", "off", "t", "f", "1", "0", "y", "x", "", " true "],
     "DATE": TIMES,
-    "TIME": ["03:04:05", "03:04", "03:04:05.123456", "x", "", "25:00:00"],
+    "TIME": [
+        "03:04:05", "03:04", "03:04:05.123456", "x", "", "25:00:00", "03:04:05 PM", "3:04 am",
+        "03:04:05 x", "03:04:05+02:00", "epoch",
+    ],
     "TIMESTAMP_NTZ": TIMES,
     "TIMESTAMP_LTZ": TIMES,
     "TIMESTAMP_TZ": TIMES,
@@ -146,3 +153,27 @@ def test_a_text_means_the_same_whichever_way_it_comes(local, kind):
     differing = {key: values for key, values in differing.items() if key not in bound or kind not in TIMED}
     assert differing == {}
     assert 0 < len(expected) < len(CASES[kind])
+
+
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"])
+def test_what_the_engine_alone_would_read_as_a_time_is_refused(local, kind):
+    assert Ways(local, kind, NO_TIMES).as_csv() == {}
+    formatted = "FILE_FORMAT = (DATE_FORMAT = 'YYYY-MM-DD' TIMESTAMP_FORMAT = 'YYYY-MM-DD HH24:MI:SS')"
+    assert Ways(local, kind, NO_TIMES).copied("f.csv", "1,infinity\n2,epoch\n", formatted) == {}
+
+
+def test_times_of_twelve_hours_and_dates_with_the_name_of_a_month(local):
+    assert Ways(local, "TIME", ["03:04:05 PM", "12:00 AM", "03:04:05 x"]).as_csv() == {
+        0: dt.time(15, 4, 5),
+        1: dt.time(0, 0),
+    }
+    assert Ways(local, "DATE", ["02-JAN-2026"]).as_csv() == {0: dt.date(2026, 1, 2)}
+    afternoon = Ways(local, "TIMESTAMP_NTZ", ["Fri, 02 Jan 2026 03:04:05 PM"])
+    assert afternoon.as_csv() == {0: (dt.datetime(2026, 1, 2, 15, 4, 5), None)}
+
+
+def test_a_record_without_a_field_for_a_binary_column(local):
+    local.sql("CREATE OR REPLACE TABLE t (id INT, v BINARY)")
+    local.put("b.json", b'{"id": 1}\n')
+    local.sql("COPY INTO t FROM @s/b FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE")
+    assert local.sql("SELECT id, v FROM t") == [{"id": 1, "v": None}]

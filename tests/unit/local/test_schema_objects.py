@@ -132,6 +132,73 @@ def test_like_copies_the_columns_and_clone_the_rows_too(sql):
     assert sql.refused("CREATE TABLE x CLONE t AT (OFFSET => -60)").code == "000002"
 
 
+def test_a_table_is_replaced_by_a_query_of_itself(sql, tmp_path):
+    for expected in (3, 4, 5):
+        sql.run("CREATE OR REPLACE TABLE t AS SELECT MAX(id) + 1 AS id FROM t")
+        assert sql.values("SELECT id FROM t") == [(expected,)]
+    sql.run("CREATE OR REPLACE TABLE t CLONE t")
+    assert sql.values("SELECT id FROM t") == [(5,)]
+    sql.refused("CREATE OR REPLACE TABLE t AS SELECT id::BOOLEAN AS b, TO_DATE('x') AS d FROM t")
+    assert sql.values("SELECT id FROM t") == [(5,)]
+    sql.run("CREATE OR REPLACE TABLE t LIKE t")
+    assert sql.values("SELECT id FROM t") == []
+
+
+def test_a_temporary_table_hides_another_one_only_once_it_is_made(sql):
+    sql.refused("CREATE TEMPORARY TABLE t AS SELECT TO_DATE('x') AS d")
+    assert len(sql.values("SELECT id FROM t")) == 2
+    sql.run("CREATE OR REPLACE TEMPORARY TABLE t AS SELECT MAX(id) AS id FROM t")
+    assert sql.values("SELECT id FROM t") == [(2,)]
+    sql.run("DROP TABLE t")
+    assert len(sql.values("SELECT id FROM t")) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "rest"),
+    [
+        ("TABLE", "(a INT)"), ("ICEBERG TABLE", "(a INT)"), ("VIEW", "AS SELECT 1 AS a"), ("SEQUENCE", ""),
+        ("STAGE", ""), ("FILE FORMAT", "TYPE = CSV"), ("SCHEMA", ""), ("DATABASE", ""), ("ROLE", ""),
+        ("USER", ""), ("WAREHOUSE", ""), ("PIPE", "AS COPY INTO t FROM @~"),
+    ],
+)  # fmt: skip
+def test_or_replace_excludes_if_not_exists(unchanged, kind, rest):
+    error = unchanged.refused(f"CREATE OR REPLACE {kind} IF NOT EXISTS made {rest}")
+    assert (error.code, "incompatible" in error.message) == ("001003", True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("CREATE STAGE e1 ENCRYPTION = (TYPE = 'NOPE')", "001008"),
+        ("CREATE STAGE e1 ENCRYPTION = (FOO = 'NOPE')", "001008"),
+        ("CREATE STAGE e1 COPY_OPTIONS = (ON_ERROR = 'NOPE')", "001008"),
+        ("CREATE STAGE e1 COPY_OPTIONS = (NOPE = 1)", "001420"),
+        ("ALTER TABLE t SET STAGE_COPY_OPTIONS = (ON_ERROR = 'SKIP_FILE_101%')", "001008"),
+        ("CREATE TABLE e1 (a VARCHAR COLLATE 'en-ci')", "000002"),
+        ("CREATE SCHEMA e1 DEFAULT_DDL_COLLATION = 'en-ci'", "000002"),
+        ("CREATE TABLE e1 AS SELECT 1 AS a, 2 AS a", "002025"),
+        ("SHOW TABLES LIMIT -1", "001003"),
+        ("ALTER TABLE t ALTER s VARCHAR(5)", "002108"),
+        ("ALTER TABLE t ALTER s SET MASKING POLICY p", "000002"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(unchanged, statement, code):
+    assert unchanged.refused(statement).code == code
+
+
+def test_a_column_is_widened_without_the_words_for_it(sql):
+    sql.run("ALTER TABLE t ALTER s VARCHAR(20)", "CREATE TABLE c (a VARCHAR COLLATE 'utf8')")
+    assert [row["type"] for row in sql.run("DESCRIBE TABLE t") if row["name"] == "S"] == ["VARCHAR(20)"]
+
+
+def test_identifier_takes_a_session_variable(sql):
+    sql.run("SET name = 'local.public.t'", "INSERT INTO IDENTIFIER($name) (id) VALUES (3)")
+    assert sql.values("SELECT COUNT(*) FROM IDENTIFIER( $name )") == [(3,)]
+    assert sql.refused("DROP TABLE IDENTIFIER($other)").code == "002211"
+    sql.run("DROP TABLE IDENTIFIER($name)")
+    assert sql.refused("SELECT * FROM t").code == "002003"
+
+
 def test_columns_are_added_renamed_widened_and_dropped(sql, tmp_path):
     sql.run(
         "ALTER TABLE t ADD COLUMN extra VARCHAR DEFAULT 'q', n NUMBER(5,2)",

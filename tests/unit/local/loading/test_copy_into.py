@@ -356,7 +356,7 @@ def test_a_broken_json_line_is_one_error(local):
     assert row["first_error"].startswith("Error parsing JSON")
 
 
-def test_csv_with_a_header_is_matched_by_name_and_gets_metadata_and_defaults(local):
+def test_csv_with_a_header_is_matched_by_name_and_gets_metadata_but_no_defaults(local):
     local.sql("CREATE TABLE h (id INT, name VARCHAR, f VARCHAR, n INT, d INT DEFAULT 7)")
     local.put("in/a.csv", b"Name,other,ID\nx,1,5\n")
     local.sql(
@@ -364,7 +364,79 @@ def test_csv_with_a_header_is_matched_by_name_and_gets_metadata_and_defaults(loc
         "CASE_INSENSITIVE INCLUDE_METADATA = (f = METADATA$FILENAME, n = METADATA$FILE_ROW_NUMBER)"
     )
     assert local.sql("SELECT * FROM h") == [
-        {"id": Decimal(5), "name": "x", "f": "in/a.csv", "n": Decimal(1), "d": Decimal(7)}
+        {"id": Decimal(5), "name": "x", "f": "in/a.csv", "n": Decimal(1), "d": None}
+    ]
+    assert "PARSE_HEADER" in local.refused("COPY INTO h FROM @s FILE_FORMAT = (PARSE_HEADER = TRUE)").message
+    local.sql("CREATE FILE FORMAT headed PARSE_HEADER = TRUE")
+    assert "PARSE_HEADER" in local.refused("SELECT $1 FROM @s (FILE_FORMAT => headed)").message
+
+
+BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+
+
+@pytest.mark.parametrize("kind", ["JSON", "PARQUET", "ORC"])
+def test_null_if_and_trim_space_count_by_name(local, kind):
+    table = pa.table({"ID": [1, 2], "NAME": [" a ", "NULL"], "V": ["x", "NULL"]})
+    sink = pa.BufferOutputStream()
+    if kind == "JSON":
+        sink.write("\n".join(json.dumps(row) for row in table.to_pylist()).encode())
+    else:
+        (pq if kind == "PARQUET" else orc).write_table(table, sink)
+    local.put("n/a", sink.getvalue().to_pybytes())
+    local.sql("CREATE TABLE n (id INT, name VARCHAR, v VARIANT)")
+    cleaned = f"TYPE = {kind} TRIM_SPACE = TRUE NULL_IF = ('NULL', '2')"
+    local.sql(f"COPY INTO n FROM @s/n FILE_FORMAT = ({cleaned}) {BY_NAME}")
+    assert local.sql("SELECT id, name, v::VARCHAR AS v FROM n ORDER BY id NULLS LAST") == [
+        {"id": Decimal(1), "name": "a", "v": "x"},
+        {"id": None, "name": None, "v": None},
+    ]
+
+
+def test_a_column_without_a_field_of_its_name_is_null(local):
+    local.sql("CREATE TABLE n (id INT, d INT DEFAULT 7)")
+    local.put("n/a.json", b'{"id": 1}\n{"id": 2, "d": 3}\n')
+    local.sql(f"COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = JSON) {BY_NAME}")
+    assert [row["d"] for row in local.sql("SELECT d FROM n ORDER BY id")] == [None, Decimal(3)]
+
+
+def test_columns_that_a_load_would_have_to_add_are_refused(local):
+    local.sql("CREATE TABLE n (id INT) ENABLE_SCHEMA_EVOLUTION = TRUE")
+    local.put("n/a.json", b'{"id": 1}\n')
+    copy = f"COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = JSON) {BY_NAME} ON_ERROR = CONTINUE"
+    assert local.sql(copy)[0]["status"] == "LOADED"
+    local.put("n/b.json", b'{"id": 2, "more": 3}\n')
+    error = local.refused(copy)
+    assert (error.code, "more" in error.message) == ("000002", True)
+    assert ids(local, "n") == [1]
+
+
+def test_a_key_that_is_there_twice_is_an_error_unless_allowed(local):
+    local.sql("CREATE TABLE n (v VARIANT)")
+    local.put("n/a.json", b'{"a": 1, "a": 2}\n')
+    assert local.refused("COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = JSON)").code == "100069"
+    local.sql("COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = JSON ALLOW_DUPLICATE = TRUE)")
+    assert local.sql("SELECT v:a::INT AS a FROM n") == [{"a": Decimal(2)}]
+
+
+def test_binary_of_parquet_is_no_text_when_asked(local):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"B": [b"abc"]}), sink)
+    local.put("n/a", sink.getvalue().to_pybytes())
+    local.sql("CREATE TABLE n (v VARIANT)")
+    local.sql("COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = PARQUET BINARY_AS_TEXT = FALSE)")
+    assert local.sql("SELECT v:B::VARCHAR AS b FROM n") == [{"b": "616263"}]
+
+
+def test_a_year_of_two_digits_and_an_offset_without_room_for_it(local):
+    local.sql("CREATE TABLE n (d DATE, t TIMESTAMP_NTZ)")
+    local.put("n/a.csv", b"12/31/69,31.12.2024 23:00 -0500\n12/31/70,31.12.2024 23:00 +0530\n")
+    local.sql(
+        "COPY INTO n FROM @s/n FILE_FORMAT = (DATE_FORMAT = 'MM/DD/YY' "
+        "TIMESTAMP_FORMAT = 'DD.MM.YYYY HH24:MI TZHTZM')"
+    )
+    assert [(row["d"].year, str(row["t"])) for row in local.sql("SELECT * FROM n ORDER BY d DESC")] == [
+        (2069, "2024-12-31 23:00:00"),
+        (1970, "2024-12-31 23:00:00"),
     ]
 
 
@@ -461,6 +533,11 @@ def test_expressions_fill_columns(local):
     assert local.sql("SELECT * FROM e") == [
         {"f": "in/a.csv", "n": Decimal(1), "a": Decimal(8), "u": "Y", "v": '{"m":1}'}
     ]
+
+
+def test_a_sequence_in_an_expression_is_refused(local):
+    local.sql("CREATE SEQUENCE seq")
+    assert local.refused("COPY INTO t (id) FROM (SELECT seq.NEXTVAL FROM @s)").code == "000002"
 
 
 def test_a_failing_expression_is_an_error_of_its_row(local):

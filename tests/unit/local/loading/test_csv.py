@@ -111,7 +111,22 @@ def test_a_record_with_invalid_utf8_is_broken_and_its_neighbours_are_not():
         ("d", None),
     ]
     replaced = read(b"a,\xff\n", width=2, REPLACE_INVALID_CHARACTERS=True)
-    assert (replaced[0]["c1"], replaced[0]["x"]) == ("?", None)
+    assert (replaced[0]["c1"], replaced[0]["x"]) == ("\ufffd", None)
+    cut = read("a,é\n".encode(), width=2, block=3, REPLACE_INVALID_CHARACTERS=True)
+    assert cut[0]["c1"] == "é"
+
+
+def test_blanks_inside_of_quotes_stay():
+    options = {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "TRIM_SPACE": True}
+    (row,) = read(b'" Hello ", " world " , x \n', block=100, **options)
+    assert [row["c0"], row["c1"], row["c2"]] == [" Hello ", " world ", "x"]
+
+
+@pytest.mark.parametrize("block", [7, 100])
+def test_a_record_of_several_lines_is_broken_without_multi_line(block):
+    options = {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "MULTI_LINE": False, "SKIP_BLANK_LINES": True}
+    found = read(b'1,"a"\n\n2,"b\nc"\n3,d\n', width=2, block=block, **options)
+    assert [row["x"] for row in found] == [None, "Record delimiter found inside of a field", None]
 
 
 def test_an_enclosed_field_that_does_not_end_breaks_its_record_only():
@@ -134,6 +149,10 @@ def test_delimiters_may_be_none():
 def test_other_encodings_are_read():
     (row,) = read("grün,ß\n".encode("iso-8859-1"), width=2, ENCODING="ISO88591")
     assert (row["c0"], row["c1"]) == ("grün", "ß")
+    (row,) = read("Ж,2\n".encode("koi8-r"), width=2, ENCODING="KOI8R")
+    assert row["c0"] == "Ж"
+    (row,) = read("é,2\n".encode("utf-16-le"), width=2, ENCODING="UTF-16LE")
+    assert row["c0"] == "é"
     (row,) = read(b"\xef\xbb\xbfa,b\n", width=2)
     assert row["c0"] == "a"
 

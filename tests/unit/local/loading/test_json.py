@@ -43,6 +43,38 @@ def test_documents_are_found_however_they_are_laid_out(content, options, expecte
     assert read(content, max(block, 16), **options) == [(value, None) for value in expected]
 
 
+@pytest.mark.parametrize(
+    ("document", "stripped"),
+    [
+        (b'{"a":null,"b":null,"c":123}', '{"c":123}'),
+        (b'{"a":[1,{"x":null}],"b":{"x":null,"y":8.10}}', '{"a":[1,{}],"b":{"y":8.10}}'),
+        (b'[{"x": null, "y": ":null"}]', '[{"y":":null"}]'),
+        (b'{"a":1 null}', '{"a":1 null}'),
+        (b"null", "null"),
+    ],
+)
+def test_fields_that_are_null_are_stripped_at_every_depth(document, stripped):
+    (chunk,) = read_json([document], {"STRIP_NULL_VALUES": True})
+    assert [text.strip() for text in chunk.table["l"].to_pylist()] == [stripped]
+
+
+def test_the_last_field_of_a_name_counts_where_that_is_allowed():
+    document = b'{"a": 1, "b": {"c": null, "c": [2, {}]}, "a": {"a":3}}'
+    (chunk,) = read_json([document], {"ALLOW_DUPLICATE": True})
+    assert chunk.table["l"].to_pylist() == ['{"a":{"a":3},"b":{"c":[2,{}]}}']
+
+
+def test_a_document_of_several_lines_is_broken_without_multi_line():
+    found = read(b'{\n"a":1}{"a":2}\n{"a":\n3}', 1000, MULTI_LINE=False)
+    reason = "Error parsing JSON: a line ends inside of the record"
+    assert found == [(None, reason), ({"a": 2}, None), (None, reason)]
+
+
+def test_invalid_characters_are_replaced_by_unicode_s_own():
+    for option in ("REPLACE_INVALID_CHARACTERS", "IGNORE_UTF8_ERRORS"):
+        assert read(b'{"a":"\xff"}\n', 1000, **{option: True}) == [({"a": "\ufffd"}, None)]
+
+
 def test_a_broken_line_spoils_no_other():
     found = read(b'{"a":1}\n{"a":\n{"a":"\xff"}\n{"a":2}\n', 1000)
     assert [value for value, _ in found] == [{"a": 1}, "broken", None, {"a": 2}]

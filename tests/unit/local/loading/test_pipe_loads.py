@@ -182,3 +182,11 @@ def test_the_queue_holds_a_path_once_and_survives_a_restart(tmp_path):
         local.sql("DROP PIPE p")
         with pytest.raises(SqlError, match="does not exist"):
             submit(local, "a.csv")
+
+
+def test_altering_a_pipe_that_there_is_not_is_its_own_error(local):
+    assert local.refused("ALTER PIPE nope SET PIPE_EXECUTION_PAUSED = TRUE").code == "002003"
+    local.sql(
+        "CREATE PIPE streamed AS COPY INTO t FROM (SELECT $1:id FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
+    )
+    assert local.refused("ALTER PIPE streamed SET COMMENT = 'x'").code == "000002"

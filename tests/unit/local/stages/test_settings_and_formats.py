@@ -76,6 +76,10 @@ def test_a_format_has_the_defaults_of_its_type():
         (r"\t", "\t"),
         ("||", "||"),
         ("", None),
+        ("0x6161", "aa"),
+        ("¢", "¢"),
+        (r"\xC2\xA2", "¢"),
+        ("\xc2\xa2", "¢"),
     ],
 )
 def test_delimiters_are_read_in_every_notation(written, delimiter):
@@ -109,6 +113,13 @@ def test_options_of_another_type_do_not_count():
         ({"ESCAPE": "ab"}, "ESCAPE"),
         ({"NULL_IF": (1,)}, "NULL_IF"),
         ({"PARSE_HEADER": True, "SKIP_HEADER": 1}, "SKIP_HEADER"),
+        ({"ESCAPE": "é"}, "ESCAPE"),
+        ({"FIELD_OPTIONALLY_ENCLOSED_BY": "x"}, "FIELD_OPTIONALLY_ENCLOSED_BY"),
+        ({"FIELD_DELIMITER": "aa", "RECORD_DELIMITER": "aabb"}, "FIELD_DELIMITER"),
+        ({"FIELD_DELIMITER": "\n"}, "FIELD_DELIMITER"),
+        ({"RECORD_DELIMITER": "x" * 21}, "RECORD_DELIMITER"),
+        ({"ENCODING": "ROT13"}, "ENCODING"),
+        ({"ENCODING": 5}, "ENCODING"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
 )
@@ -117,3 +128,13 @@ def test_an_unknown_option_or_a_wrong_value_is_named(settings, named):
         read_file_format(settings)  # type: ignore[arg-type]
     assert error.value.sqlstate == "22023"
     assert f"'{named}'" in error.value.message
+
+
+@pytest.mark.parametrize(
+    "settings", [{"ENCODING": "IBM420"}, {"TYPE": "JSON", "ENABLE_OCTAL": True}], ids=lambda value: str(value)
+)
+def test_what_there_is_not_here_is_refused(settings):
+    with pytest.raises(SqlError) as error:
+        read_file_format(settings)
+    assert error.value.code == "000002"
+    assert read_file_format({"TYPE": "JSON", "ENABLE_OCTAL": False})["ENABLE_OCTAL"] is False
