@@ -46,7 +46,7 @@ def text_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
         return _time(column, raw, str(options.get(_FORMAT_OPTIONS.get(kind, "TIMESTAMP_FORMAT"), "AUTO")))
     if column.type.is_semi_structured:
         # Text of a CSV field is parsed, as PARSE_JSON would.
-        return json_value(column, f"TRY(CAST({raw} AS JSON))", options)
+        return json_value(column, f"TRY(CAST(_shallow({raw}) AS JSON))", options)
     return conversions.try_convert(column, raw)
 
 
@@ -370,7 +370,7 @@ def expression(column: Column, sql: str) -> Filled:
 
 def json_source(options: Mapping[str, Any]) -> str:
     """Return the relation of JSON records with the document as column ``j``; broken ones get a reason."""
-    document = "CASE WHEN json_valid(l) THEN CAST(l AS JSON) END"
+    document = "CASE WHEN json_valid(l) THEN CAST(_shallow(l) AS JSON) END"
     if options.get("STRIP_NULL_VALUES"):
         document = f"json_merge_patch(CAST('{{}}' AS JSON), {document})"
     return (
