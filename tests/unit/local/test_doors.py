@@ -387,6 +387,51 @@ def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(
     assert (answer.status, answer.json()["unmatchedPatternFiles"]) == (200, ["a" * 40])
 
 
+def test_the_pattern_of_show_takes_linear_time(admin: Any) -> None:
+    name = "a" * 200
+    admin.query(f"CREATE TABLE {name} (id INT)")
+    for pattern, count in (
+        ("%a" * 100 + "%b", 0),
+        ("%A" * 100 + "%", 1),
+        ("a%" + "_" * 199, 1),
+        ("a%" + "_" * 200, 0),
+        ("_" * 200, 1),
+        (r"a\\_%", 0),
+        ("a", 0),
+        ("%", 1),
+    ):
+        shown = admin.query(f"SHOW TABLES LIKE '{pattern}'")["data"]["total"]
+        assert shown == count, pattern
+
+
+DEEP = {"objects": '{"a":' * 200_000 + "1" + "}" * 200_000, "arrays": "[[]," * 200_000 + "1" + "]" * 200_000}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_json_that_is_nested_deeper_than_the_engine_s_stack_is_refused(admin: Any, kind: str) -> None:
+    """The process would end: the engine handles a JSON value by calls of calls."""
+    refused = admin.query(f"SELECT PARSE_JSON('{DEEP[kind]}') = PARSE_JSON('1')")
+    assert (refused["code"], "more than 10000 levels" in refused["message"]) == ("100069", True)
+    for statement in ("CREATE TABLE v (v VARIANT)", "CREATE STAGE s"):
+        admin.query(statement)
+    tried = f"INSERT INTO v SELECT TRY_PARSE_JSON('{DEEP[kind]}')"
+    assert admin.query(tried)["success"]
+    assert admin.query("SELECT 1 FROM v WHERE v IS NULL")["data"]["total"] == 1
+
+
+def test_large_json_that_is_flat_is_read(admin: Any) -> None:
+    text = json.dumps([{"a": [[[[i]]]], "b": {"c": ["x]y{z[["]}} for i in range(12_000)])
+    counted = admin.query(f"SELECT ARRAY_SIZE(PARSE_JSON('{text}')) n")
+    assert counted["data"]["rowset"] == [["12000"]]
+
+
+@pytest.mark.parametrize("bindings", [{"1": None}, {"1": "x"}, {"1": {"type": "TEXT"}}, {"1": [1]}])
+def test_what_is_no_bound_value_is_an_error_of_the_statement(admin: Any, bindings: Any) -> None:
+    admin.query("CREATE TABLE t (id INT)")
+    for statement in ("INSERT INTO t VALUES (?)", "SELECT ?"):
+        assert admin.query(statement, bindings=bindings)["code"] == "100038"
+
+
 # -- several statements in one request ----------------------------------------------------------------------
 
 
