@@ -132,6 +132,93 @@ def test_sessions_and_statements_end_with_their_user(
     assert execution.error is not None
 
 
+@pytest.mark.parametrize("kind", ["access token", "access token as password", "key"])
+def test_sessions_and_statements_end_with_the_credential_that_opened_them(
+    service: ServiceInProcess, admin: Any, kind: str
+) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    text = _public_key(key).splitlines()[1:-1]
+    admin.query(f"ALTER USER other SET RSA_PUBLIC_KEY = '{''.join(text)}'")
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    pat_kind = "PROGRAMMATIC_ACCESS_TOKEN"
+    if kind == "key":
+        credential = _jwt_of(service, key)
+        opened = service.connect("OTHER", "", AUTHENTICATOR="SNOWFLAKE_JWT", TOKEN=credential)
+    elif kind == "access token":
+        credential = pat
+        opened = service.connect("OTHER", "", AUTHENTICATOR=pat_kind, TOKEN=pat)
+    else:
+        credential = pat
+        opened = service.connect("OTHER", pat)
+    kept = service.connect("OTHER", PASSWORD)
+    submitted = service.call("POST", "/api/v2/statements?async=true", {"statement": SLOW}, token=credential)
+    running = opened.query(SLOW, asyncExec=True)["data"]["queryId"]
+    admin.query("ALTER USER other " + ("UNSET RSA_PUBLIC_KEY" if kind == "key" else "REMOVE PAT p"))
+    assert opened.query("SELECT 1")["code"] == "390111"
+    assert kept.query("SELECT 1")["success"]
+    for execution in (
+        service.service._connector._executions.find(running),
+        service.service._sql_api._submissions.find(submitted.json()["statementHandle"]),
+    ):
+        assert execution.wait(240)
+        assert execution.error is not None
+
+
+def test_a_revoked_role_stops_its_statements_of_the_sql_api(service: ServiceInProcess, admin: Any) -> None:
+    for statement in ("CREATE ROLE loader", "GRANT ROLE loader TO USER other"):
+        admin.query(statement)
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    body = {"statement": SLOW, "role": "LOADER"}
+    handle = service.call("POST", "/api/v2/statements?async=true", body, token=pat).json()["statementHandle"]
+    admin.query("REVOKE ROLE loader FROM USER other")
+    execution = service.service._sql_api._submissions.find(handle)
+    assert execution.wait(240)
+    assert execution.error is not None
+
+
+def test_another_user_of_the_same_name_has_no_result_of_the_first(
+    service: ServiceInProcess, admin: Any
+) -> None:
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    path = f"/api/v2/statements?requestId={uuid.uuid4()}"
+    handle = service.call("POST", path, {"statement": "SELECT 'mine'"}, token=pat).json()["statementHandle"]
+    large = service.connect("OTHER", PASSWORD).query(f"SELECT i FROM {MANY.format(30_000)}")["data"]
+    chunk = "/" + large["chunks"][0]["url"].partition("//")[2].partition("/")[2]
+    assert service.call("GET", chunk, None, large["chunkHeaders"]).status == 200
+    admin.query(f"CREATE OR REPLACE USER other PASSWORD = '{PASSWORD}'")
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    assert service.call("GET", f"/api/v2/statements/{handle}", token=pat).status == 404
+    again = service.call("POST", path, {"statement": "SELECT 'mine'"}, token=pat).json()
+    assert again["statementHandle"] != handle
+    other = service.connect("OTHER", PASSWORD)
+    assert other.call("GET", f"/queries/{large['queryId']}/result")["code"] == "000709"
+    assert service.call("GET", chunk, None, large["chunkHeaders"]).status == 403
+
+
+def test_the_token_of_a_file_ends_with_its_user(service: ServiceInProcess, admin: Any) -> None:
+    for statement in ("GRANT USAGE ON DATABASE local TO ROLE public", "CREATE STAGE s"):
+        admin.query(statement)
+    for statement in ("USAGE ON SCHEMA public", "READ ON STAGE s", "WRITE ON STAGE s"):
+        admin.query(f"GRANT {statement} TO ROLE public")
+    info = _transfer(service.connect("OTHER", PASSWORD), "PUT file:///x/a.csv @s")
+    url, token = f"/{info['location']}a.csv", info["creds"]["GCS_ACCESS_TOKEN"]
+    assert service.call("PUT", url, b"1\n", token=token).status == 200
+    admin.query("ALTER USER other SET DISABLED = TRUE")
+    assert service.call("PUT", url, b"2\n", token=token).status == 401
+
+
+def _public_key(key: rsa.RSAPrivateKey) -> str:
+    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return key.public_key().public_bytes(*form).decode()
+
+
+def _jwt_of(service: ServiceInProcess, key: rsa.RSAPrivateKey) -> str:
+    subject, now = f"{service.account.name}.OTHER", int(time.time())
+    issuer = f"{subject}.{fingerprint(_public_key(key))}"
+    claims = {"iss": issuer, "sub": subject, "iat": now, "exp": now + 600}
+    return jwt.encode(claims, key, algorithm="RS256")
+
+
 def test_a_session_ends_after_hours_without_a_call(
     service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,12 +255,8 @@ def test_a_removed_access_token_ends_its_scoped_tokens(service: ServiceInProcess
 
 def test_another_key_ends_the_scoped_tokens_of_the_old_one(service: ServiceInProcess, admin: Any) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    pem = key.public_key().public_bytes(*form).decode()
-    admin.query(f"ALTER USER other SET RSA_PUBLIC_KEY = '{''.join(pem.splitlines()[1:-1])}'")
-    subject, now = f"{service.account.name}.OTHER", int(time.time())
-    claims = {"iss": f"{subject}.{fingerprint(pem)}", "sub": subject, "iat": now, "exp": now + 600}
-    scoped = _exchanged(service, jwt.encode(claims, key, algorithm="RS256"), key_pair=True)
+    admin.query(f"ALTER USER other SET RSA_PUBLIC_KEY = '{''.join(_public_key(key).splitlines()[1:-1])}'")
+    scoped = _exchanged(service, _jwt_of(service, key), key_pair=True)
     path = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING:pipe-info"
     assert service.call("POST", path, {}, token=scoped).status == 404
     admin.query("ALTER USER other UNSET RSA_PUBLIC_KEY")
