@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from airflow_provider_snowpipe.local import server
 from airflow_provider_snowpipe.local.accounts import fingerprint
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http, sessions
@@ -417,6 +420,36 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         assert kept["data"]["total"] == 1
     finally:
         service.close()
+
+
+def test_calls_are_answered_while_many_statements_run(
+    service: ServiceInProcess, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def hold(_request: Any) -> http.Response:
+        assert ended.wait(240)
+        return http.Response.of_text("done")
+
+    monkeypatch.setattr(service.service._connector, "handle", hold)
+    headers = {"authorization": f'Snowflake Token="{admin.token}"'}
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(server._WORKERS))
+        path = "/queries/v1/query-request"
+        running = [
+            asyncio.create_task(service.answer("POST", path, {"sqlText": "SELECT 1"}, headers))
+            for _ in range(server._WORKERS + 1)
+        ]
+        try:
+            async with asyncio.timeout(120):
+                answer = await service.answer("GET", "/health")
+        finally:
+            ended.set()
+        assert answer.status == 200
+        assert {one.content for one in await asyncio.gather(*running)} == {b"done"}
+
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("value", ["i", f"'{'x' * 500}'"])
