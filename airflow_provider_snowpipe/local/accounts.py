@@ -431,7 +431,7 @@ class Account:
             "exp": now + SCOPED_TOKEN_SECONDS,
         }
         if credential is not None:
-            claims["by"] = self._mark(credential)
+            claims["by"] = self.mark(credential)
         if role is not None:
             claims["scp"] = f"session:role:{role}"
         return jwt.encode(claims, self.secret, algorithm="HS256")
@@ -459,7 +459,18 @@ class Account:
             raise Refusal(401, "SCOPED_TOKEN_INVALID", why)
         return user.name
 
-    def _mark(self, credential: str) -> str | None:
+    def still_knows(self, user: str, since_ms: int, mark: str | None) -> bool:
+        """Return True while a user is there and enabled, and has the credential that was used.
+
+        :param since_ms: when the user was created: another one of the same name is not it.
+        :param mark: as :meth:`mark` gives it; None for a credential that cannot be removed.
+        """
+        known = self.access.state.users.get(user)
+        if known is None or known.disabled or known.created_on_ms != since_ms:
+            return False
+        return mark is None or mark in self._marks(known)
+
+    def mark(self, credential: str) -> str | None:
         """Return what identifies a key or an access token; None for OAuth, which cannot be removed."""
         kind = self._kind(credential)
         if kind == PAT:

@@ -220,6 +220,8 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
     from airflow_provider_snowpipe.local.stages.storage import Outside
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Its warnings quote statements, with the secrets in them.
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)
     if arguments.config:
         logging.getLogger(__name__).warning(
             "serve --config is deprecated and will be removed; declare users, roles and grants by SQL in a "

@@ -220,6 +220,7 @@ def _builder(
 log = logging.getLogger(__name__)
 
 HEADER_SECONDS = 15.0
+MOST_HEAD_BYTES = 256 << 10
 # A supervisor kills after ten seconds (docker stop); what is committed is safe in the write-ahead log.
 STOP_SECONDS = 9.0
 
@@ -227,9 +228,10 @@ _Protocol: Any = AutoHTTPProtocol
 
 
 class TimedProtocol(_Protocol):  # type: ignore[misc]
-    """A connection that ends when the head of a request does not come in time: uvicorn has no such limit."""
+    """A connection that ends when the head of a request is too large or late: uvicorn has no such limits."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first request."""
@@ -244,6 +246,10 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
             self._stop_waiting()
         else:
             self._expect_head()
+            # Behind an early answer the rest of the body may still come.
+            self._head_bytes += 0 if cycle is not None and cycle.more_body else len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self._give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer."""
@@ -260,6 +266,7 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
             self._head_timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
 
     def _stop_waiting(self) -> None:
+        self._head_bytes = 0
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None

@@ -26,12 +26,15 @@ LONGEST_TEXT = 100_000
 _FILE_BYTES = 16_000_000
 RUNNING, SUCCEEDED, FAILED = "RUNNING", "SUCCESS", "FAIL"
 
-# A literal behind a property that holds a secret; in a text inside of a text its quotes are doubled.
-_SECRET = re.compile(
-    r"((?:PASSWORD|SECRET|TOKEN|_KEY|_KEY_ID)\w*\s*=\s*)"
-    r"(?:''(?!')[^']*''|'(?:[^'\\]|\\.|'')*'|\$\$.*?\$\$|\w+)",
-    re.IGNORECASE | re.DOTALL,
+# The parts of a statement, read in one pass whatever stands there; what is not closed goes to the end.
+_PART = re.compile(
+    r"(?P<text>'(?:[^'\\]|\\.|'')*+'?)|(?P<dollars>\$\$.*?(?:\$\$|\Z))|(?P<name>\"[^\"]*\"?)"
+    r"|(?P<blank>\s+|--[^\n]*|//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<word>\w+)|.",
+    re.DOTALL,
 )
+_SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|_KEY", re.IGNORECASE)
+_ESCAPED = re.compile(r"\\(.)|'(')", re.DOTALL)
+_HIDDEN = "'***'"
 _WITHOUT_SECRETS = re.compile(r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|MERGE|VALUES)\b", re.IGNORECASE)
 
 
@@ -41,7 +44,8 @@ class Statement:
 
     :param query_id: its id.
     :param text: as it was sent, cut after :data:`LONGEST_TEXT` characters, secrets as ``***``.
-    :param text_hash: SHA-256 of the whole text with single blanks, 32 hexadecimal digits.
+    :param text_hash: SHA-256 of the whole text with single blanks, 32 hexadecimal digits; of the text as it
+        is kept when it holds a secret, which a hash would let somebody try out.
     :param query_type: ``SELECT``, ``COPY``, ``CREATE_TABLE``, ...
     :param session_id: its session.
     :param user_name: who ran it.
@@ -220,7 +224,41 @@ class QueryHistory:
 def without_secrets(text: str) -> str:
     """Return the text of a statement as the history shows it: cut, and with ``***`` for secrets."""
     shown = text[:LONGEST_TEXT]
-    return shown if _WITHOUT_SECRETS.match(shown) else _SECRET.sub(r"\1'***'", shown)
+    if _WITHOUT_SECRETS.match(shown) or _SECRET.search(shown) is None:
+        return shown
+    return "".join(_shown_parts(shown))
+
+
+def _shown_parts(text: str) -> Iterator[str]:
+    """Yield the parts of a statement, ``***`` for the literal behind a property that holds a secret.
+
+    A literal counts without the ``=`` too: a statement that is refused for its syntax is kept as well.
+    """
+    is_secret = has_sign = False
+    for part in _PART.finditer(text):
+        kind, shown = part.lastgroup, part[0]
+        if kind == "word" and not (is_secret and has_sign):
+            is_secret, has_sign = _SECRET.search(shown) is not None, False
+        elif is_secret and kind in {"text", "dollars", "name", "word"}:
+            is_secret, shown = False, _HIDDEN
+        elif kind in {"text", "dollars"}:
+            shown = _inner_shown(shown, "$$" if kind == "dollars" else "'")
+        elif kind is None:
+            is_secret, has_sign = is_secret and shown in "=>", True
+        yield shown
+
+
+def _inner_shown(literal: str, quote: str) -> str:
+    """Return a literal that may be a statement itself, as EXECUTE IMMEDIATE takes it."""
+    inner = literal.removeprefix(quote).removesuffix(quote)
+    if quote == "'":
+        inner = _ESCAPED.sub(r"\1\2", inner)
+    if _SECRET.search(inner) is None:
+        return literal
+    shown = "".join(_shown_parts(inner))
+    return (
+        literal if shown == inner else quote + (shown.replace("'", "''") if quote == "'" else shown) + quote
+    )
 
 
 def text_hash(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -133,7 +134,10 @@ def _words(error: SqlError) -> str:
 # -- The local service: one process, one port, TLS on loopback -------------------------------------------
 
 HOST = "127.0.0.1"
-_WORKERS = 32
+# Threads for requests; those that wait for statements leave the others free.
+_STATEMENTS = 128
+_WORKERS = _STATEMENTS + 32
+_WAIT_FOR_STATEMENTS = frozenset({"query-request", "result", "statements"})
 # What a body may have that nobody vouches for, and the calls that hold their credential in it.
 _OPEN_BYTES = 64 << 10
 _OPEN_DECODED_BYTES = 1 << 20
@@ -159,6 +163,7 @@ class Service:
         limits: Limits = DEFAULTS,
     ) -> None:
         self._limits = limits
+        self._statements = asyncio.Semaphore(_STATEMENTS)
         self._catalog = catalog
         self._account = account
         self._faults = faults
@@ -170,7 +175,7 @@ class Service:
         self._pipe_loads = PipeLoads(catalog)
         self._folder_watch = FolderWatch(catalog)
         self._sql_api = SqlApiFront(account, catalog, faults)
-        self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}")
+        self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}", account)
         self._connector = ConnectorFront(account, catalog, self._files, faults, limits)
 
     def close(self) -> None:
@@ -199,7 +204,8 @@ class Service:
             await faults.hold_if(number == faults.hold_request)
             if is_append:
                 self._faults.reach("before-append")
-            response = await in_thread(lambda: self._answer(request))
+            async with self._statements if self._runs_statements(request) else contextlib.nullcontext():
+                response = await in_thread(lambda: self._answer(request))
         except Refusal as refusal:
             response = Response.of_refusal(refusal)
         await faults.hold_if(number == faults.hold_answer)
@@ -245,6 +251,11 @@ class Service:
         except Refusal:
             return False
         return True
+
+    @staticmethod
+    def _runs_statements(request: Request) -> bool:
+        """Return True for a call that may last as long as a statement."""
+        return request.segments[0] in {"queries", "api"} and request.segments[-1] in _WAIT_FOR_STATEMENTS
 
     def _answer(self, request: Request) -> Response:
         try:

@@ -455,6 +455,8 @@ def test_no_secret_is_in_the_log_or_on_a_command_line(crash_service: LocalServic
         assert door.call("POST", f"{BASE}:pipe-info", wrong, json={}).status_code == 401
     body = {"statement": "SELECT nowhere, ?", "bindings": {"1": {"type": "TEXT", "value": secrets["bound"]}}}
     assert door.call("POST", "/api/v2/statements", key_pair, json=body).status_code == 422
+    half = {"statement": f"CREATE TABLE half (n INT) PASSWORD = '{secrets['typed']}' nope IS"}
+    assert door.call("POST", "/api/v2/statements", key_pair, json=half).status_code == 422
     command_line = " ".join(psutil.Process(door.service.pid).cmdline())
     door.service.stop()
     log = door.service.log_file.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 # -- Newline-delimited bodies as zero-copy Arrow string columns ------------------------------------------
 
 _NEWLINE, _RETURN = 10, 13
+MOST_LEVELS = 10_000
+"""How deeply a JSON value may be nested: the engine handles one on its stack, and ends where that does."""
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 EMPTY: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 """End offsets of no rows."""
 
@@ -45,7 +49,7 @@ class Lines:
 
     :param body: complete lines, each ended by a newline.
     :param ends: end offset in bytes of each row, in order; empty lines belong to the row after them.
-    :param rejected: lines that are not UTF-8; they are not in ``body``.
+    :param rejected: lines that are not UTF-8, or nested too deeply; they are not in ``body``.
     """
 
     body: bytes
@@ -72,13 +76,24 @@ def split_lines(body: bytes) -> Lines:
     """
     if body and body[-1] != _NEWLINE:
         body += b"\n"
-    if body.isascii():
-        return Lines(body, _row_ends(body))
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError:
-        return _without_invalid_utf8(body)
-    return Lines(body, _row_ends(body))
+    if not body.isascii():
+        try:
+            body.decode("utf-8")
+        except UnicodeDecodeError:
+            return _without_wrong_lines(body)
+    ends = _row_ends(body)
+    if len(ends) and int(np.diff(ends, prepend=0).max()) > 2 * MOST_LEVELS and _is_deep(body):
+        return _without_wrong_lines(body)
+    return Lines(body, ends)
+
+
+def _is_deep(text: bytes) -> bool:
+    """Return True when brackets outside of texts are open more than :data:`MOST_LEVELS` at a time."""
+    if text.count(b"[") + text.count(b"{") <= MOST_LEVELS:
+        return False
+    signs = np.frombuffer(_TEXT.sub(b"", text), dtype=np.uint8)
+    opened = np.isin(signs, list(b"[{")).astype(np.int64) - np.isin(signs, list(b"]}"))
+    return int(opened.cumsum().max(initial=0)) > MOST_LEVELS
 
 
 def _row_ends(body: bytes) -> npt.NDArray[np.int64]:
@@ -94,7 +109,7 @@ def _row_ends(body: bytes) -> npt.NDArray[np.int64]:
     return ends[~empty] if empty.any() else ends
 
 
-def _without_invalid_utf8(body: bytes) -> Lines:
+def _without_wrong_lines(body: bytes) -> Lines:
     kept: list[bytes] = []
     rejected: list[RejectedLine] = []
     row = 0
@@ -102,14 +117,23 @@ def _without_invalid_utf8(body: bytes) -> Lines:
     for line in body.split(b"\n"):
         if line in (b"", b"\r"):
             continue
-        try:
-            line.decode("utf-8")
+        if _is_deep(line):
+            rejected.append(RejectedLine(row, line, f"the row is nested more than {MOST_LEVELS} levels deep"))
+        elif _is_utf8(line):
             kept.append(line)
-        except UnicodeDecodeError:
+        else:
             rejected.append(RejectedLine(row, line, "the row is not valid UTF-8"))
         row += 1
     good = b"".join(line + b"\n" for line in kept)
     return Lines(good, _row_ends(good), tuple(rejected))
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def arrow_lines(parts: Sequence[Lines]) -> pa.Table:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import duckdb
 
+from airflow_provider_snowpipe.local.engine.append import MOST_LEVELS
 from airflow_provider_snowpipe.local.tables import ZONED, Column, Table, literal, quote
 
 # -- What values mean, as macros of the engine: one definition for SQL, COPY and streamed rows -----------
@@ -24,6 +26,11 @@ _NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')"
 _HOURS = (
     r"(?:[01]?[0-9]|2[0-4])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
     r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
+)
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+# A text of JSON, or brackets that hold at most 16 others in each other.
+_FLAT = functools.reduce(
+    lambda inner, _: rf"[\[{{](?:[^\[\]{{}}\"]|{_QUOTED}|{inner})*[\]}}]", range(16), _QUOTED
 )
 _MACROS: dict[str, str] = {
     "_ten(e)": "CAST(power(10, e) AS BIGINT)",
@@ -128,12 +135,13 @@ _MACROS: dict[str, str] = {
         wall="x", offset="_offset_text(date_part('timezone', x) // 60)"
     ),
     "_format_timestamp_tz(x, f)": _FORMATTED.format(wall="_clock(x)", offset="_offset_text((x).o)"),
+    # _shallow stands inside the cast: the engine computes all branches of constants.
     # Objects with their keys in order, so that equal ones have the same text. The engine's own VARIANT sorts
     # them, but rounds numbers of more than 16 digits.
     "_sorted_keys(j)": """
         CASE WHEN j IS NULL OR NOT contains(CAST(j AS VARCHAR), '{')
             OR regexp_matches(CAST(j AS VARCHAR), '[0-9][0-9.]{16}') THEN j
-        ELSE CAST(CAST(j AS VARIANT) AS JSON) END""",
+        ELSE CAST(CAST(_shallow(j) AS VARIANT) AS JSON) END""",
     # ARRAY makes an array of any other value, OBJECT takes nothing else ("TO_ARRAY", "TO_OBJECT").
     "_array(j)": """
         CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'ARRAY' THEN j
@@ -153,11 +161,19 @@ _MACROS: dict[str, str] = {
         ELSE _sorted_keys(to_json(map_from_entries(list_concat(
             list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
             CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END)))) END""",
+    # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value. What
+    # is left of its brackets without the flat ones bounds the depth from above; few values have as many.
+    "_shallow(t)": rf"""
+        CASE WHEN strlen(t) <= {2 * MOST_LEVELS} THEN t
+            WHEN strlen(regexp_replace(regexp_replace(t, {literal(rf"{_QUOTED}|{_FLAT}")}, '', 'g'),
+                '[^\[{{]', '', 'g')) <= {MOST_LEVELS} THEN t END""",
     # A number with an exponent stays a DOUBLE: json() would write it without.
-    "_parse_json(t)": """
-        _sorted_keys(CASE WHEN trim(t, ' \t\r\n') = '' THEN NULL
+    "_parse_json(t)": f"""
+        CASE WHEN t IS NOT NULL AND _shallow(t) IS NULL
+            THEN CAST(error('Malformed JSON at more than {MOST_LEVELS} levels') AS JSON)
+        ELSE _sorted_keys(CASE WHEN trim(t, ' \t\r\n') = '' THEN NULL
             WHEN regexp_full_match(t, '\\s*-?[0-9.]+[eE][+-]?[0-9]+\\s*')
-            THEN CAST(trim(t) AS JSON) ELSE json(t) END)""",
+            THEN CAST(trim(t) AS JSON) ELSE json(t) END) END""",
     "_variant_type(v)": """
         CASE WHEN v IS NULL THEN NULL
             WHEN json_type(to_json(v)) IN ('BIGINT', 'UBIGINT', 'HUGEINT') THEN 'INTEGER'

@@ -101,7 +101,7 @@ class ConnectorFront:
         self._account = account
         self._catalog = catalog
         self._files = files
-        self._sessions = Sessions(catalog.access, limits.session_idle_seconds)
+        self._sessions = Sessions(account, limits.session_idle_seconds)
         self._executions = Executions()
 
     def close(self) -> None:
@@ -296,7 +296,9 @@ class ConnectorFront:
 
     def _of_user(self, session: Session, query_id: str) -> Execution | Batch | None:
         found = self._executions.find(query_id)
-        return found if found is not None and found.session.user == session.user else None
+        # Another user of the same name is not the one that ran it.
+        is_own = found is not None and found.session.opened_by[:2] == session.opened_by[:2]
+        return found if is_own else None
 
     def _finished(self, session: Session, execution: Execution | Batch, request: Request) -> Response:
         if isinstance(execution, Batch):
@@ -315,7 +317,10 @@ class ConnectorFront:
             data |= _in_chunks(session, execution, execution.result, request.headers.get("host", ""))
         if execution.result.transfer is not None:
             data |= self._files.instruct(
-                execution.result.transfer, request.headers.get("host", ""), session.client
+                execution.result.transfer,
+                request.headers.get("host", ""),
+                session.client,
+                session.opened_by,
             )
         return _success(data)
 
@@ -323,7 +328,11 @@ class ConnectorFront:
         """Return a part of a large result; the key in the statement's answer replaces a token."""
         execution = self._executions.find(query_id)
         key = request.headers.get(_CHUNK_HEADER, "").encode()
-        if not isinstance(execution, Execution) or not hmac.compare_digest(key, execution.chunk_key.encode()):
+        if (
+            not isinstance(execution, Execution)
+            or not hmac.compare_digest(key, execution.chunk_key.encode())
+            or not self._account.still_knows(*execution.session.opened_by)
+        ):
             raise Refusal(403, "FORBIDDEN", f"no part of a result of statement {query_id} for this key")
         if not number.isdecimal() or int(number) >= len(execution.chunks):
             raise Refusal(404, "NOT_FOUND", f"the result of statement {query_id} has no part {number[:20]}")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote_plus
 
-from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.accounts import (
     ACCESS_TOKEN_SECONDS,
     KEY_PAIR,
@@ -121,7 +120,6 @@ def now() -> float:
 @dataclass(slots=True)
 class _Open:
     session: Session
-    user_since_ms: int
     used_at: float
 
 
@@ -129,26 +127,25 @@ class Sessions:
     """Open sessions by the tokens that their clients hold.
 
     A session ends when its client logs out, when nothing was asked of it for a while, and at once when its
-    user is disabled or dropped or loses the session's role.
+    user is disabled or dropped or loses the session's role, or the key or access token that opened it.
 
-    :param access: knows which users there are, and every change of them.
+    :param account: knows which users there are, and every change of them.
     :param idle_seconds: a session of which nothing was asked for so long ends.
     """
 
-    def __init__(self, access: Access, idle_seconds: float) -> None:
-        self._access = access
+    def __init__(self, account: Account, idle_seconds: float) -> None:
+        self._account = account
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._by_token: dict[str, _Open] = {}
-        access.on_change(self._end_dead)
+        account.access.on_change(self._end_dead)
 
     def add(self, session: Session) -> tuple[str, str]:
         """Open a session.
 
         :returns: session token and master token.
         """
-        known = self._access.state.users.get(session.user)
-        opened = _Open(session, known.created_on_ms if known else 0, now())
+        opened = _Open(session, now())
         self._end_dead()
         return self._issue(opened)
 
@@ -183,12 +180,9 @@ class Sessions:
 
     def _is_alive(self, opened: _Open) -> bool:
         session = opened.session
-        user = self._access.state.users.get(session.user)
         return (
-            user is not None
-            and not user.disabled
-            and user.created_on_ms == opened.user_since_ms
-            and self._access.may_use(session.user, session.role)
+            self._account.still_knows(*session.opened_by)
+            and self._account.access.may_use(session.user, session.role)
             # A statement that runs for hours is use of its session.
             and (session.is_busy or now() - opened.used_at < self._idle_seconds)
         )
@@ -247,8 +241,8 @@ def open_session(
 def _new_session(
     account: Account, catalog: Catalog, data: Mapping[str, Any], query: Mapping[str, str]
 ) -> Session:
-    user, restricted = _verify(account, data)
-    session = Session(catalog, user, moves_files=True, client=_client_kind(data))
+    user, restricted, credential = _verify(account, data)
+    session = Session(catalog, user, moves_files=True, client=_client_kind(data), credential=credential)
     parameters = data.get("SESSION_PARAMETERS")
     given = parameters if isinstance(parameters, dict) else {}
     for name, value in given.items():
@@ -271,15 +265,18 @@ def _new_session(
     return session
 
 
-def _verify(account: Account, data: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the user whose credentials the login holds, and the role that they are restricted to."""
+_Verified = tuple[str, str | None, str | None]
+
+
+def _verify(account: Account, data: Mapping[str, Any]) -> _Verified:
+    """Return the user whose credentials the login holds, the role that they are restricted to, their mark."""
     authenticator = str(data.get("AUTHENTICATOR") or "").upper()
     if authenticator in _PASSWORD_AUTHENTICATORS:
         return _by_password(account, data)
     if authenticator == "SNOWFLAKE_JWT":
         token = str(data.get("TOKEN", ""))
         try:
-            return account.verify_key_pair(token), account.role_in(token)
+            return account.verify_key_pair(token), account.role_in(token), account.mark(token)
         except Refusal as refusal:
             raise SqlError("390144", _SQLSTATE, refusal.message) from refusal
     if authenticator in _TOKEN_REFUSED:
@@ -292,7 +289,7 @@ def _verify(account: Account, data: Mapping[str, Any]) -> tuple[str, str | None]
     )
 
 
-def _by_password(account: Account, data: Mapping[str, Any]) -> tuple[str, str | None]:
+def _by_password(account: Account, data: Mapping[str, Any]) -> _Verified:
     name, password = str(data.get("LOGIN_NAME") or ""), str(data.get("PASSWORD") or "")
     # A programmatic access token may replace the password.
     if is_access_token(password):
@@ -300,12 +297,10 @@ def _by_password(account: Account, data: Mapping[str, Any]) -> tuple[str, str | 
     user = account.verify_password(name, password)
     if user is None:
         raise SqlError("390100", _SQLSTATE, "Incorrect username or password was specified.")
-    return user, None
+    return user, None, None
 
 
-def _by_token(
-    account: Account, data: Mapping[str, Any], token: str, authenticator: str
-) -> tuple[str, str | None]:
+def _by_token(account: Account, data: Mapping[str, Any], token: str, authenticator: str) -> _Verified:
     code, message = _TOKEN_REFUSED[authenticator]
     try:
         user, _ = account.verify_original(token, authenticator)
@@ -317,7 +312,7 @@ def _by_token(
     if name not in {user.upper(), known.login_name.upper()}:
         why = "The user you were trying to authenticate as differs from the user tied to the access token."
         raise SqlError("390309", _SQLSTATE, why)
-    return user, role
+    return user, role, account.mark(token)
 
 
 def _client_kind(data: Mapping[str, Any]) -> str:

@@ -66,12 +66,12 @@ class SqlApiFront:
         self._submissions.cancel_all()
 
     def _cancel_orphans(self) -> None:
-        """Stop the statements of users that were disabled or dropped."""
-        users = self._catalog.access.state.users
+        """Stop the statements of users that were disabled or dropped, or lost their role or credential."""
 
         def is_orphan(made: Submission | Execution) -> bool:
-            user = users.get(made.session.user)
-            return user is None or user.disabled
+            session = made.session
+            is_known = self._account.still_knows(*session.opened_by)
+            return not (is_known and self._catalog.access.may_use(session.user, session.role))
 
         self._submissions.cancel_all(is_orphan)
 
@@ -83,25 +83,26 @@ class SqlApiFront:
         user, _ = self._account.verify_original(token, request.headers.get(TOKEN_TYPE_HEADER))
         match request.method, request.segments:
             case "POST", ("api", "v2", "statements"):
-                return self._submit(request, user, self._account.role_in(token))
+                return self._submit(request, user, token)
             case "GET", ("api", "v2", "statements", handle):
                 return self._answer(request, self._find(handle, user))
             case "POST", ("api", "v2", "statements", handle, "cancel"):
                 return _cancel(self._find(handle, user))
         raise _unknown_call()
 
-    def _submit(self, request: Request, user: str, role: str | None) -> Response:
+    def _submit(self, request: Request, user: str, token: str) -> Response:
         injected = answer_to(self._faults, "statement")
         if injected is not None:
             return injected
         body = request.json()
         timeout = _whole_number(body.get("timeout", 0), "timeout")
+        known = self._catalog.access.state.users.get(user)
         try:
             submission, is_new = self._submissions.get_or_add(
-                user,
+                (user, known.created_on_ms if known else 0),
                 request.query.get("requestId"),
                 body,
-                lambda: self._submission(request, body, user, role),
+                lambda: self._submission(request, body, user, token),
             )
         except SqlError as error:
             return _failure(error, str(uuid.uuid4()))
@@ -114,9 +115,7 @@ class SqlApiFront:
         submission.wait(_ANSWER_SECONDS)
         return self._answer(request, submission)
 
-    def _submission(
-        self, request: Request, body: Mapping[str, Any], user: str, role: str | None
-    ) -> Submission:
+    def _submission(self, request: Request, body: Mapping[str, Any], user: str, token: str) -> Submission:
         parameters = body.get("parameters")
         parameters = parameters if isinstance(parameters, dict) else {}
         named = {name.upper(): value for name, value in parameters.items()}
@@ -126,10 +125,10 @@ class SqlApiFront:
         bindings = body.get("bindings")
         if bindings and len(statements) > 1:
             raise unsupported("bindings in a request with several statements")
-        session = Session(self._catalog, user)
+        session = Session(self._catalog, user, credential=self._account.mark(token))
         for name, value in named.items():
             session.set_parameter(name, value)
-        _set_context(session, body, role)
+        _set_context(session, body, self._account.role_in(token))
         now_ms = self._catalog.access.now_ms()
         self._catalog.queries.login(now_ms, user, request.client_ip, "SQL_API", session.session_id)
         values = bindings if isinstance(bindings, dict) else None
@@ -137,7 +136,12 @@ class SqlApiFront:
 
     def _find(self, handle: str, user: str) -> Submission | Execution:
         found: Submission | Execution | None = self._submissions.find(handle)
-        if found is None or found.session.user != user:
+        # Another user of the same name is not the one that ran it.
+        if (
+            found is None
+            or found.session.user != user
+            or not self._account.still_knows(user, found.session.user_since_ms, None)
+        ):
             raise Refusal(404, "390142", f"statement {handle} is not known")
         return found
 

@@ -265,25 +265,36 @@ class StageFilesFront:
     :param storage: files of internal stages.
     :param secret: key that signs tokens.
     :param endpoint: ``host:port`` of the service.
+    :param account: its users; None accepts tokens whose user is gone.
     """
 
-    def __init__(self, storage: Storage, secret: bytes, endpoint: str) -> None:
+    def __init__(
+        self, storage: Storage, secret: bytes, endpoint: str, account: Account | None = None
+    ) -> None:
+        self._account = account
         self._storage = storage
         self._secret = secret
         self._endpoint = endpoint
 
-    def instruct(self, transfer: Transfer, host: str = "", client: str = "") -> dict[str, Any]:
+    def instruct(
+        self,
+        transfer: Transfer,
+        host: str = "",
+        client: str = "",
+        opened_by: tuple[str, int, str | None] | None = None,
+    ) -> dict[str, Any]:
         """Return what the connector protocol's answer to PUT or GET gives the client.
 
         :param host: the host that the client asked; one of ``*.snowflakecomputing.com`` came through the
             CONNECT proxy, which leads its files here too.
         :param client: as in :class:`Session`. For ``JDBC`` the token is put into a URL for each file; it then
             sends PUT again for each of its files, under the name that the file gets in the stage.
+        :param opened_by: as in :class:`Session`: the token ends with that user or credential.
         """
         sign_urls = client == "JDBC"
         through_proxy = _SNOWFLAKE_HOST.match(host)
         endpoint = through_proxy[1] if through_proxy else self._endpoint
-        token = self._issue(transfer)
+        token = self._issue(transfer, opened_by)
         location = f"{BUCKET}/{transfer.identity}/"
         has_none = transfer.is_upload or client == "PYTHON"
 
@@ -368,13 +379,14 @@ class StageFilesFront:
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    def _issue(self, transfer: Transfer) -> str:
+    def _issue(self, transfer: Transfer, opened_by: tuple[str, int, str | None] | None) -> str:
         claims = {
             "iss": _ISSUER,
             "exp": int(time.time()) + TOKEN_SECONDS,
             "stage": transfer.identity,
             "prefix": transfer.prefix,
             "upload": transfer.is_upload,
+            "for": opened_by,
         }
         return jwt.encode(claims, self._secret, algorithm="HS256")
 
@@ -388,6 +400,8 @@ class StageFilesFront:
             raise Refusal(
                 401, "FILE_TOKEN_INVALID", "the token is wrong or has expired; run PUT or GET again"
             ) from error
+        if self._account is not None and not self._account.still_knows(*(claims["for"] or ("", 0, None))):
+            raise Refusal(401, "FILE_TOKEN_INVALID", "the user of the token, or its credential, is gone")
         # An upload asks with HEAD whether the file is there.
         may_use = method == "HEAD" or bool(claims["upload"]) == (method == "PUT")
         if claims["stage"] != identity or not path.startswith(claims["prefix"]) or not may_use:

@@ -248,8 +248,10 @@ def begin(session: Session, query_id: str, text: str) -> Statement:
     kind = query_type(words)
     needed = kind in _COMPUTED and session.warehouse is not None
     warehouse = session.catalog.access.state.warehouses.get(session.warehouse or "") if needed else None
+    shown = without_secrets(words)
+    digest = text_hash(words if words.startswith(shown) else shown)
     made = Statement(
-        query_id, without_secrets(words), text_hash(words), kind, session.session_id, session.user,
+        query_id, shown, digest, kind, session.session_id, session.user,
         session.role, session.database, session.schema, session.warehouse,
         warehouse.size if warehouse is not None else None, str(session.parameters.get("QUERY_TAG", "")),
         session.catalog.clock.now_ms(),

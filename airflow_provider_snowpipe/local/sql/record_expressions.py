@@ -185,7 +185,7 @@ class _Compiler:
         """Return an expression of a path's value as JSON."""
         number, keys = _root(tree), _keys(tree)
         if self.shape.kind == CSV:
-            root = f"TRY(CAST(c{number} AS JSON))"
+            root = f"TRY(CAST(_shallow(c{number}) AS JSON))"
         else:
             self._check_single(number)
             root = whole_row(self.shape, self.options)

@@ -374,7 +374,12 @@ class Bindings:
         return sorted(self.sent, key=int) if all(map(str.isdecimal, self.sent)) else list(self.sent)
 
     def each(self) -> list[Bindings]:
-        """Return the values of each repetition by themselves."""
+        """Return the values of each repetition by themselves.
+
+        :raises SqlError: for what is no bound value.
+        """
+        if not all(isinstance(e, Mapping) and "value" in e for e in self.sent.values()):
+            raise SqlError("100038", "22018", "a bound value needs a type and a value")
         sizes = {len(e["value"]) if isinstance(e["value"], list) else 1 for e in self.sent.values()}
         if len(sizes) != 1 or sizes == {1}:
             return [self]

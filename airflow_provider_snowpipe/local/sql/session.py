@@ -240,6 +240,7 @@ class Session:
     :param last_copy_id: id of the last COPY.
     :param moves_files: the client knows the file transfer of PUT and GET.
     :param client: the program at the other end, ``PYTHON`` or ``JDBC``; empty for any other.
+    :param credential: mark of the key or access token that opened the session; None for any other way.
     """
 
     catalog: Catalog
@@ -255,6 +256,7 @@ class Session:
     last_copy_id: str = ""
     moves_files: bool = False
     client: str = ""
+    credential: str | None = None
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
     temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -265,6 +267,7 @@ class Session:
     has_ended: bool = False
     lent: dict[str, pa.Table] = field(default_factory=dict, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
+    user_since_ms: int = field(init=False)
     transaction: Transaction = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -272,8 +275,14 @@ class Session:
         access = self.catalog.access
         self.role = self.role or access.default_role(self.user)
         known = access.state.users.get(self.user)
+        self.user_since_ms = known.created_on_ms if known else 0
         self.secondary_roles = self.secondary_roles or bool(known and known.default_secondary_roles)
         self.catalog.sessions[self.session_id] = self
+
+    @property
+    def opened_by(self) -> tuple[str, int, str | None]:
+        """The user, when it was created in epoch milliseconds, and the credential."""
+        return self.user, self.user_since_ms, self.credential
 
     @property
     def roles(self) -> frozenset[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, ColumnType, Table
 
 _SCOPES = ("DATABASE", "SCHEMA", "TABLE", "VIEW", "PIPE", "USER", "WAREHOUSE", "TASK")
-_WILDCARDS = {"_": ".", "%": ".*"}
 _CLAUSES = ("LIKE", "STARTS", "LIMIT", "IN", "FOR", "HISTORY")
 
 
@@ -63,9 +63,7 @@ class Shown:
         """Return True when a name fits LIKE, or there is none."""
         if self.like is None:
             return True
-        signs = re.findall(r"\\.|.", self.like, re.DOTALL)
-        parts = (_WILDCARDS.get(sign) or re.escape(sign[-1]) for sign in signs)
-        return re.fullmatch("".join(parts), name, re.IGNORECASE | re.DOTALL) is not None
+        return _like(self.like).fullmatch(name) is not None
 
     def narrowed(self, result: Result) -> Result:
         """Return the rows that STARTS WITH and LIMIT leave.
@@ -82,6 +80,25 @@ class Shown:
         if self.after is not None:
             rows = [row for row in rows if str(row[at]) > self.after]
         return dataclasses.replace(result, rows=rows[: self.limit])
+
+
+@functools.lru_cache(maxsize=64)
+def _like(pattern: str) -> re.Pattern[str]:
+    """Return a LIKE pattern as an expression whose time grows with pattern and name only.
+
+    What stands between two ``%`` is sought once, at the first position where it fits: a later one cannot
+    help what follows.
+    """
+    pieces = [""]
+    for sign in re.findall(r"\\.|.", pattern, re.DOTALL):
+        if sign == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += "." if sign == "_" else re.escape(sign[-1])
+    first, *others = pieces
+    sought = "".join(rf"(?>.*?{piece})" for piece in others[:-1] if piece)
+    end = f".*{others[-1]}" if others else ""
+    return re.compile(first + sought + end, re.IGNORECASE | re.DOTALL)
 
 
 def _clause(word: str, reader: Reader) -> object:

@@ -262,7 +262,7 @@ def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Sub
         parts += _file(session, location, file_format, file, columns)
     relation = session.lend(pa.concat_tables(parts))
     selected = ", ".join(
-        f"CAST({quote(column.name)} AS JSON) AS {quote(column.name)}"
+        f"CAST(_shallow({quote(column.name)}) AS JSON) AS {quote(column.name)}"
         if column.type is _VARIANT
         else quote(column.name)
         for column in columns

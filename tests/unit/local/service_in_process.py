@@ -80,6 +80,18 @@ class ServiceInProcess:
         token: str | None = None,
     ) -> Answer:
         """Send one request; a body that is not bytes goes as JSON."""
+        return asyncio.run(self.answer(method, path, body, headers, token=token))
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        *,
+        token: str | None = None,
+    ) -> Answer:
+        """The same in the event loop of the caller."""
         given = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         raw, _, query = path.partition("?")
@@ -105,7 +117,7 @@ class ServiceInProcess:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        asyncio.run(self.service(scope, receive, send))
+        await self.service(scope, receive, send)
         return Answer(sent)
 
     def login(self, user: str = "DEMO", password: str | None = None, **data: Any) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from airflow_provider_snowpipe.local import server
 from airflow_provider_snowpipe.local.accounts import fingerprint
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http, sessions
@@ -132,6 +135,93 @@ def test_sessions_and_statements_end_with_their_user(
     assert execution.error is not None
 
 
+@pytest.mark.parametrize("kind", ["access token", "access token as password", "key"])
+def test_sessions_and_statements_end_with_the_credential_that_opened_them(
+    service: ServiceInProcess, admin: Any, kind: str
+) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    text = _public_key(key).splitlines()[1:-1]
+    admin.query(f"ALTER USER other SET RSA_PUBLIC_KEY = '{''.join(text)}'")
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    pat_kind = "PROGRAMMATIC_ACCESS_TOKEN"
+    if kind == "key":
+        credential = _jwt_of(service, key)
+        opened = service.connect("OTHER", "", AUTHENTICATOR="SNOWFLAKE_JWT", TOKEN=credential)
+    elif kind == "access token":
+        credential = pat
+        opened = service.connect("OTHER", "", AUTHENTICATOR=pat_kind, TOKEN=pat)
+    else:
+        credential = pat
+        opened = service.connect("OTHER", pat)
+    kept = service.connect("OTHER", PASSWORD)
+    submitted = service.call("POST", "/api/v2/statements?async=true", {"statement": SLOW}, token=credential)
+    running = opened.query(SLOW, asyncExec=True)["data"]["queryId"]
+    admin.query("ALTER USER other " + ("UNSET RSA_PUBLIC_KEY" if kind == "key" else "REMOVE PAT p"))
+    assert opened.query("SELECT 1")["code"] == "390111"
+    assert kept.query("SELECT 1")["success"]
+    for execution in (
+        service.service._connector._executions.find(running),
+        service.service._sql_api._submissions.find(submitted.json()["statementHandle"]),
+    ):
+        assert execution.wait(240)
+        assert execution.error is not None
+
+
+def test_a_revoked_role_stops_its_statements_of_the_sql_api(service: ServiceInProcess, admin: Any) -> None:
+    for statement in ("CREATE ROLE loader", "GRANT ROLE loader TO USER other"):
+        admin.query(statement)
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    body = {"statement": SLOW, "role": "LOADER"}
+    handle = service.call("POST", "/api/v2/statements?async=true", body, token=pat).json()["statementHandle"]
+    admin.query("REVOKE ROLE loader FROM USER other")
+    execution = service.service._sql_api._submissions.find(handle)
+    assert execution.wait(240)
+    assert execution.error is not None
+
+
+def test_another_user_of_the_same_name_has_no_result_of_the_first(
+    service: ServiceInProcess, admin: Any
+) -> None:
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    path = f"/api/v2/statements?requestId={uuid.uuid4()}"
+    handle = service.call("POST", path, {"statement": "SELECT 'mine'"}, token=pat).json()["statementHandle"]
+    large = service.connect("OTHER", PASSWORD).query(f"SELECT i FROM {MANY.format(30_000)}")["data"]
+    chunk = "/" + large["chunks"][0]["url"].partition("//")[2].partition("/")[2]
+    assert service.call("GET", chunk, None, large["chunkHeaders"]).status == 200
+    admin.query(f"CREATE OR REPLACE USER other PASSWORD = '{PASSWORD}'")
+    pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
+    assert service.call("GET", f"/api/v2/statements/{handle}", token=pat).status == 404
+    again = service.call("POST", path, {"statement": "SELECT 'mine'"}, token=pat).json()
+    assert again["statementHandle"] != handle
+    other = service.connect("OTHER", PASSWORD)
+    assert other.call("GET", f"/queries/{large['queryId']}/result")["code"] == "000709"
+    assert service.call("GET", chunk, None, large["chunkHeaders"]).status == 403
+
+
+def test_the_token_of_a_file_ends_with_its_user(service: ServiceInProcess, admin: Any) -> None:
+    for statement in ("GRANT USAGE ON DATABASE local TO ROLE public", "CREATE STAGE s"):
+        admin.query(statement)
+    for statement in ("USAGE ON SCHEMA public", "READ ON STAGE s", "WRITE ON STAGE s"):
+        admin.query(f"GRANT {statement} TO ROLE public")
+    info = _transfer(service.connect("OTHER", PASSWORD), "PUT file:///x/a.csv @s")
+    url, token = f"/{info['location']}a.csv", info["creds"]["GCS_ACCESS_TOKEN"]
+    assert service.call("PUT", url, b"1\n", token=token).status == 200
+    admin.query("ALTER USER other SET DISABLED = TRUE")
+    assert service.call("PUT", url, b"2\n", token=token).status == 401
+
+
+def _public_key(key: rsa.RSAPrivateKey) -> str:
+    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return key.public_key().public_bytes(*form).decode()
+
+
+def _jwt_of(service: ServiceInProcess, key: rsa.RSAPrivateKey) -> str:
+    subject, now = f"{service.account.name}.OTHER", int(time.time())
+    issuer = f"{subject}.{fingerprint(_public_key(key))}"
+    claims = {"iss": issuer, "sub": subject, "iat": now, "exp": now + 600}
+    return jwt.encode(claims, key, algorithm="RS256")
+
+
 def test_a_session_ends_after_hours_without_a_call(
     service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,12 +258,8 @@ def test_a_removed_access_token_ends_its_scoped_tokens(service: ServiceInProcess
 
 def test_another_key_ends_the_scoped_tokens_of_the_old_one(service: ServiceInProcess, admin: Any) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    pem = key.public_key().public_bytes(*form).decode()
-    admin.query(f"ALTER USER other SET RSA_PUBLIC_KEY = '{''.join(pem.splitlines()[1:-1])}'")
-    subject, now = f"{service.account.name}.OTHER", int(time.time())
-    claims = {"iss": f"{subject}.{fingerprint(pem)}", "sub": subject, "iat": now, "exp": now + 600}
-    scoped = _exchanged(service, jwt.encode(claims, key, algorithm="RS256"), key_pair=True)
+    admin.query(f"ALTER USER other SET RSA_PUBLIC_KEY = '{''.join(_public_key(key).splitlines()[1:-1])}'")
+    scoped = _exchanged(service, _jwt_of(service, key), key_pair=True)
     path = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING:pipe-info"
     assert service.call("POST", path, {}, token=scoped).status == 404
     admin.query("ALTER USER other UNSET RSA_PUBLIC_KEY")
@@ -336,6 +422,36 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         service.close()
 
 
+def test_calls_are_answered_while_many_statements_run(
+    service: ServiceInProcess, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def hold(_request: Any) -> http.Response:
+        assert ended.wait(240)
+        return http.Response.of_text("done")
+
+    monkeypatch.setattr(service.service._connector, "handle", hold)
+    headers = {"authorization": f'Snowflake Token="{admin.token}"'}
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(server._WORKERS))
+        path = "/queries/v1/query-request"
+        running = [
+            asyncio.create_task(service.answer("POST", path, {"sqlText": "SELECT 1"}, headers))
+            for _ in range(server._WORKERS + 1)
+        ]
+        try:
+            async with asyncio.timeout(120):
+                answer = await service.answer("GET", "/health")
+        finally:
+            ended.set()
+        assert answer.status == 200
+        assert {one.content for one in await asyncio.gather(*running)} == {b"done"}
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize("value", ["i", f"'{'x' * 500}'"])
 def test_a_result_has_bounded_memory(tmp_path: Path, value: str) -> None:
     service = ServiceInProcess(tmp_path / "small", parse_limits("result-bytes=5000000"))
@@ -385,6 +501,51 @@ def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(
     files = {"files": [{"path": "a" * 40}, {"path": "aab"}]}
     answer = service.call("POST", "/v1/data/pipes/LOCAL.PUBLIC.P/insertFiles", files, token=service.jwt())
     assert (answer.status, answer.json()["unmatchedPatternFiles"]) == (200, ["a" * 40])
+
+
+def test_the_pattern_of_show_takes_linear_time(admin: Any) -> None:
+    name = "a" * 200
+    admin.query(f"CREATE TABLE {name} (id INT)")
+    for pattern, count in (
+        ("%a" * 100 + "%b", 0),
+        ("%A" * 100 + "%", 1),
+        ("a%" + "_" * 199, 1),
+        ("a%" + "_" * 200, 0),
+        ("_" * 200, 1),
+        (r"a\\_%", 0),
+        ("a", 0),
+        ("%", 1),
+    ):
+        shown = admin.query(f"SHOW TABLES LIKE '{pattern}'")["data"]["total"]
+        assert shown == count, pattern
+
+
+DEEP = {"objects": '{"a":' * 200_000 + "1" + "}" * 200_000, "arrays": "[[]," * 200_000 + "1" + "]" * 200_000}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_json_that_is_nested_deeper_than_the_engine_s_stack_is_refused(admin: Any, kind: str) -> None:
+    """The process would end: the engine handles a JSON value by calls of calls."""
+    refused = admin.query(f"SELECT PARSE_JSON('{DEEP[kind]}') = PARSE_JSON('1')")
+    assert (refused["code"], "more than 10000 levels" in refused["message"]) == ("100069", True)
+    for statement in ("CREATE TABLE v (v VARIANT)", "CREATE STAGE s"):
+        admin.query(statement)
+    tried = f"INSERT INTO v SELECT TRY_PARSE_JSON('{DEEP[kind]}')"
+    assert admin.query(tried)["success"]
+    assert admin.query("SELECT 1 FROM v WHERE v IS NULL")["data"]["total"] == 1
+
+
+def test_large_json_that_is_flat_is_read(admin: Any) -> None:
+    text = json.dumps([{"a": [[[[i]]]], "b": {"c": ["x]y{z[["]}} for i in range(12_000)])
+    counted = admin.query(f"SELECT ARRAY_SIZE(PARSE_JSON('{text}')) n")
+    assert counted["data"]["rowset"] == [["12000"]]
+
+
+@pytest.mark.parametrize("bindings", [{"1": None}, {"1": "x"}, {"1": {"type": "TEXT"}}, {"1": [1]}])
+def test_what_is_no_bound_value_is_an_error_of_the_statement(admin: Any, bindings: Any) -> None:
+    admin.query("CREATE TABLE t (id INT)")
+    for statement in ("INSERT INTO t VALUES (?)", "SELECT ?"):
+        assert admin.query(statement, bindings=bindings)["code"] == "100038"
 
 
 # -- several statements in one request ----------------------------------------------------------------------

@@ -36,3 +36,14 @@ def test_rows_of_joined_appends_are_those_of_each_append(appends):
     expected = [line for lines in appends for line in lines if line not in ("", "\r")]
     assert [line.lstrip("\r\n").rstrip("\n") for line in joined] == [line.lstrip("\r") for line in expected]
     assert sum(part.parsed for part in parts) == len(expected)
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b"[[],"])
+def test_a_line_that_is_nested_too_deeply_is_a_rejected_row(opening):
+    deep = b'{"v":' + opening * 10_001 + b"1" + (b"}" if opening[:1] == b"{" else b"]") * 10_001 + b"}"
+    text = b'{"v":"' + b"[" * 30_000 + b'\\""}'
+    lines = split_lines(b"\n".join([b'{"v":1}', deep, text]))
+    assert lines.body == b'{"v":1}\n' + text + b"\n"
+    assert [(line.row, line.reason) for line in lines.rejected] == [
+        (1, "the row is nested more than 10000 levels deep")
+    ]

@@ -110,6 +110,15 @@ def test_a_connection_without_the_head_of_a_request_is_closed(begun: bytes) -> N
     assert (b"204" in received) == begun.startswith(REQUEST)
 
 
+@pytest.mark.parametrize("begun", [b"GET /", REQUEST[:-2] + b"x: "])
+def test_a_connection_with_a_head_that_never_ends_is_closed(begun: bytes) -> None:
+    with Serving(keep_alive=5) as serving, serving.connect() as client:
+        with suppress(ConnectionResetError, BrokenPipeError):
+            client.sendall(begun + b"a" * (4 * listener.MOST_HEAD_BYTES))
+        with suppress(ConnectionResetError):
+            assert client.recv(4096) == b""
+
+
 def test_an_idle_connection_stays_open_between_requests() -> None:
     with Serving(keep_alive=3600) as serving, serving.connect() as client:
         for _ in range(3):
