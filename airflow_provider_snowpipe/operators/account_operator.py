@@ -253,9 +253,9 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
     :param context: its context
     :raises ConfigurationError: if there is such a source
     """
-    from airflow_provider_snowpipe.spark.submit.source import shared_channel
+    from airflow_provider_snowpipe.spark.submit.source import plain_source, shared_channel
 
-    own = _plain_source(operator.source)
+    own = plain_source(operator.source)
     if own is None or not operator.has_dag():
         return
     tasks = operator.dag.task_dict
@@ -273,7 +273,7 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
         ]
     prefix = str(operator.channel_prefix or own.channel_prefix or operator.dag_id)
     for whose, other in others:
-        source = _plain_source(other.get("source"))
+        source = plain_source(other.get("source"))
         name = operator.source_name or own.default_name
         if source is None or name != (other.get("source_name") or source.default_name):
             continue
@@ -286,27 +286,6 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
                 f"channel {channel!r} of one table: its offset token does not show the source, so that rows "
                 "of one would pass for those of the other. Give each a source_name of its own"
             )
-
-
-def _plain_source(source: Any) -> Any:
-    """A source that is written out, None for one with templates or outputs of tasks, and for a wrong one.
-
-    What is wrong with a source, its own task reports.
-    """
-    from airflow_provider_snowpipe.spark.sources.registry import source_spec
-    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-
-    if isinstance(source, SourceSpec):
-        source = source.as_json()
-    if isinstance(source, str) and not source.startswith("@"):
-        source = {"path": source}
-    if not isinstance(source, Mapping):
-        return None
-    try:
-        text = json.dumps(dict(source))
-        return None if "{{" in text or "{%" in text else source_spec(source)
-    except (ConfigurationError, TypeError):
-        return None
 
 
 def _instances(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
@@ -76,6 +77,26 @@ def file_source(values: Mapping[str, Any]) -> FileSource | None:
         return None
     spec = source_spec(values)
     return spec if isinstance(spec, FileSource) else None
+
+
+def plain_source(source: Any) -> SourceSpec | None:
+    """A source that is written out, None for one with templates or outputs of tasks, and for a wrong one.
+
+    What is wrong with a source, its own task reports.
+
+    :param source: the argument as the author gives it: a source, its mapping, or a path
+    """
+    if isinstance(source, SourceSpec):
+        source = source.as_json()
+    if isinstance(source, str) and not source.startswith("@"):
+        source = {"path": source}
+    if not isinstance(source, Mapping):
+        return None
+    try:
+        text = json.dumps(dict(source))
+        return None if "{{" in text or "{%" in text else source_spec(source)
+    except (ConfigurationError, TypeError):
+        return None
 
 
 def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name: str) -> str | None:
