@@ -109,8 +109,7 @@ def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name:
     :param prefix: the first part of the channels' names, of both
     :param source_name: the second part
     """
-    from airflow_provider_snowpipe.spark.sources.files.groups import freeze
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, freeze
 
     if one.kind != other.kind or one.address == other.address or one.kind == "kafka":
         return None
