@@ -143,7 +143,7 @@ class FileLoading:
         def copy(paths: Sequence[str]) -> dict[str, Any]:
             return self._copier(stage, {**arguments, "files": paths}).perform(self.context)
 
-        return FileLoader(self.task.bulk_hook(), StageReference.parse(stage), copy)
+        return FileLoader(self.task.bulk_hook(self.task.table), StageReference.parse(stage), copy)
 
     def _pipe_loader(self, pipe: str, deferrable: bool) -> FileLoader:
         target = self._target(pipe)
@@ -164,7 +164,7 @@ class FileLoading:
             rows = sum(int(load["rows_loaded"]) for load in loads.values())
             return {**value, "rows_loaded": rows, "files": loads, "loaded_before": {}}
 
-        return FileLoader(self.task.bulk_hook(), target.stage, ingest, pipe, self.reported)
+        return FileLoader(self.task.bulk_hook(self.task.table), target.stage, ingest, pipe, self.reported)
 
     def _pipe(self) -> str:
         pipe = self.task.file_pipe
@@ -184,7 +184,7 @@ class FileLoading:
         """What the pipe moves where, which has to be into the task's table."""
         if pipe in self._targets:
             return self._targets[pipe]
-        hook, name = self.task.bulk_hook(), self._full_name(pipe)
+        hook, name = self.task.bulk_hook(self.task.table), self._full_name(pipe)
         target = hook.pipe_target(pipe)
         if target is None:
             raise ConfigurationError(
@@ -202,7 +202,7 @@ class FileLoading:
         return target
 
     def _full_name(self, pipe: str) -> PipeName:
-        return PipeName(*self.task.bulk_hook().database_and_schema(), pipe)
+        return PipeName(*self.task.bulk_hook(self.task.table).database_and_schema(), pipe)
 
     def _copier(self, stage: str, arguments: Mapping[str, Any]) -> SnowpipeCopyOperator:
         from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator

@@ -15,6 +15,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
+from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import (
     ClusterRun,
@@ -42,7 +43,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     RetriesExhaustedError,
     SnowpipeError,
-    error_line,
 )
 from airflow_provider_snowpipe.triggers.application import ENDED
 
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import Credentials
 
 
-OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
-"""Arguments of ``SparkSubmitOperator`` that the operators here set by themselves."""
+_OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 _LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 _ONLY_SUBMITTED = frozenset(
     (
@@ -67,6 +66,20 @@ _ONLY_SUBMITTED = frozenset(
 )
 """Arguments of ``SparkSubmitOperator`` for which a Spark Connect server has settings of its own."""
 _KILLED = "the task was killed; no new application is submitted"
+
+
+def refuse_own_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse arguments of ``SparkSubmitOperator`` that the operators here set by themselves.
+
+    :param given: an operator's arguments
+    :raises ConfigurationError: if there is one
+    """
+    for name in _OWN_ARGUMENTS:
+        if name in given:
+            raise ConfigurationError(
+                f"{name}={given[name]!r} cannot be given: this operator runs its own application; the "
+                "Spark connection is spark_conn_id=…"
+            )
 
 
 class DriverRun(Protocol):
@@ -123,6 +136,7 @@ class SparkDriverOperator(SparkSubmitOperator):
     (:class:`~airflow_provider_snowpipe.operators.cluster_job.ClusterRun`).
 
     :param application: the job's file
+    :param spark_conn_id: the Spark connection
     :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` sets
         it as ``spark.log.level``
     :param work_path: a folder that worker and driver reach, for a driver on the cluster
@@ -140,13 +154,20 @@ class SparkDriverOperator(SparkSubmitOperator):
         self,
         *,
         application: Path,
+        spark_conn_id: str = "spark_default",
         spark_log_level: str = "WARN",
         work_path: str | None = None,
         driver_secret: str | None = None,
         status_poll_interval: int = 10,
         **kwargs: Any,
     ) -> None:
-        super().__init__(application=str(application), status_poll_interval=status_poll_interval, **kwargs)
+        kwargs.setdefault("name", "")
+        super().__init__(
+            application=str(application),
+            conn_id=spark_conn_id,
+            status_poll_interval=status_poll_interval,
+            **kwargs,
+        )
         self.spark_log_level = spark_log_level
         self.work_path = work_path
         self.driver_secret = driver_secret
@@ -187,6 +208,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         :param run: its run
         :param output: the end of what ``spark-submit`` printed
         """
+
+    def _name_application(self, context: Context) -> None:
+        self.name = self.name or application_name(context["ti"])
 
     def _run_driver(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, or start one; what it has left."""
@@ -230,12 +254,11 @@ class SparkDriverOperator(SparkSubmitOperator):
         return url
 
     def _cluster_settings(self, context: Context) -> ClusterSettings:
-        ti = context["ti"]
         in_extra = spark_connection(str(self._conn_id)).extra_dejson.get("namespace")
         return ClusterSettings(
             conn_id=str(self._conn_id),
             work_path=self.work_path or "",
-            identity=application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index),
+            identity=application_name(context["ti"]),
             poll_seconds=self._status_poll_interval,
             auth=self._yarn_rm_auth,
             namespace=str((self.conf or {}).get("spark.kubernetes.namespace") or in_extra or ""),
@@ -389,32 +412,29 @@ class SparkDriverOperator(SparkSubmitOperator):
     @contextmanager
     def _ending(self, memory: DriverMemory) -> Iterator[None]:
         """Translate what ends the task, and leave the next try what it has to know."""
-        try:
-            yield
-        except SnowpipeError as error:
-            if error.retryable:
+        with failing_at_once():
+            try:
+                yield
+            except AirflowFailException:
+                memory.forget()
                 raise
-            raise AirflowFailException(error_line(type(error).__name__, error)) from error
-        except AirflowFailException:
-            memory.forget()
-            raise
-        except AirflowException:
-            memory.forget_driver()
-            raise
-        except OSError as error:
-            if not self._killed:
+            except AirflowException:
+                memory.forget_driver()
                 raise
-            # on_kill removed the directory, from a signal between two instructions of this task.
-            memory.forget_driver()
-            raise AirflowException(_KILLED) from error
-        finally:
-            run = self._run
-            if self._killed or run is None:
-                self._clean_up()
-            elif run.is_over():
-                run.hide_ui()
-                self._clean_up()
-            # else the task has lost its supervisor, and the next try finds the living driver's directory.
+            except OSError as error:
+                if not self._killed:
+                    raise
+                # on_kill removed the directory, from a signal between two instructions of this task.
+                memory.forget_driver()
+                raise AirflowException(_KILLED) from error
+            finally:
+                run = self._run
+                if self._killed or run is None:
+                    self._clean_up()
+                elif run.is_over():
+                    run.hide_ui()
+                    self._clean_up()
+                # else the task has lost its supervisor, and the next try finds the driver's directory.
 
     def _get_hook(self) -> SparkSubmitHook:
         """Make the Spark hook, whose driver and executors may run where none of our code is."""

@@ -53,13 +53,13 @@ SPARK_CONNECT = "spark_connect"
 _UNUSABLE_IN_NAME = re.compile(r"[^A-Za-z0-9_.:+-]+")
 
 
-def application_name(dag_id: str, task_id: str, run_id: str, map_index: int | None) -> str:
+def application_name(ti: Any) -> str:
     """Name the Spark application of a task instance, the same on every try.
 
-    :param map_index: -1 or None for a task that is not mapped
+    :param ti: the task instance; its ``map_index`` is -1 or None where the task is not mapped
     """
-    mapped = [str(map_index)] if map_index is not None and map_index >= 0 else []
-    parts = ["snowpipe", dag_id, task_id, run_id, *mapped]
+    mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
+    parts = ["snowpipe", ti.dag_id, ti.task_id, ti.run_id, *mapped]
     return ".".join(_UNUSABLE_IN_NAME.sub("-", part) for part in parts)
 
 

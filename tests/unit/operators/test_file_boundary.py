@@ -372,7 +372,7 @@ class TestLateFiles:
 
     def test_the_stream_refuses_what_came_after_a_copy(self, load: Load) -> None:
         load.write("a", "1.ndjson")
-        hook = load.operator().bulk_hook()
+        hook = load.operator()._pipe_hook()
         spec = source_spec({"path": str(load.folder)})
         plan = JobPlan("app", hook.account_url(), hook.pipe_name(), "p", "s", spec, credentials_variable="X")
         source = FileSource(plan.source, "fail")
