@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRu
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
-from airflow_provider_snowpipe.operators.submission import job_error_of
+from airflow_provider_snowpipe.operators.submission import job_error
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -102,10 +102,7 @@ class BulkDriverOperator(SparkDriverOperator):
         return report
 
     def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
-        report = _report_of(run)
-        if report is None:
-            return job_error_of(None, None, output)
-        return job_error_of(report.error, report.error_type, output)
+        return job_error(_report_of(run), output)
 
     def _clean_up(self) -> None:
         """Remove what the driver has written and read in the folder of all, too, however it has ended."""

@@ -99,15 +99,25 @@ class DriverRun(Protocol):
         """Write the plan; the application's argument that names it."""
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
-        """Put the credentials where the driver, and nobody else, takes them."""
+        """Put the credentials of account and source where the driver, and nobody else, takes them."""
 
     def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
-        """Complete the settings of the submission; the environment of ``spark-submit``."""
+        """Complete the settings of the submission; the environment of ``spark-submit``.
+
+        :param hook: the settings
+        :param env_vars: the author's variables, which win
+        """
 
     def submit(
         self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
-        """Run ``spark-submit`` to its end."""
+        """Run ``spark-submit`` to its end, instead of the hook's own ``submit``.
+
+        :param hook: builds the command and reads the output
+        :param environment: what ``spark-submit`` needs on this machine; the hook's own settings win
+        :param application: the job's file
+        :raises AirflowException: if ``spark-submit`` fails
+        """
 
     def follow(self) -> None:
         """Wait until the driver has ended, if it has not yet."""
@@ -181,31 +191,20 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     @abstractmethod
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
-        """Write the plan and whatever belongs to it, and make the plan the application's argument.
-
-        :param run: the driver's
-        :param memory: what earlier tries have left
-        """
+        """Write the plan and whatever belongs to it, and make the plan the application's argument."""
 
     def _without_driver(self, memory: DriverMemory) -> Any:
-        """Do what there is to do where that takes no driver; None where it does.
-
-        :param memory: what earlier tries have left
-        """
+        """Do what there is to do where that takes no driver; None where it does."""
         return None
 
     @abstractmethod
     def _ended(self, run: DriverRun) -> Any:
-        """Take over what a driver has left that has ended well; None if it has not, or left nothing.
-
-        :param run: its run
-        """
+        """Take over what a driver has left that has ended well; None if it has not, or left nothing."""
 
     @abstractmethod
     def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
         """Return why a driver did not end well, and whether a retry is pointless; None if nobody knows.
 
-        :param run: its run
         :param output: the end of what ``spark-submit`` printed
         """
 
@@ -291,7 +290,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _wait(self, run: DriverRun, *, is_earlier: bool) -> None:
         """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on.
 
-        :param run: the driver's
         :param is_earlier: whether an earlier try started it
         """
         if isinstance(run, ClusterRun) and self._follows_in_triggerer:
@@ -315,10 +313,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     ) -> Any:
         """Go on with a driver that the triggerer has followed to its end; what it, or another, has left.
 
-        :param context: the task's context
-        :param memory: what earlier tries have left
-        :param event: the trigger's
-        :param submission: the submission
         :param is_earlier: whether an earlier try made it; then this one resumes where it has failed
         :raises RetriesExhaustedError: if the triggerer lost sight of it; the next try goes on
         """
@@ -341,9 +335,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _stop_on_cluster(self, context: Context, memory: DriverMemory, error: AirflowException) -> None:
         """Stop an application that still runs when the time of its deferred task is over.
 
-        :param context: the task's context
-        :param memory: what earlier tries have left
-        :param error: the error at the end of the time
         :raises AirflowException: if there was one
         """
         try:
@@ -500,7 +491,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _left_by_earlier(self, run: DriverRun) -> Any:
         """What the driver of an earlier try has left if it has ended well, None if a new one is to resume.
 
-        :param run: the driver's, which has ended
         :raises AirflowFailException: if it has failed where a new one cannot help
         """
         found = self._taken(run)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -60,70 +58,10 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 
 
-# -- A task around one driver of the job that sends rows through channels --------------------------------
-
-
-class ChannelDriverOperator(SparkDriverOperator):
-    """What every operator has that runs the job of channels.
-
-    :param kwargs: options of ``SparkSubmitOperator``
-    """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(application=job_file(), **kwargs)
-        self._if_it_runs = "shuts that one out of its channels if it still runs"
-
-    @abstractmethod
-    def _plan_for(
-        self, run: DriverRun, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
-    ) -> JobPlan:
-        """Write plan and credentials, and make the plan the application's argument.
-
-        :param run: the driver's
-        :param rejected_before: rows skipped before the first try that has not reported, by channel
-        :param rejected_since_ms: where a retry does not know them, since when skipped rows are its own
-        """
-
-    @abstractmethod
-    def _reported(self, report: RunReport, offset_format: str) -> None:
-        """Read the report of a driver that has ended, well or not.
-
-        :param report: its report
-        :param offset_format: the tokens' format
-        """
-
-    @abstractmethod
-    def _offset_format(self) -> str:
-        """The format of the source's tokens."""
-
-    def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
-        self._plan_for(run, memory.rejected_before(), memory.rejected_since_ms())
-
-    def _ended(self, run: DriverRun) -> SubmittedLoad | None:
-        report = report_of(run.text(REPORT_FILE))
-        if report is None or report.error is not None:
-            return None
-        return self._sent(report, self._offset_format())
-
-    def _sent(self, report: RunReport, offset_format: str) -> SubmittedLoad:
-        for line in report_lines(report):
-            self.log.info("%s", line)
-        self._reported(report, offset_format)
-        return SubmittedLoad(report, offset_format)
-
-    def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
-        report = report_of(run.text(REPORT_FILE))
-        if report is not None:
-            self._reported(report, self._offset_format())
-        return job_error(report, output)
-
-
-# -- The operator that loads rows into channels with Spark -----------------------------------------------
-
 TARGETS_KEY = "targets"
 
 
-class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOperator):
+class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOperator):
     """Load ordered files or Kafka topics into a table through channels, each row exactly once, with Spark.
 
     The job resumes each channel from its committed offset token, so that a retry or the next run sends only
@@ -197,7 +135,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         "sdk_profile",
         "work_path",
         *RowPolicyOperator.template_fields,
-        *ChannelDriverOperator.template_fields,
+        *SparkDriverOperator.template_fields,
     )
     operator_extra_links = (SnowsightLink(), SparkUiLink(), *CHANNEL_PAGE_LINKS)
     _runs_over_connect = True
@@ -218,7 +156,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         **kwargs: Any,
     ) -> None:
         refuse_own_arguments(kwargs)
-        super().__init__(**kwargs)
+        super().__init__(application=job_file(), **kwargs)
+        self._if_it_runs = "shuts that one out of its channels if it still runs"
         self.source = stream_values(source)
         self.kafka_conn_id = kafka_conn_id
         self.iceberg_conn_id = iceberg_conn_id
@@ -351,17 +290,29 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         address = self._source()[0].address
         self.task_lineage = TaskLineage.of_run(self._pipe_hook(), address, offset_format, report)
 
-    def _offset_format(self) -> str:
-        return self._source()[0].offset_format
+    def _ended(self, run: DriverRun) -> SubmittedLoad | None:
+        report = report_of(run.text(REPORT_FILE))
+        if report is None or report.error is not None:
+            return None
+        return self._sent(report, self._source()[0].offset_format)
 
-    def _plan_for(
-        self, run: DriverRun, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
-    ) -> JobPlan:
+    def _sent(self, report: RunReport, offset_format: str) -> SubmittedLoad:
+        for line in report_lines(report):
+            self.log.info("%s", line)
+        self._reported(report, offset_format)
+        return SubmittedLoad(report, offset_format)
+
+    def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
+        report = report_of(run.text(REPORT_FILE))
+        if report is not None:
+            self._reported(report, self._source()[0].offset_format)
+        return job_error(report, output)
+
+    def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         hook = self._pipe_hook()
         source, secrets = self._source()
         rules = self._schema_policy().prepare(hook, source, self.log.info, secrets)
-        plan = self._plan(hook, run.plan_keys(), {**rules, "rejected_before": dict(rejected_before)})
-        plan = replace(plan, rejected_since_ms=rejected_since_ms)
+        plan = self._plan(hook, run.plan_keys(), rules, memory)
         self.application_args = [run.write_plan(plan.to_json())]
         self._hook = None
         run.write_secrets(settled(hook.credentials()), secrets)
@@ -373,7 +324,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             plan.channel_prefix,
             plan.source_name,
         )
-        return plan
 
     def _without_driver(self, memory: DriverMemory) -> SubmittedLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
@@ -381,12 +331,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
         self._is_small = False
         hook = self._pipe_hook()
-        known = {
-            "on_error": "continue" if self.on_error == "continue" else "abort",
-            "rejected_before": dict(memory.rejected_before()),
-            "rejected_since_ms": memory.rejected_since_ms(),
-        }
-        plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, known)
+        rules = {"on_error": "continue" if self.on_error == "continue" else "abort"}
+        plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, rules, memory)
         try:
             with hook.get_client(retry=RetryPolicy(budget_seconds=0)) as client:
                 report, self._is_small = run_without_spark(plan, client, self._source()[1])
@@ -403,7 +349,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             )
         return self._sent(report, plan.offset_format)
 
-    def _plan(self, hook: SnowpipeHook, keys: Mapping[str, str], more: Mapping[str, Any]) -> JobPlan:
+    def _plan(
+        self, hook: SnowpipeHook, keys: Mapping[str, str], rules: Mapping[str, Any], memory: DriverMemory
+    ) -> JobPlan:
         from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
         from airflow_provider_snowpipe.spark.submit.plan import JobPlan
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -419,8 +367,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             "wait_for_commit": self.wait_for_commit and not self._defers,
             "commit_timeout": self.commit_timeout,
             "sdk_profile": self.sdk_profile or None,
+            "rejected_before": dict(memory.rejected_before()),
+            "rejected_since_ms": memory.rejected_since_ms(),
             **keys,
-            **more,
+            **rules,
         }
         limits = BatchLimits(
             **checked_values(BatchLimits, mapping_argument("batch_limits", self.batch_limits), "batch_limits")

@@ -148,7 +148,7 @@ class TestSubmission:
         operator.name = "app"
         memory = DriverMemory({}, durable=False)
         operator._run = ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None)
-        operator._plan_for(operator._run, {})
+        operator._prepare(operator._run, memory)
         hook = operator._get_hook()
 
         command = hook._build_spark_submit_command(operator.application)
