@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import BaseBranchOperator
 
 from airflow_provider_snowpipe.operators.account_operator import AccountArguments, failing_at_once
-from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY, known_shape, load_policy, path_before
+from airflow_provider_snowpipe.operators.load_planning import (
+    PLAN_KEY,
+    ShapeSource,
+    known_shape,
+    load_policy,
+    path_before,
+)
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.sources import shape_values, warn_of_conn_ids
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -120,9 +127,6 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         return self._made(known, path_before(context) if self.remember else None)
 
     def _made(self, known: dict[str, Any], before: LoadPath | None) -> LoadPlan:
-        from airflow_provider_snowpipe.operators.load_choice import ShapeSource
-        from airflow_provider_snowpipe.routing.planner import plan_load
-
         hook, prefix = self.bulk_hook(self.table), self.channel_prefix or self.dag_id
         source = ShapeSource(self.source, hook, self.storage_conn_id, self.kafka_conn_id, prefix)
         shape = source.shape(known)

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
     PLAN_KEY,
     LoadAccount,
+    LoadChoice,
     is_staged,
     known_shape,
     load_policy,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.operators.file_loading import FileLoading
-    from airflow_provider_snowpipe.operators.load_choice import LoadChoice
     from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.sources.source import SourceSpec
     from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
@@ -204,8 +204,6 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.log.info("dry run: would take the path %s%s", path.value, f": {why}" if why else "")
 
     def _choice(self, known: Mapping[str, Any], context: Context | None = None) -> LoadChoice:
-        from airflow_provider_snowpipe.operators.load_choice import LoadChoice
-
         files = self.source_files()
         # Whether a pipe might be worth making is no question of a task that has to load now.
         able = {
