@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
-from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget, stage_key, written
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget, stage_key
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.staged_files import (
@@ -499,8 +499,8 @@ class PipeFiles:
             is_own = one == other and all(url for url, _ in urls)
         if not is_own:
             raise ConfigurationError(
-                f"pipe {self.pipe} loads from {written(own)}, and stage is {self.stage!r}: it takes paths "
-                f"below its own location, where other files may have them. Give stage={written(own)!r}, and "
+                f"pipe {self.pipe} loads from {own}, and stage is {self.stage!r}: it takes paths "
+                f"below its own location, where other files may have them. Give stage={str(own)!r}, and "
                 "the rest of the path as prefix, or name the pipe of that stage"
             )
 
