@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe import __version__
-from airflow_provider_snowpipe.cli.commands import reported
+from airflow_provider_snowpipe.cli.definition import reported
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError

@@ -6,8 +6,9 @@ import datetime as dt
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -25,13 +26,22 @@ from airflow_provider_snowpipe.links.snowpipe import (
     snowsight_url,
 )
 from airflow_provider_snowpipe.metrics import count_change
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
+from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SnowpipeError,
+    SourceMissingError,
+    error_line,
+)
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.copy import RunIdentity
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
+    from airflow_provider_snowpipe.spark.submit.checked_values import OnError
+    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
 @contextmanager
@@ -63,10 +73,8 @@ def check_fail_or_report(operator: Any, *names: str) -> None:
             raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(FAIL_OR_REPORT)}")
 
 
-class AccountOperator(BaseOperator):
-    """Base of the operators on channels, staged files and file pipes.
-
-    An error that no retry can fix fails the task at once; every other one is raised as it is.
+class AccountArguments(BaseOperator):
+    """The arguments of every operator on an account.
 
     :param database: where pipe, stage and table are, None for the connection's (templated)
     :param schema: the same (templated)
@@ -88,6 +96,22 @@ class AccountOperator(BaseOperator):
         self.database = database
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
+
+    def bulk_hook(self, table: str | None = None) -> SnowpipeBulkHook:
+        """The hook of the account, and of a table in it.
+
+        :param table: the table
+        """
+        return SnowpipeBulkHook(
+            self.snowflake_conn_id, table=table, database=self.database, schema=self.schema
+        )
+
+
+class AccountOperator(AccountArguments):
+    """Base of the operators on channels, staged files and file pipes.
+
+    An error that no retry can fix fails the task at once; every other one is raised as it is.
+    """
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do what the operator is for.
@@ -140,7 +164,7 @@ class FileOperator(AccountOperator):
     @cached_property
     def hook(self) -> SnowpipeBulkHook:
         """The hook of the account; made when first asked for, after templates are rendered."""
-        return SnowpipeBulkHook(self.snowflake_conn_id, database=self.database, schema=self.schema)
+        return self.bulk_hook()
 
     def pipe_name(self, pipe: str) -> PipeName:
         """The full name of a pipe.
@@ -304,15 +328,14 @@ def _instances(
 # -- What all operators on one pipe's channels share -----------------------------------------------------
 
 
-class PipeOperator(AccountOperator):
-    """Base of the operators on channels of one pipe.
+class PipeArguments(AccountArguments):
+    """The arguments of every operator on channels of one pipe.
 
     :param table: the channels belong to this table's default pipe (templated)
     :param pipe: the channels belong to this pipe; not together with ``table`` (templated)
     """
 
-    template_fields: Sequence[str] = ("table", "pipe", *AccountOperator.template_fields)
-    operator_extra_links = (SnowsightLink(), *CHANNEL_PAGE_LINKS)
+    template_fields: Sequence[str] = ("table", "pipe", *AccountArguments.template_fields)
 
     def __init__(self, *, table: str | None = None, pipe: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -321,9 +344,7 @@ class PipeOperator(AccountOperator):
         if table is not None and pipe is not None:
             raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
 
-    @cached_property
-    def hook(self) -> SnowpipeHook:
-        """The hook of the pipe; made when first asked for, after templates are rendered."""
+    def _pipe_hook(self) -> SnowpipeHook:
         return SnowpipeHook(
             self.snowflake_conn_id,
             table=self.table,
@@ -332,6 +353,17 @@ class PipeOperator(AccountOperator):
             schema=self.schema,
         )
 
+
+class PipeOperator(PipeArguments, AccountOperator):
+    """Base of the operators on channels of one pipe."""
+
+    operator_extra_links = (SnowsightLink(), *CHANNEL_PAGE_LINKS)
+
+    @cached_property
+    def hook(self) -> SnowpipeHook:
+        """The hook of the pipe; made when first asked for, after templates are rendered."""
+        return self._pipe_hook()
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Refuse mapped tasks on one channel, leave the task's links, and do what the operator is for.
 
@@ -339,14 +371,8 @@ class PipeOperator(AccountOperator):
         """
         with failing_at_once():
             require_distinct_channels(self, context)
-            self._leave_links(context)
+            leave_links(context, self.hook, self._page(context))
             return self.perform(context)
-
-    def _leave_links(self, context: Context) -> None:
-        url = snowsight_url(self.hook)
-        if url is not None:
-            context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
-        leave_channel_page(context["ti"], self._page(context))
 
     def _count_change(self, what: str) -> None:
         """Count what was done to channels, for Airflow's metrics."""
@@ -355,6 +381,19 @@ class PipeOperator(AccountOperator):
     def _page(self, context: Context) -> str:
         """The address of the page that shows what the task works on."""
         return pipe_page(self.hook)
+
+
+def leave_links(context: Context, hook: SnowpipeHook, page: str) -> None:
+    """Leave the addresses behind a task's links, from its first step on.
+
+    :param context: the task's context
+    :param hook: of the pipe
+    :param page: the address of the page of its channels
+    """
+    url = snowsight_url(hook)
+    if url is not None:
+        context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
+    leave_channel_page(context["ti"], page)
 
 
 def require_name(argument: str, value: str | None) -> str:
@@ -367,3 +406,197 @@ def require_name(argument: str, value: str | None) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{argument} is {value!r}: give a name")
     return value
+
+
+# -- An operator's row policy, and what a load does about its table by it before it starts ---------------
+
+
+class RowPolicyOperator(PipeArguments):
+    """The arguments of operators that load rows through channels.
+
+    :param wait_for_commit: False ends the task when the rows are received, committed or not
+    :param wait_for_completion: ``wait_for_commit`` by the name that Airflow's other providers have for it
+    :param commit_timeout: seconds to wait for a channel's commit
+    :param row_policy: what becomes of rows that do not fit the table, and of the table: a
+        :class:`~airflow_provider_snowpipe.sources.RowPolicy`, or a mapping of its fields
+    :param on_error: a field of ``row_policy``, which is not given then; so are the others
+    :param check_rows: likewise
+    :param dead_letter_path: likewise (templated)
+    :param create_table: likewise
+    :param evolve_columns: likewise
+    :param unknown_columns: likewise
+    :param kwargs: arguments of the operator
+    :raises ConfigurationError: if a value is wrong, or given twice
+    """
+
+    template_fields: Sequence[str] = ("dead_letter_path", *PipeArguments.template_fields)
+    on_error: OnError
+    check_rows: bool
+    dead_letter_path: str | None
+    create_table: str | None
+    evolve_columns: bool | None
+    unknown_columns: str
+
+    def __init__(
+        self,
+        *,
+        wait_for_commit: bool = True,
+        wait_for_completion: bool | None = None,
+        commit_timeout: float = 600.0,
+        row_policy: RowPolicy | Mapping[str, Any] | None = None,
+        on_error: str | None = None,
+        check_rows: bool | None = None,
+        dead_letter_path: str | None = None,
+        create_table: str | None = None,
+        evolve_columns: bool | None = None,
+        unknown_columns: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
+        self.commit_timeout = commit_timeout
+        single = {
+            "on_error": on_error,
+            "check_rows": check_rows,
+            "dead_letter_path": dead_letter_path,
+            "create_table": create_table,
+            "evolve_columns": evolve_columns,
+            "unknown_columns": unknown_columns,
+        }
+        given = {name: value for name, value in single.items() if value is not None}
+        if row_policy is not None and given:
+            name, value = next(iter(given.items()))
+            raise ConfigurationError(
+                f"{name}={value!r} is given beside row_policy: give RowPolicy({name}={value!r}, …)"
+            )
+        if not isinstance(row_policy, RowPolicy):
+            row_policy = RowPolicy.from_mapping(given if row_policy is None else row_policy)
+        # A field each: what an earlier release has serialized, and templates, are by these names.
+        for one in fields(RowPolicy):
+            setattr(self, one.name, getattr(row_policy, one.name))
+
+    def _schema_policy(self) -> SchemaPolicy:
+        return SchemaPolicy(RowPolicy(**{one.name: getattr(self, one.name) for one in fields(RowPolicy)}))
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPolicy:
+    """What an author's policy does about a table.
+
+    :param policy: the policy
+    """
+
+    policy: RowPolicy
+
+    def prepare(
+        self,
+        hook: SnowpipeHook,
+        source: SourceSpec,
+        log: Callable[..., None],
+        secrets: SourceSecrets | None = None,
+    ) -> dict[str, Any]:
+        """Make or widen the table, and return what the plan must know of rows.
+
+        :param hook: for the pipe and its account
+        :param source: what is to be loaded
+        :param log: writes a line to the task's log
+        :param secrets: the source's passwords and keys
+        :returns: values of the plan
+        :raises ConfigurationError: if the table lacks columns and must not get them
+        :raises SqlError: if a statement fails
+        """
+        if self.changes_table:
+            from airflow_provider_snowpipe.spark.submit.source import first_rows
+
+            rows = first_rows(source, secrets)
+            if rows.lines:
+                self.change_table(hook, rows.lines, source.address, log, rows.types)
+            elif self.policy.create_table is not None:
+                raise SourceMissingError(
+                    f"source {source.address!r} has no row yet from which columns could be inferred: make "
+                    "the table first, or run when there are rows"
+                )
+        return self.rules(hook, log)
+
+    @property
+    def changes_table(self) -> bool:
+        """True if the table is made or widened by the rows."""
+        return self.policy.create_table is not None or self.policy.evolve_columns is not None
+
+    def rules(self, hook: SnowpipeHook, log: Callable[..., None]) -> dict[str, Any]:
+        """What the plan must know of rows, of the table as it is now.
+
+        :param hook: for the pipe and its account
+        :param log: writes a line to the task's log
+        :raises SqlError: if the table cannot be described
+        """
+        known = self.known_columns(hook, log)
+        return {
+            "on_error": self.policy.on_error,
+            "check_rows": self.policy.check_rows,
+            "dead_letter_path": self.policy.dead_letter_path or None,
+            "columns": hook.table_columns() if self.policy.checks_rows else known,
+            "unknown_columns": self.policy.unknown_columns if known else "ignore",
+        }
+
+    def known_columns(self, hook: SnowpipeHook, log: Callable[..., None]) -> tuple[TableColumn, ...]:
+        """The columns that keys of rows have to match; none where they need not, or that is not known.
+
+        :param hook: for the pipe and its account
+        :param log: writes a line to the task's log
+        :raises SnowpipeError: if the table cannot be described, and unknown keys are to fail the task
+        """
+        if self.policy.unknown_columns == "ignore":
+            return ()
+        try:
+            return hook.columns_for_keys()
+        except SnowpipeError as error:
+            if self.policy.unknown_columns == "fail":
+                raise
+            log("keys of rows are not held against the table's columns: %s", error)
+            return ()
+
+    def change_table(
+        self,
+        hook: SnowpipeHook,
+        rows: Sequence[bytes],
+        address: str,
+        log: Callable[..., None],
+        types: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the table, or widen it, for the keys of some rows.
+
+        :param hook: for the pipe and its account
+        :param rows: the rows as NDJSON
+        :param address: where they come from, in words
+        :param log: writes a line to the task's log
+        :param types: types of columns, by name, where the rows' own schema has them
+        :raises ConfigurationError: if the table lacks columns and must not get them
+        :raises SqlError: if a statement fails
+        """
+        from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
+        from airflow_provider_snowpipe.streaming.table_schema import (
+            add_columns,
+            create_table_if_missing,
+            missing_columns,
+            table_of,
+        )
+
+        table = table_of(hook.pipe_name())
+        required = columns_of_rows(rows, types)
+        if self.policy.create_table is not None:
+            hook.run_sql(create_table_if_missing(table, required))
+        if self.policy.evolve_columns is None:
+            return
+        missing = missing_columns(required, hook.table_columns())
+        if not missing:
+            return
+        named = ", ".join(column.ddl for column in missing)
+        if not self.policy.evolve_columns:
+            raise ConfigurationError(
+                f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
+                "Nothing was sent, since their values would be passed over: set evolve_columns=True to add "
+                "them, or evolve_columns=None to load without them"
+            )
+        hook.run_sql(add_columns(table, missing))
+        log("table %s: added %s", table, named)

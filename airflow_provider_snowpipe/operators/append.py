@@ -13,8 +13,7 @@ from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outl
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page
 from airflow_provider_snowpipe.metrics import count_load
-from airflow_provider_snowpipe.operators.account_operator import PipeOperator
-from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
+from airflow_provider_snowpipe.operators.account_operator import PipeOperator, RowPolicyOperator
 from airflow_provider_snowpipe.operators.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
@@ -52,9 +51,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     :param offset_format: with ``token_column``, the format of its values; ``integer`` unless given
     :param on_older_batch: what to do when the channel has gone on to a later batch: ``fail``, or ``skip``
         where these rows are known to be loaded
-    :param wait_for_commit: False ends the task when the rows are received
-    :param wait_for_completion: ``wait_for_commit`` by the name that Airflow's other providers have for it
-    :param commit_timeout: seconds to wait for the commit
     :param max_rows: most rows
     :param max_bytes: most bytes of NDJSON
     :param kwargs: ``row_policy``, and arguments of :class:`PipeOperator`
@@ -70,8 +66,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         "parameters",
         "batch",
         "token_column",
-        "dead_letter_path",
-        *PipeOperator.template_fields,
+        *RowPolicyOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "rows": "json", "parameters": "json"}
 
@@ -89,9 +84,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         token_column: str | None = None,
         offset_format: str | None = None,
         on_older_batch: str = "fail",
-        wait_for_commit: bool = True,
-        wait_for_completion: bool | None = None,
-        commit_timeout: float = 600.0,
         max_rows: int = 100_000,
         max_bytes: int = 64 * 1024 * 1024,
         **kwargs: Any,
@@ -108,8 +100,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         self.token_column = token_column
         self.offset_format = offset_format
         self.on_older_batch = on_older_batch
-        self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
-        self.commit_timeout = commit_timeout
         self.max_rows = max_rows
         self.max_bytes = max_bytes
         self._check_arguments()
@@ -252,7 +242,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             self.check_rows,
             values["dead_letter_path"],
             values["columns"],
-            application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index),
+            application_name(ti),
         )
         return lambda committed: Admission(
             rules, values["columns"], values["unknown_columns"], channel, self._format(), committed

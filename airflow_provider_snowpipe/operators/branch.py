@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseBranchOperator
 
-from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.account_operator import failing_at_once
-from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY, known_shape, load_policy, path_before
+from airflow_provider_snowpipe.operators.account_operator import AccountArguments, failing_at_once
+from airflow_provider_snowpipe.operators.load_planning import (
+    PLAN_KEY,
+    ShapeSource,
+    known_shape,
+    load_policy,
+    path_before,
+)
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.sources import shape_values, warn_of_conn_ids
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 Branch = str | Sequence[str] | None
 
 
-class SnowpipeBranchOperator(BaseBranchOperator):
+class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
     """Probe the data, plan its load, and go on with the tasks of the path that was chosen.
 
     The plan is logged and is the XCom ``plan``: path, reasons, warnings, and credits and latency of every
@@ -47,9 +53,6 @@ class SnowpipeBranchOperator(BaseBranchOperator):
     :param channel_prefix: the first part of these channels' names, None for the DAG's id (templated)
     :param kafka_conn_id: deprecated, the source has ``conn_id`` (templated)
     :param storage_conn_id: the connection of a URL (templated)
-    :param database: database of stage and table, None for the connection's (templated)
-    :param schema: their schema, None for the connection's (templated)
-    :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -60,12 +63,9 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         "channel_prefix",
         "kafka_conn_id",
         "storage_conn_id",
-        "database",
-        "schema",
-        "snowflake_conn_id",
+        *AccountArguments.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"shape": "json"}
-    ui_color = "#29b5e8"
 
     def __init__(
         self,
@@ -82,9 +82,6 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         channel_prefix: str | None = None,
         kafka_conn_id: str | None = None,
         storage_conn_id: str | None = None,
-        database: str | None = None,
-        schema: str | None = None,
-        snowflake_conn_id: str = SnowpipeBulkHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -100,9 +97,6 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         self.channel_prefix = channel_prefix
         self.kafka_conn_id = kafka_conn_id
         self.storage_conn_id = storage_conn_id
-        self.database = database
-        self.schema = schema
-        self.snowflake_conn_id = snowflake_conn_id
         warn_of_conn_ids(kafka_conn_id)
         if not (stream or copy or pipe):
             raise ConfigurationError("no way to load is given: name the tasks of stream=…, copy=… or pipe=…")
@@ -133,13 +127,7 @@ class SnowpipeBranchOperator(BaseBranchOperator):
         return self._made(known, path_before(context) if self.remember else None)
 
     def _made(self, known: dict[str, Any], before: LoadPath | None) -> LoadPlan:
-        from airflow_provider_snowpipe.operators.load_choice import ShapeSource
-        from airflow_provider_snowpipe.routing.planner import plan_load
-
-        hook = SnowpipeBulkHook(
-            self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
-        )
-        prefix = self.channel_prefix or self.dag_id
+        hook, prefix = self.bulk_hook(self.table), self.channel_prefix or self.dag_id
         source = ShapeSource(self.source, hook, self.storage_conn_id, self.kafka_conn_id, prefix)
         shape = source.shape(known)
         return plan_load(shape, load_policy(self.policy, self.costs), before)

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRu
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
-from airflow_provider_snowpipe.operators.submission import application_name, job_error_of
+from airflow_provider_snowpipe.operators.submission import job_error
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -42,18 +42,14 @@ _LOCAL = ("", "file")
 class BulkDriverOperator(SparkDriverOperator):
     """What every operator has that has Spark write files.
 
-    :param spark_conn_id: the Spark connection
     :param work_path: a folder that all executors and this worker see, for the files until they are staged;
         None for a temporary one of this machine, which a local master sees. With ``deploy_mode="cluster"``
         the driver sees it, too, and leaves its report there
     :param kwargs: options of ``SparkSubmitOperator``
     """
 
-    def __init__(
-        self, *, spark_conn_id: str = "spark_default", work_path: str | None = None, **kwargs: Any
-    ) -> None:
-        kwargs.setdefault("name", "")
-        super().__init__(application=write_job_file(), conn_id=spark_conn_id, work_path=work_path, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(application=write_job_file(), **kwargs)
         self._make_plan: MakePlan | None = None
         self._folder: str | None = None
         self._shared_folder = True
@@ -71,8 +67,7 @@ class BulkDriverOperator(SparkDriverOperator):
         :param folder: URL of the folder in which each attempt makes its own, None for one that is gone
             after the block
         """
-        ti = context["ti"]
-        self.name = self.name or application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index)
+        self._name_application(context)
         self._make_plan, self._folder = make_plan, folder
         self._shared_folder = folder is not None or bool(self.work_path)
         memory = DriverMemory(context, durable=self.durable)
@@ -107,10 +102,7 @@ class BulkDriverOperator(SparkDriverOperator):
         return report
 
     def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
-        report = _report_of(run)
-        if report is None:
-            return job_error_of(None, None, output)
-        return job_error_of(report.error, report.error_type, output)
+        return job_error(_report_of(run), output)
 
     def _clean_up(self) -> None:
         """Remove what the driver has written and read in the folder of all, too, however it has ended."""

@@ -28,12 +28,13 @@ from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
+    AccountArguments,
     check_fail_or_report,
     failing_at_once,
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
-from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS
+from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
-class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
+class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOperator):
     """Load whatever Spark reads into a table by files and one COPY, once per run.
 
     Spark computes the rows once and writes them as Parquet files of about ``target_file_bytes``: into the
@@ -87,8 +88,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
     :param parallel: files that are put at a time
     :param deferrable: True waits for COPY in the triggerer
     :param poll_interval: seconds between two polls in the triggerer
-    :param database: database of table and stage, None for the connection's (templated)
-    :param schema: their schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` with a key pair, an access
         token or OAuth (templated)
     :param spark_conn_id: the Spark connection; with ``deploy_mode="cluster"`` the driver runs on YARN, as
@@ -108,14 +107,11 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         "storage_url",
         "storage_conn_id",
         "options",
-        "database",
-        "schema",
-        "snowflake_conn_id",
+        *AccountArguments.template_fields,
         *BulkDriverOperator.template_fields,
     )
     operator_extra_links = (SparkUiLink(),)
     template_fields_renderers: ClassVar[dict[str, str]] = {"source": "json", "options": "json"}
-    ui_color = "#29b5e8"
 
     def __init__(
         self,
@@ -125,7 +121,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         stage: str | None = None,
         target_file_bytes: int = TARGET_FILE_BYTES,
         run_key: str | None = None,
-        work_path: str | None = None,
         storage_url: str | None = None,
         storage_conn_id: str | None = None,
         options: Mapping[str, Any] | None = None,
@@ -134,19 +129,10 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         parallel: int = 4,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 5.0,
-        database: str | None = None,
-        schema: str | None = None,
-        snowflake_conn_id: str = SnowpipeBulkHook.default_conn_name,
-        spark_conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
-        for name in OWN_ARGUMENTS:
-            if name in kwargs:
-                raise ConfigurationError(
-                    f"{name}={kwargs[name]!r} cannot be given: this operator runs its own application; the "
-                    "Spark connection is spark_conn_id=…"
-                )
-        super().__init__(spark_conn_id=spark_conn_id, work_path=work_path, **kwargs)
+        refuse_own_arguments(kwargs)
+        super().__init__(**kwargs)
         self.source = bulk_values(source)
         self.table = table
         self.stage = stage
@@ -160,9 +146,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
         self.parallel = parallel
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self.database = database
-        self.schema = schema
-        self.snowflake_conn_id = snowflake_conn_id
         self._copying: SnowpipeCopyOperator | None = None
         self._staging: RunStage | None = None
         self._check_arguments()
@@ -211,9 +194,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, BulkDriverOperator):
 
     def _run_of(self, context: Context) -> BulkRun:
         names = (self.run_key,) if self.run_key else run_identity(context).names
-        hook = SnowpipeBulkHook(
-            self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
-        )
+        hook = self.bulk_hook(self.table)
         folder = run_folder(names, *hook.database_and_schema(), self.table)
         self._staging = RunStage(hook, self._stage_name(), folder, self.storage_conn_id or None)
         return BulkRun(

@@ -415,11 +415,6 @@ class ClientRun:
 
         It is remembered before anything is in it: a worker that dies on the way leaves a location where
         nothing runs, never a driver that nobody knows of.
-
-        :param memory: what the next try will know
-        :param log: writes a line to the task's log
-        :param show: gets the address of the application's page
-        :param remote: address of a Spark Connect server, where the driver is a client of one
         """
         location = DriverLocation.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
         memory.keep_location(location)
@@ -435,9 +430,6 @@ class ClientRun:
     ) -> Self | None:
         """Find the driver of an earlier try, None where nothing of it is on this machine.
 
-        :param memory: what the earlier try kept
-        :param log: the task's log
-        :param show: gets the address of the application's page
         :param if_it_runs: what becomes of a driver on another machine
         """
         location = memory.location()
@@ -466,36 +458,22 @@ class ClientRun:
         }
 
     def put(self, file: Path) -> str:
-        """The path of our code's archive: ``spark-submit`` takes it from there.
-
-        :param file: the archive
-        """
+        """The path of our code's archive: ``spark-submit`` takes it from there."""
         return str(file)
 
     def write_plan(self, text: str) -> str:
-        """Write the plan; the application's argument that names it.
-
-        :param text: the plan
-        """
+        """Write the plan; the application's argument that names it."""
         self.location.plan_path.write_text(text, encoding="utf-8")
         return str(self.location.plan_path)
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
-        """Write the file from which the driver takes its credentials.
-
-        :param credentials: those of Snowflake
-        :param secrets: those of the source
-        """
+        """Write the file from which the driver takes its credentials."""
         from airflow_provider_snowpipe.spark.credentials import write_credentials
 
         write_credentials(credentials, self.plan_keys()["credentials_path"], secrets)
 
     def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
-        """The environment of ``spark-submit`` on this machine.
-
-        :param hook: the settings of the submission
-        :param env_vars: the author's variables, which win
-        """
+        """The environment of ``spark-submit`` on this machine."""
         if self._remote is not None:
             # The token is in the address, which nobody else reads in the environment of a process.
             environment = {"PATH": search_path(), "SPARK_REMOTE": self._remote}
@@ -506,10 +484,7 @@ class ClientRun:
         return {**environment, **{name: str(value) for name, value in env_vars.items()}}
 
     def text(self, name: str) -> str | None:
-        """Read what the driver has left, None if there is nothing.
-
-        :param name: the file's name
-        """
+        """Read what the driver has left, None if there is nothing."""
         path = self.directory / name
         return path.read_text("utf-8") if path.is_file() else None
 
@@ -526,9 +501,6 @@ class ClientRun:
     ) -> None:
         """Start the driver and wait for its end, instead of the hook's own ``submit``.
 
-        :param hook: builds the command and reads the output
-        :param environment: what the driver needs on this machine; the hook's own settings win
-        :param application: the job's file
         :raises AirflowException: if ``spark-submit`` fails
         """
         self._hook = hook

@@ -65,7 +65,7 @@ class Delivery(Protocol):
         """Put the credentials where the driver, and nobody else, takes them."""
 
     def complete(self, hook: SparkSubmitHook) -> None:
-        """Add the settings of the submission to those of the author."""
+        """Add the settings of the submission to those of the author, which the hook has."""
 
     def submitted(self, line: str) -> str | None:
         """The application's id, where a line of ``spark-submit`` shows that the cluster has it."""
@@ -122,8 +122,6 @@ class YarnDelivery:
     def check(self, conf: Mapping[str, str], properties: str) -> None:
         """Refuse what would fail on the cluster.
 
-        :param conf: the Spark settings of the operator
-        :param properties: what the author's properties file sets
         :raises ConfigurationError: with the remedy
         """
         _check_wait(conf, _YARN_WAIT)
@@ -134,42 +132,27 @@ class YarnDelivery:
         return str(self._directory / JOB_NAME)
 
     def put_job(self, application: str) -> None:
-        """Put the job there, unless the one with the credentials is.
-
-        :param application: the job's file
-        """
+        """Put the job there, unless the one with the credentials is."""
         if not Path(self.job).exists():
             shutil.copyfile(application, self.job)
 
     def put(self, file: Path) -> str:
-        """The file's path: ``spark-submit`` uploads it.
-
-        :param file: the file
-        """
+        """The file's path: ``spark-submit`` uploads it."""
         return str(file)
 
     def write_plan(self, text: str) -> str:
-        """Write the plan, which YARN brings into the driver's directory; the application's argument.
-
-        :param text: the plan
-        """
+        """Write the plan, which YARN brings into the driver's directory; the application's argument."""
         (self._directory / PLAN_NAME).write_text(text, encoding="utf-8")
         return PLAN_NAME
 
     def write_secrets(self, text: str) -> None:
-        """Write the credentials into the application's file, which YARN brings to nobody but the driver.
-
-        :param text: the credentials
-        """
+        """Write the credentials into the application's file, which YARN brings to nobody but the driver."""
         from airflow_provider_snowpipe.spark.credentials import write_private
 
         write_private(_JOB.format(variable=SECRET_VARIABLE, secret=text).encode(), self.job)
 
     def complete(self, hook: SparkSubmitHook) -> None:
-        """Add the settings of the submission to those of the author.
-
-        :param hook: the settings
-        """
+        """Add the settings of the submission to those of the author."""
         # Its own tracking would submit again what YARN calls failed though everything is committed.
         hook._is_yarn_cluster_mode = False
         tags = ",".join([*filter(None, [hook._conf.get(_TAGS)]), *self._tags])
@@ -177,19 +160,13 @@ class YarnDelivery:
         hook._files = ",".join([*filter(None, [hook._files]), str(self._directory / PLAN_NAME)])
 
     def submitted(self, line: str) -> str | None:
-        """The application's id, where a line of ``spark-submit`` shows that YARN has it.
-
-        :param line: the line
-        """
+        """The application's id, where a line of ``spark-submit`` shows that YARN has it."""
         # "Submitting" is logged before YARN has it, and by then it may not: the tag decides.
         found = APPLICATION_ID.search(line) if "ubmitted application" in line else None
         return found[0] if found else None
 
     def remove(self, application: Application | None) -> None:
-        """Nothing: YARN removes what it brought.
-
-        :param application: what became of it
-        """
+        """Nothing: YARN removes what it brought."""
 
 
 # -- Kubernetes ------------------------------------------------------------------------------------------
@@ -257,8 +234,6 @@ class KubernetesDelivery:
     def check(self, conf: Mapping[str, str], properties: str) -> None:
         """Refuse what would fail on the cluster.
 
-        :param conf: the Spark settings of the operator
-        :param properties: what the author's properties file sets
         :raises ConfigurationError: with the remedy
         """
         _check_wait(conf, _KUBERNETES_WAIT)
@@ -294,10 +269,7 @@ class KubernetesDelivery:
         return f"{folder}/{JOB_NAME}"
 
     def put_job(self, application: str) -> None:
-        """Put job, code and plan into the submission's folder, in one file.
-
-        :param application: the job's file
-        """
+        """Put job, code and plan into the submission's folder, in one file."""
         parts = Path(application).with_suffix("").parts
         module = ".".join(parts[len(parts) - parts[::-1].index(_PACKAGE) - 1 :])
         code = base64.b64encode(self._archive.read_bytes()).decode()
@@ -305,25 +277,18 @@ class KubernetesDelivery:
         storage_path(f"{self._folder}/{JOB_NAME}", None).write_text(text)
 
     def put(self, file: Path) -> str:
-        """Nothing for Spark: the job brings the archive.
-
-        :param file: the archive
-        """
+        """Nothing for Spark: the job brings the archive."""
         self._archive = file
         return ""
 
     def write_plan(self, text: str) -> str:
-        """Keep the plan for the job's file; the application's argument, as which the job writes it.
-
-        :param text: the plan
-        """
+        """Keep the plan for the job's file; the application's argument, as which the job writes it."""
         self._plan = text
         return PLAN_NAME
 
     def write_secrets(self, text: str) -> None:
         """Make the driver's secret, unless the author named one.
 
-        :param text: the credentials
         :raises ConfigurationError: if the author has neither named one nor allowed to make one
         """
         self._secret = self._settings.driver_secret
@@ -338,10 +303,7 @@ class KubernetesDelivery:
             self._pods().create_secret(self._name, text)
 
     def complete(self, hook: SparkSubmitHook) -> None:
-        """Add the settings of the submission to those of the author.
-
-        :param hook: the settings
-        """
+        """Add the settings of the submission to those of the author."""
         # Its own tracking would submit again what Kubernetes calls failed though everything is committed.
         hook._track_driver_via_k8s_api = False
         labels = dict.fromkeys(self._tags, "true")
@@ -354,10 +316,7 @@ class KubernetesDelivery:
         hook._conf = {**hook._conf, **own}
 
     def submitted(self, line: str) -> str | None:
-        """Nothing: the pod has the name that the submission gave it.
-
-        :param line: of ``spark-submit``
-        """
+        """Nothing: the pod has the name that the submission gave it."""
         return None
 
     def remove(self, application: Application | None) -> None:
@@ -367,7 +326,6 @@ class KubernetesDelivery:
         wait for its secret for ever, or begin late and shut a newer driver out. If it runs, it has read the
         secret, and a newer driver shuts it out. One that failed is left, for its log.
 
-        :param application: what became of it, None where nobody knows
         :raises SnowpipeError: if something stays
         """
         pods = self._pods()

@@ -215,10 +215,6 @@ class ClusterRun:
 
         Folders that earlier tries of the same task instance left behind are removed.
 
-        :param settings: checked ones
-        :param memory: what the next try will know
-        :param log: the task's log
-        :param show: gets the address of the application's page
         :raises ConfigurationError: if the folder cannot be made
         """
         tag = f"{settings.task_tag}-{uuid4().hex[:8]}"
@@ -249,10 +245,6 @@ class ClusterRun:
         What Airflow kept of that try names the application. A try whose worker died between submission and
         that is found by its tag, and so is a running one where Airflow keeps nothing (before 3.3).
 
-        :param settings: checked ones
-        :param memory: what the earlier try kept
-        :param log: the task's log
-        :param show: gets the address of the application's page
         :raises RetriesExhaustedError: if the cluster does not answer; nothing is submitted then
         """
         if not memory.may_follow:
@@ -295,35 +287,21 @@ class ClusterRun:
         }
 
     def put(self, file: Path) -> str:
-        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it.
-
-        :param file: the archive
-        """
+        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it."""
         return self._delivery.put(file)
 
     def write_plan(self, text: str) -> str:
-        """Write the plan; the application's argument.
-
-        :param text: the plan
-        """
+        """Write the plan; the application's argument."""
         return self._delivery.write_plan(text)
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
-        """Put the credentials where the driver, and nobody else, takes them.
-
-        :param credentials: those of Snowflake
-        :param secrets: those of the source
-        """
+        """Put the credentials where the driver, and nobody else, takes them."""
         from airflow_provider_snowpipe.spark.credentials import credentials_text
 
         self._delivery.write_secrets(credentials_text(credentials, secrets))
 
     def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
-        """Complete the settings of the submission; the environment of ``spark-submit``.
-
-        :param hook: the settings
-        :param env_vars: the author's variables, which the hook gives to the driver
-        """
+        """Complete the settings of the submission; the environment of ``spark-submit``."""
         self._delivery.complete(hook)
         environment = launch_environment(self.directory / "java")
         # The driver's Python is that of its machine: Spark hands these two on to it.
@@ -334,10 +312,7 @@ class ClusterRun:
         return environment
 
     def text(self, name: str) -> str | None:
-        """Read what the driver has left, None if there is nothing.
-
-        :param name: the file's name
-        """
+        """Read what the driver has left, None if there is nothing."""
         return read_text(storage_path(f"{self.folder}/{name}", None))
 
     def submit(
@@ -345,9 +320,6 @@ class ClusterRun:
     ) -> None:
         """Submit, instead of the hook's own ``submit``; ``spark-submit`` ends when it is taken.
 
-        :param hook: builds the command and reads the output
-        :param environment: what ``spark-submit`` needs on this machine
-        :param application: the job's file, for a job that has no secrets
         :raises AirflowException: if it is not taken
         """
         self._hook = hook

@@ -233,8 +233,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
 
     def _reported(self, context: Context, outcome: CopyOutcome) -> dict[str, Any]:
         """The task's value, after asset events and lineage have reported the rows, also of a failed task."""
-        names = {"database": self.database, "schema": self.schema}
-        hook = SnowpipeBulkHook(self.snowflake_conn_id, table=self.table, **names)
+        hook = self.bulk_hook(self.table)
         value = outcome.result()
         self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=value["rows_loaded"])
         describe_file_load(self, context, hook, self.table, value["rows_loaded"], "COPY")

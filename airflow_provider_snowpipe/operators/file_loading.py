@@ -16,7 +16,6 @@ from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_co
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.load_planning import copied_value, ingested_value
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
@@ -143,7 +142,7 @@ class FileLoading:
         def copy(paths: Sequence[str]) -> dict[str, Any]:
             return self._copier(stage, {**arguments, "files": paths}).perform(self.context)
 
-        return FileLoader(self.task.bulk_hook(), StageReference.parse(stage), copy)
+        return FileLoader(self.task.bulk_hook(self.task.table), StageReference.parse(stage), copy)
 
     def _pipe_loader(self, pipe: str, deferrable: bool) -> FileLoader:
         target = self._target(pipe)
@@ -164,7 +163,7 @@ class FileLoading:
             rows = sum(int(load["rows_loaded"]) for load in loads.values())
             return {**value, "rows_loaded": rows, "files": loads, "loaded_before": {}}
 
-        return FileLoader(self.task.bulk_hook(), target.stage, ingest, pipe, self.reported)
+        return FileLoader(self.task.bulk_hook(self.task.table), target.stage, ingest, pipe, self.reported)
 
     def _pipe(self) -> str:
         pipe = self.task.file_pipe
@@ -184,7 +183,7 @@ class FileLoading:
         """What the pipe moves where, which has to be into the task's table."""
         if pipe in self._targets:
             return self._targets[pipe]
-        hook, name = self.task.bulk_hook(), self._full_name(pipe)
+        hook, name = self.task.bulk_hook(self.task.table), self._full_name(pipe)
         target = hook.pipe_target(pipe)
         if target is None:
             raise ConfigurationError(
@@ -202,7 +201,7 @@ class FileLoading:
         return target
 
     def _full_name(self, pipe: str) -> PipeName:
-        return PipeName(*self.task.bulk_hook().database_and_schema(), pipe)
+        return PipeName(*self.task.bulk_hook(self.task.table).database_and_schema(), pipe)
 
     def _copier(self, stage: str, arguments: Mapping[str, Any]) -> SnowpipeCopyOperator:
         from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -494,4 +493,33 @@ def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
         **copied_value(first, second),
         "bytes": first["bytes"] + second["bytes"],
         "channels": channels,
+    }
+
+
+def copied_value(before: Mapping[str, Any], copied: Mapping[str, Any]) -> dict[str, Any]:
+    """Join what an interrupted COPY had loaded with what its successor did; both as a COPY task's value.
+
+    :param before: the first
+    :param copied: the second
+    """
+    return {
+        "rows_loaded": before["rows_loaded"] + copied["rows_loaded"],
+        "rejected": before["rejected"] + copied["rejected"],
+        "files": {**before["files"], **copied["files"]},
+        "loaded_before": {**before["loaded_before"], **copied["loaded_before"]},
+    }
+
+
+def ingested_value(ingested: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of a task that gave files to a pipe, with what became of them in the words of a COPY task.
+
+    :param ingested: the value
+    """
+    loads = ingested["loads"]
+    return {
+        "pipe": ingested["pipe"],
+        "rows_loaded": sum(int(load["rows_loaded"]) for load in loads.values()),
+        "rejected": sum(int(load["errors_seen"]) for load in loads.values()),
+        "files": dict(loads),
+        "loaded_before": dict(ingested["loaded_before"]),
     }

@@ -328,8 +328,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         rows = sum(int(load["rows_loaded"]) for load in loads.values())
         self.log.info("pipe %s: %d files loaded, %d rows", value["pipe"], len(loads), rows)
         if self.table:
-            names = {"database": self.database, "schema": self.schema}
-            hook = SnowpipeBulkHook(self.snowflake_conn_id, table=self.table, **names)
+            hook = self.bulk_hook(self.table)
             self.task_lineage = TaskLineage(hook, sources=(self.stage,) if self.stage else (), rows=rows)
             describe_file_load(self, context, hook, self.table, rows, value["pipe"])
         if loads:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
-from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ChannelOffsets, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
@@ -20,6 +19,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
     PLAN_KEY,
     LoadAccount,
+    LoadChoice,
     is_staged,
     known_shape,
     load_policy,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.operators.file_loading import FileLoading
-    from airflow_provider_snowpipe.operators.load_choice import LoadChoice
     from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.sources.source import SourceSpec
     from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
@@ -205,8 +204,6 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.log.info("dry run: would take the path %s%s", path.value, f": {why}" if why else "")
 
     def _choice(self, known: Mapping[str, Any], context: Context | None = None) -> LoadChoice:
-        from airflow_provider_snowpipe.operators.load_choice import LoadChoice
-
         files = self.source_files()
         # Whether a pipe might be worth making is no question of a task that has to load now.
         able = {
@@ -222,7 +219,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             self.source,
             files,
             None if files is None or self.table is None else self._boundary(),
-            self.bulk_hook(),
+            self.bulk_hook(self.table),
             known,
             load_policy({**able, **(self.policy or {}), "path": self.path}, self.costs, loads),
             None if before is None else path_before(before),
@@ -270,7 +267,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         began = getattr(ti, "start_date", None)
         here = None if began is None else (dt.datetime.now(dt.UTC) - began).total_seconds()
         actual = {"seconds": here, **actual}
-        account = LoadAccount(self.bulk_hook(), load_policy(self.policy, self.costs), context)
+        account = LoadAccount(self.bulk_hook(self.table), load_policy(self.policy, self.costs), context)
         load = account.measured(plan, self._loaded_table, value, actual)
         before = loads_before(context, self._loaded_table)
         if load.path is LoadPath.COPY and value["files"]:
@@ -300,16 +297,10 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             self._frozen = FileBoundary(
                 files,
                 lambda partition: files.channel(prefix, name, partition),
-                self.bulk_hook(),
+                self.bulk_hook(self.table),
                 "skip" if self.on_data_loss == "skip" else "fail",
             )
         return self._frozen
-
-    def bulk_hook(self) -> SnowpipeBulkHook:
-        """The hook of the account and the table."""
-        return SnowpipeBulkHook(
-            self.snowflake_conn_id, table=self.table, database=self.database, schema=self.schema
-        )
 
     def source_files(self) -> FileSource | None:
         """The source as files of this machine, None where it is something else."""
@@ -341,7 +332,7 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
     :param context: its context
     :param value: its value
     """
-    hook, rows, channels = task.bulk_hook(), value["rows_loaded"], value["channels"]
+    hook, rows, channels = task.bulk_hook(task.table), value["rows_loaded"], value["channels"]
     files = task.source_files()
     if files is None or is_staged(task.source):
         describe_file_load(task, context, hook, str(task.table), rows, value.get("pipe", "COPY"))

@@ -1,18 +1,27 @@
-"""What is known before a load is planned, what came of it, and what the next plan learns from that."""
+"""A planned load: what it reads, which path it takes, what came of it, and what the next plan learns."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.bulk.load_history import (
     ATTRIBUTED_AFTER,
     attributed_credits,
     warehouse_seconds,
 )
+from airflow_provider_snowpipe.bulk.row_options import RowOptions
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.account_operator import run_identity
+from airflow_provider_snowpipe.operators.storage import storage_path
 from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import (
     MOST_KEPT,
@@ -22,14 +31,33 @@ from airflow_provider_snowpipe.routing.load_plan import (
     measured_floors,
     measured_latency,
 )
-from airflow_provider_snowpipe.routing.probes import DataShape, file_kind
+from airflow_provider_snowpipe.routing.planner import plan_load
+from airflow_provider_snowpipe.routing.probes import (
+    DataShape,
+    ListedFile,
+    file_kind,
+    folder_shape,
+    listing_shape,
+    past_loads_shape,
+)
+from airflow_provider_snowpipe.spark.submit.source import (
+    SourceBacklog,
+    addressed_source,
+    connected_source,
+    has_backlog,
+)
 from airflow_provider_snowpipe.streaming.arguments import known_arguments
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PartlyStreamedError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.routing.cost_model import CostModel
+    from airflow_provider_snowpipe.routing.load_plan import LoadPlan
+    from airflow_provider_snowpipe.sources import FileSource
+    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
+
+log = logging.getLogger(__name__)
 
 
 PLAN_KEY = "plan"
@@ -114,6 +142,298 @@ def is_staged(source: Any) -> bool:
 def _run_type(context: Context) -> str:
     kind: Any = getattr(context.get("dag_run"), "run_type", None)
     return str(getattr(kind, "value", kind))
+
+
+# -- What a load reads, from the name that an author gives to the data's shape, and its path ------------
+
+_PAST = "table:"
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeSource:
+    """Something that has a shape.
+
+    :param source: ``@stage/path``; ``table:NAME`` for the shape of its past loads; a folder, file or URL such
+        as ``s3://bucket/path``; ``kafka://host:port/topic``, or the mapping of a source from Kafka; or the
+        shape itself; these two as a mapping or its JSON text
+    :param hook: asks the account about stages, past loads and, where it has a table, the table's channels
+    :param storage_conn_id: the connection of a URL, None for none
+    :param kafka_conn_id: the connection of a Kafka source, None for none
+    :param channel_prefix: the first part of the names of a Kafka source's channels
+    """
+
+    source: Any
+    hook: SnowpipeBulkHook
+    storage_conn_id: str | None = None
+    kafka_conn_id: str | None = None
+    channel_prefix: str | None = None
+
+    def shape(self, known: Mapping[str, Any]) -> DataShape:
+        """Probe the data, and return its shape.
+
+        :param known: what the author knows of it: parameters of :class:`DataShape`, which go before what is
+            found
+        :raises ConfigurationError: if the source is nothing of the kind, or there is nothing to list
+        :raises SqlError: if the account cannot be asked
+        """
+        source, now = self.source, dt.datetime.now(dt.UTC)
+        if isinstance(source, DataShape):
+            source = source.as_json()
+        if isinstance(source, str) and source.lstrip().startswith("{"):
+            source = _json(source)
+        source = addressed_source(source)
+        if has_backlog(source):
+            return self._backlog(source).shape(known)
+        if isinstance(source, Mapping):
+            return DataShape.from_json({**source, **known})
+        if not isinstance(source, str) or not source:
+            raise ConfigurationError(
+                f"source is {source!r}: give a stage (@…), table:NAME, a path, a URL, kafka://…, or the "
+                "shape as JSON"
+            )
+        if source.startswith("@"):
+            files = map(ListedFile.from_list_row, self.hook.list_files(source))
+            return listing_shape(files, now, staged=True, **known)
+        if source.startswith(_PAST):
+            return past_loads_shape(self.hook.past_loads(source.removeprefix(_PAST)), **_endless(known))
+        if "://" in source:
+            return listing_shape(self._objects(source), now, **known)
+        return folder_shape(source, now, **known)
+
+    def _backlog(self, source: Mapping[str, Any]) -> SourceBacklog:
+        return SourceBacklog(
+            lambda: connected_source(source, BaseHook.get_connection, {"kafka": self.kafka_conn_id}),
+            None if self.hook.table is None else self.hook.channel_statuses,
+            self.channel_prefix,
+        )
+
+    def _objects(self, address: str) -> Iterator[ListedFile]:
+        path = storage_path(address, self.storage_conn_id)
+        for name, entry in path.fs.find(path.path, detail=True).items():
+            yield ListedFile(str(name), int(entry.get("size") or 0), _modified(entry))
+
+
+def _json(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise ConfigurationError(f"source is {text[:80]!r}: it begins like JSON and is none") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _endless(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in known.items() if name != "bounded"}
+
+
+def _modified(entry: Mapping[str, Any]) -> dt.datetime | None:
+    """When an object was written, under whichever name its file system has it."""
+    for name in ("LastModified", "last_modified", "updated", "mtime"):
+        value = entry.get(name)
+        if isinstance(value, dt.datetime):
+            return value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+        if isinstance(value, int | float):
+            return dt.datetime.fromtimestamp(value, dt.UTC)
+        if isinstance(value, str) and value:
+            return dt.datetime.fromisoformat(value)
+    return None
+
+
+_REMEDY = {False: "leave these options out", True: "make the pipe anew with these values"}
+
+
+@dataclass(frozen=True)
+class LoadChoice:
+    """What is known before a load: the data, the author's side, and what is in the table already.
+
+    :param source: as the author gave it
+    :param files: the same as files of this machine, None where it is something else
+    :param boundary: these files and their channels, None where there is nothing to copy into
+    :param hook: asks the account about a stage
+    :param known: what is known of the data from the author and the kind of run
+    :param policy: the author's side
+    :param before: the path of the run before
+    :param may_lack_table: True where the stream makes the table
+    :param backlog: what a source holds that can be asked for it, such as Kafka topics; None for any other
+    :param options: the author's options of COPY
+    :param file_pipe: the pipe that may take the files
+    """
+
+    source: Any
+    files: FileSource | None
+    boundary: FileBoundary | None
+    hook: SnowpipeBulkHook
+    known: Mapping[str, Any]
+    policy: LoadPolicy
+    before: LoadPath | None = None
+    may_lack_table: bool = False
+    backlog: SourceBacklog | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    file_pipe: str | None = None
+
+    @cached_property
+    def positions(self) -> Sequence[PartitionPosition]:
+        """How far each partition is in the table."""
+        return [] if self.boundary is None else self.boundary.positions(may_lack_table=self.may_lack_table)
+
+    @cached_property
+    def shape(self) -> DataShape | None:
+        """The shape of what is left to load, None where nothing is known of it."""
+        if is_staged(self.source):
+            return ShapeSource(self.source, self.hook).shape(self.known)
+        if self.boundary is not None:
+            return self.boundary.shape(self.positions, self.known)
+        if self.backlog is not None and self.policy.forced is not LoadPath.STREAM:
+            return self.backlog.shape(self.known)
+        return DataShape.from_json(dict(self.known)) if self.known else None
+
+    @cached_property
+    def plan(self) -> LoadPlan | None:
+        """The plan; None where the author asks for a stream of something whose shape is not known.
+
+        :raises ConfigurationError: if there is no shape, and no path is forced
+        """
+        if self.shape is not None:
+            return plan_load(self.shape, self.policy, self.before)
+        if self.policy.forced is LoadPath.STREAM:
+            return None
+        raise ConfigurationError(
+            f"source is {self.source!r}, whose shape is not known: give shape=…, such as {{'bounded': False, "
+            "'arrival_rate': 1e6}, or say path='stream'"
+        )
+
+    def path(self) -> tuple[LoadPath, str | None]:
+        """The path to take, and why it is not the one of the plan.
+
+        :raises ConfigurationError: if there is no way to take it
+        """
+        if self.plan is None:
+            return LoadPath.STREAM, None
+        planned = self.plan.path
+        if is_staged(self.source):
+            if planned is LoadPath.STREAM:
+                raise ConfigurationError(
+                    f"source is {self.source!r} and path is 'stream': files in a stage are copied, or given "
+                    "to a pipe; name the folder that they came from to stream them, or say path='copy'"
+                )
+            return planned, None
+        loaders = {position.intent.pipe for position in self.positions if position.intent}
+        if self.plan.is_forced and planned is not LoadPath.STREAM:
+            loaders.add(self._pipe_of(planned))
+        for pipe in loaders:
+            self._require_same_rows(pipe)
+        if self.plan.is_forced:
+            return planned, None
+        path, why = self._chosen(planned)
+        if path is LoadPath.STREAM:
+            self._require_nothing_copied()
+        return path, why
+
+    def _chosen(self, planned: LoadPath) -> tuple[LoadPath, str | None]:
+        why = self._why_not_copy()
+        if why is None and planned is not LoadPath.STREAM:
+            why = self._other_rows(self._pipe_of(planned))
+        if why is None and planned is not LoadPath.STREAM and self.boundary is not None:
+            why = self.boundary.why_not_copy(self.positions)
+        if planned is not LoadPath.STREAM and why is not None:
+            return LoadPath.STREAM, why
+        if why is None and all(position.is_done for position in self.positions):
+            return LoadPath.COPY, "no row is left, which COPY finds out without Spark"
+        return planned, None
+
+    def xcom(self) -> dict[str, Any] | None:
+        """The plan as JSON, with the data's shape, and the rows and bytes that it is for."""
+        if self.plan is None or self.shape is None:
+            return None
+        shape = dataclasses.asdict(self.shape)
+        return {
+            **self.plan.as_json(),
+            "shape": shape,
+            "expected": expected_of(self.shape, self.policy.costs),
+        }
+
+    def _pipe_of(self, path: LoadPath) -> str | None:
+        return self.file_pipe if path is LoadPath.PIPE else None
+
+    def _require_nothing_copied(self) -> None:
+        """Refuse to stream behind files that COPY or a pipe has loaded, maybe into other rows.
+
+        Which options they were loaded with is not known: those of today may be the ones.
+        """
+        begun = [one for one in self.positions if one.committed or one.intent]
+        copied = [one.channel for one in begun if not one.rows_inserted]
+        for pipe in dict.fromkeys((None, self.file_pipe)) if copied else ():
+            if (why := self._other_rows(pipe)) is not None:
+                raise ConfigurationError(
+                    f"{why}, and no row of channel {copied[0]!r} was streamed, so that its files may be "
+                    f"loaded that way: {_REMEDY[pipe is not None]} if they are not, or take "
+                    f"path={'copy' if pipe is None else 'pipe'!r} for the others, too. Nothing was loaded"
+                )
+
+    def _require_same_rows(self, pipe: str | None) -> None:
+        """Refuse other rows where the stream has loaded some already; where it has not, warn.
+
+        :param pipe: the pipe that is to take the files, None for COPY
+        """
+        why = self._other_rows(pipe)
+        if why is None:
+            return
+        streamed = [position.channel for position in self.positions if position.rows_inserted]
+        if streamed:
+            raise ConfigurationError(
+                f"{why}, and rows of channel {streamed[0]!r} were streamed: {_REMEDY[pipe is not None]}, "
+                "or take path='stream'. Nothing was staged or loaded"
+            )
+        log.warning(
+            "%s: nothing of these files was streamed yet; do not load them by path='stream' later", why
+        )
+
+    def _other_rows(self, pipe: str | None) -> str | None:
+        """Why COPY or a pipe would make other rows than the stream by its options; None where it would not.
+
+        What cannot be judged is logged.
+        """
+        from airflow_provider_snowpipe.spark.submit.file_boundary import row_options, why_not_copy
+
+        if self.boundary is None or self.files is None or why_not_copy(self.files) is not None:
+            return None
+        if all(position.is_done for position in self.positions):
+            return None
+        required = row_options(self.files, {})
+        if pipe is None:
+            if not self.options:
+                return None
+            given, whose = row_options(self.files, self.options), "options of COPY"
+        else:
+            target = self.hook.pipe_target(pipe)
+            table = (*self.hook.database_and_schema(), self.boundary.table)
+            if target is None or target.auto_ingest or target.table != table:
+                return None  # such a pipe is refused with a remedy before anything is loaded
+            given = RowOptions.of_statement(target.statement)
+            whose = f"the statement of pipe {pipe!r}"
+        found = given.differences(required, self.boundary.compressions())
+        if found:
+            return f"{whose} would make other rows than the stream: {'; '.join(map(str, found))}"
+        for doubt in given.doubts():
+            log.warning(
+                "whether %s makes the rows that the stream makes cannot be judged: %s; compare it with "
+                "FILE_FORMAT = %s",
+                whose,
+                doubt,
+                required.file_format,
+            )
+        return None
+
+    def _why_not_copy(self) -> str | None:
+        if self.files is None or self.boundary is None:
+            return "only files are copied, and only into a table that is named"
+        from airflow_provider_snowpipe.spark.submit.file_boundary import share_of_copy, why_not_copy
+
+        try:
+            for position in self.positions:
+                share_of_copy(position, growing=self.files.growing)
+        except PartlyStreamedError as error:
+            return str(error)
+        return why_not_copy(self.files)
 
 
 # -- What came of a planned load, beside what was estimated, and what the next plan learns from it -------
@@ -278,32 +598,3 @@ def expected_of(shape: DataShape, costs: CostModel) -> dict[str, float]:
     size = shape.uncompressed(costs)
     rows = shape.rows if shape.rows is not None else round(size / costs.bytes_per_row)
     return {"rows": rows, "bytes": size}
-
-
-def copied_value(before: Mapping[str, Any], copied: Mapping[str, Any]) -> dict[str, Any]:
-    """Join what an interrupted COPY had loaded with what its successor did; both as a COPY task's value.
-
-    :param before: the first
-    :param copied: the second
-    """
-    return {
-        "rows_loaded": before["rows_loaded"] + copied["rows_loaded"],
-        "rejected": before["rejected"] + copied["rejected"],
-        "files": {**before["files"], **copied["files"]},
-        "loaded_before": {**before["loaded_before"], **copied["loaded_before"]},
-    }
-
-
-def ingested_value(ingested: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of a task that gave files to a pipe, with what became of them in the words of a COPY task.
-
-    :param ingested: the value
-    """
-    loads = ingested["loads"]
-    return {
-        "pipe": ingested["pipe"],
-        "rows_loaded": sum(int(load["rows_loaded"]) for load in loads.values()),
-        "rejected": sum(int(load["errors_seen"]) for load in loads.values()),
-        "files": dict(loads),
-        "loaded_before": dict(ingested["loaded_before"]),
-    }

@@ -15,6 +15,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
+from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import (
     ClusterRun,
@@ -42,7 +43,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     RetriesExhaustedError,
     SnowpipeError,
-    error_line,
 )
 from airflow_provider_snowpipe.triggers.application import ENDED
 
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import Credentials
 
 
-OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
-"""Arguments of ``SparkSubmitOperator`` that the operators here set by themselves."""
+_OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 _LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 _ONLY_SUBMITTED = frozenset(
     (
@@ -67,6 +66,20 @@ _ONLY_SUBMITTED = frozenset(
 )
 """Arguments of ``SparkSubmitOperator`` for which a Spark Connect server has settings of its own."""
 _KILLED = "the task was killed; no new application is submitted"
+
+
+def refuse_own_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse arguments of ``SparkSubmitOperator`` that the operators here set by themselves.
+
+    :param given: an operator's arguments
+    :raises ConfigurationError: if there is one
+    """
+    for name in _OWN_ARGUMENTS:
+        if name in given:
+            raise ConfigurationError(
+                f"{name}={given[name]!r} cannot be given: this operator runs its own application; the "
+                "Spark connection is spark_conn_id=…"
+            )
 
 
 class DriverRun(Protocol):
@@ -86,15 +99,25 @@ class DriverRun(Protocol):
         """Write the plan; the application's argument that names it."""
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
-        """Put the credentials where the driver, and nobody else, takes them."""
+        """Put the credentials of account and source where the driver, and nobody else, takes them."""
 
     def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
-        """Complete the settings of the submission; the environment of ``spark-submit``."""
+        """Complete the settings of the submission; the environment of ``spark-submit``.
+
+        :param hook: the settings
+        :param env_vars: the author's variables, which win
+        """
 
     def submit(
         self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
-        """Run ``spark-submit`` to its end."""
+        """Run ``spark-submit`` to its end, instead of the hook's own ``submit``.
+
+        :param hook: builds the command and reads the output
+        :param environment: what ``spark-submit`` needs on this machine; the hook's own settings win
+        :param application: the job's file
+        :raises AirflowException: if ``spark-submit`` fails
+        """
 
     def follow(self) -> None:
         """Wait until the driver has ended, if it has not yet."""
@@ -123,6 +146,7 @@ class SparkDriverOperator(SparkSubmitOperator):
     (:class:`~airflow_provider_snowpipe.operators.cluster_job.ClusterRun`).
 
     :param application: the job's file
+    :param spark_conn_id: the Spark connection
     :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` sets
         it as ``spark.log.level``
     :param work_path: a folder that worker and driver reach, for a driver on the cluster
@@ -140,13 +164,20 @@ class SparkDriverOperator(SparkSubmitOperator):
         self,
         *,
         application: Path,
+        spark_conn_id: str = "spark_default",
         spark_log_level: str = "WARN",
         work_path: str | None = None,
         driver_secret: str | None = None,
         status_poll_interval: int = 10,
         **kwargs: Any,
     ) -> None:
-        super().__init__(application=str(application), status_poll_interval=status_poll_interval, **kwargs)
+        kwargs.setdefault("name", "")
+        super().__init__(
+            application=str(application),
+            conn_id=spark_conn_id,
+            status_poll_interval=status_poll_interval,
+            **kwargs,
+        )
         self.spark_log_level = spark_log_level
         self.work_path = work_path
         self.driver_secret = driver_secret
@@ -160,33 +191,25 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     @abstractmethod
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
-        """Write the plan and whatever belongs to it, and make the plan the application's argument.
-
-        :param run: the driver's
-        :param memory: what earlier tries have left
-        """
+        """Write the plan and whatever belongs to it, and make the plan the application's argument."""
 
     def _without_driver(self, memory: DriverMemory) -> Any:
-        """Do what there is to do where that takes no driver; None where it does.
-
-        :param memory: what earlier tries have left
-        """
+        """Do what there is to do where that takes no driver; None where it does."""
         return None
 
     @abstractmethod
     def _ended(self, run: DriverRun) -> Any:
-        """Take over what a driver has left that has ended well; None if it has not, or left nothing.
-
-        :param run: its run
-        """
+        """Take over what a driver has left that has ended well; None if it has not, or left nothing."""
 
     @abstractmethod
     def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
         """Return why a driver did not end well, and whether a retry is pointless; None if nobody knows.
 
-        :param run: its run
         :param output: the end of what ``spark-submit`` printed
         """
+
+    def _name_application(self, context: Context) -> None:
+        self.name = self.name or application_name(context["ti"])
 
     def _run_driver(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, or start one; what it has left."""
@@ -230,12 +253,11 @@ class SparkDriverOperator(SparkSubmitOperator):
         return url
 
     def _cluster_settings(self, context: Context) -> ClusterSettings:
-        ti = context["ti"]
         in_extra = spark_connection(str(self._conn_id)).extra_dejson.get("namespace")
         return ClusterSettings(
             conn_id=str(self._conn_id),
             work_path=self.work_path or "",
-            identity=application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index),
+            identity=application_name(context["ti"]),
             poll_seconds=self._status_poll_interval,
             auth=self._yarn_rm_auth,
             namespace=str((self.conf or {}).get("spark.kubernetes.namespace") or in_extra or ""),
@@ -268,7 +290,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _wait(self, run: DriverRun, *, is_earlier: bool) -> None:
         """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on.
 
-        :param run: the driver's
         :param is_earlier: whether an earlier try started it
         """
         if isinstance(run, ClusterRun) and self._follows_in_triggerer:
@@ -292,10 +313,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     ) -> Any:
         """Go on with a driver that the triggerer has followed to its end; what it, or another, has left.
 
-        :param context: the task's context
-        :param memory: what earlier tries have left
-        :param event: the trigger's
-        :param submission: the submission
         :param is_earlier: whether an earlier try made it; then this one resumes where it has failed
         :raises RetriesExhaustedError: if the triggerer lost sight of it; the next try goes on
         """
@@ -318,9 +335,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _stop_on_cluster(self, context: Context, memory: DriverMemory, error: AirflowException) -> None:
         """Stop an application that still runs when the time of its deferred task is over.
 
-        :param context: the task's context
-        :param memory: what earlier tries have left
-        :param error: the error at the end of the time
         :raises AirflowException: if there was one
         """
         try:
@@ -389,32 +403,29 @@ class SparkDriverOperator(SparkSubmitOperator):
     @contextmanager
     def _ending(self, memory: DriverMemory) -> Iterator[None]:
         """Translate what ends the task, and leave the next try what it has to know."""
-        try:
-            yield
-        except SnowpipeError as error:
-            if error.retryable:
+        with failing_at_once():
+            try:
+                yield
+            except AirflowFailException:
+                memory.forget()
                 raise
-            raise AirflowFailException(error_line(type(error).__name__, error)) from error
-        except AirflowFailException:
-            memory.forget()
-            raise
-        except AirflowException:
-            memory.forget_driver()
-            raise
-        except OSError as error:
-            if not self._killed:
+            except AirflowException:
+                memory.forget_driver()
                 raise
-            # on_kill removed the directory, from a signal between two instructions of this task.
-            memory.forget_driver()
-            raise AirflowException(_KILLED) from error
-        finally:
-            run = self._run
-            if self._killed or run is None:
-                self._clean_up()
-            elif run.is_over():
-                run.hide_ui()
-                self._clean_up()
-            # else the task has lost its supervisor, and the next try finds the living driver's directory.
+            except OSError as error:
+                if not self._killed:
+                    raise
+                # on_kill removed the directory, from a signal between two instructions of this task.
+                memory.forget_driver()
+                raise AirflowException(_KILLED) from error
+            finally:
+                run = self._run
+                if self._killed or run is None:
+                    self._clean_up()
+                elif run.is_over():
+                    run.hide_ui()
+                    self._clean_up()
+                # else the task has lost its supervisor, and the next try finds the driver's directory.
 
     def _get_hook(self) -> SparkSubmitHook:
         """Make the Spark hook, whose driver and executors may run where none of our code is."""
@@ -480,7 +491,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _left_by_earlier(self, run: DriverRun) -> Any:
         """What the driver of an earlier try has left if it has ended well, None if a new one is to resume.
 
-        :param run: the driver's, which has ended
         :raises AirflowFailException: if it has failed where a new one cannot help
         """
         found = self._taken(run)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +13,21 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
-    SNOWSIGHT_KEY,
     SnowsightLink,
     SparkUiLink,
-    leave_channel_page,
     pipe_page,
-    snowsight_url,
 )
 from airflow_provider_snowpipe.metrics import count_run
-from airflow_provider_snowpipe.operators.account_operator import require_own_channels
+from airflow_provider_snowpipe.operators.account_operator import (
+    RowPolicyOperator,
+    leave_links,
+    require_own_channels,
+)
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
-from airflow_provider_snowpipe.operators.schema_policy import RowPolicyOperator
-from airflow_provider_snowpipe.operators.spark_job import OWN_ARGUMENTS, SparkDriverOperator
+from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator, refuse_own_arguments
 from airflow_provider_snowpipe.operators.submission import (
-    application_name,
     end_of_wait,
     is_deferral_timeout,
     job_error,
@@ -61,70 +58,10 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 
 
-# -- A task around one driver of the job that sends rows through channels --------------------------------
-
-
-class ChannelDriverOperator(SparkDriverOperator):
-    """What every operator has that runs the job of channels.
-
-    :param kwargs: options of ``SparkSubmitOperator``
-    """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(application=job_file(), **kwargs)
-        self._if_it_runs = "shuts that one out of its channels if it still runs"
-
-    @abstractmethod
-    def _plan_for(
-        self, run: DriverRun, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
-    ) -> JobPlan:
-        """Write plan and credentials, and make the plan the application's argument.
-
-        :param run: the driver's
-        :param rejected_before: rows skipped before the first try that has not reported, by channel
-        :param rejected_since_ms: where a retry does not know them, since when skipped rows are its own
-        """
-
-    @abstractmethod
-    def _reported(self, report: RunReport, offset_format: str) -> None:
-        """Read the report of a driver that has ended, well or not.
-
-        :param report: its report
-        :param offset_format: the tokens' format
-        """
-
-    @abstractmethod
-    def _offset_format(self) -> str:
-        """The format of the source's tokens."""
-
-    def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
-        self._plan_for(run, memory.rejected_before(), memory.rejected_since_ms())
-
-    def _ended(self, run: DriverRun) -> SubmittedLoad | None:
-        report = report_of(run.text(REPORT_FILE))
-        if report is None or report.error is not None:
-            return None
-        return self._sent(report, self._offset_format())
-
-    def _sent(self, report: RunReport, offset_format: str) -> SubmittedLoad:
-        for line in report_lines(report):
-            self.log.info("%s", line)
-        self._reported(report, offset_format)
-        return SubmittedLoad(report, offset_format)
-
-    def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
-        report = report_of(run.text(REPORT_FILE))
-        if report is not None:
-            self._reported(report, self._offset_format())
-        return job_error(report, output)
-
-
-# -- The operator that loads rows into channels with Spark -----------------------------------------------
-
 TARGETS_KEY = "targets"
 
 
-class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOperator):
+class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOperator):
     """Load ordered files or Kafka topics into a table through channels, each row exactly once, with Spark.
 
     The job resumes each channel from its committed offset token, so that a retry or the next run sends only
@@ -162,9 +99,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         which is ``files`` where there is none (templated)
     :param table: load into this table through its default pipe (templated)
     :param pipe: load through this pipe; not together with ``table`` (templated)
-    :param database: the pipe's database, None for the connection's (templated)
-    :param schema: the pipe's schema, None for the connection's (templated)
-    :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
     :param spark_conn_id: the Spark connection; one of the type ``spark_connect`` has the job run over that
         server, for files and topics
     :param kafka_conn_id: deprecated, the source has ``conn_id`` (templated)
@@ -175,9 +109,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         source's own, such as the last part of a path (templated)
     :param on_data_loss: ``fail`` fails the task when the committed position is not in the source any more,
         ``skip`` goes on after it
-    :param wait_for_commit: False ends the task when the rows are received, committed or not
-    :param wait_for_completion: ``wait_for_commit`` by the name that Airflow's other providers have for it
-    :param commit_timeout: seconds to wait for a channel's commit
     :param deferrable: True waits in the triggerer, for a driver on the cluster and for the commit
     :param poll_interval: with ``deferrable``, seconds between two polls of the channels
     :param batch_limits: when a batch of rows is closed and sent, by the keys of ``BatchLimits``;
@@ -196,71 +127,43 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
     template_fields: Sequence[str] = (
         "source",
-        "table",
-        "pipe",
-        "database",
-        "schema",
         "channel_prefix",
         "source_name",
-        "snowflake_conn_id",
         "kafka_conn_id",
         "iceberg_conn_id",
         "batch_limits",
         "sdk_profile",
-        "dead_letter_path",
         "work_path",
-        *ChannelDriverOperator.template_fields,
+        *RowPolicyOperator.template_fields,
+        *SparkDriverOperator.template_fields,
     )
     operator_extra_links = (SnowsightLink(), SparkUiLink(), *CHANNEL_PAGE_LINKS)
     _runs_over_connect = True
-    ui_color = "#29b5e8"
 
     def __init__(
         self,
         *,
         source: SourceSpec | Mapping[str, Any],
-        table: str | None = None,
-        pipe: str | None = None,
-        database: str | None = None,
-        schema: str | None = None,
-        snowflake_conn_id: str = SnowpipeHook.default_conn_name,
-        spark_conn_id: str = "spark_default",
         kafka_conn_id: str | None = None,
         iceberg_conn_id: str | None = None,
         channel_prefix: str | None = None,
         source_name: str | None = None,
         on_data_loss: str = "fail",
-        wait_for_commit: bool = True,
-        wait_for_completion: bool | None = None,
-        commit_timeout: float = 600.0,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 5.0,
         batch_limits: Mapping[str, Any] | str | None = None,
         sdk_profile: str | None = None,
-        work_path: str | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in OWN_ARGUMENTS:
-            if name in kwargs:
-                raise ConfigurationError(
-                    f"{name}={kwargs[name]!r} cannot be given: this operator runs its own application; the "
-                    "Spark connection is spark_conn_id=…"
-                )
-        kwargs.setdefault("name", "")
-        super().__init__(conn_id=spark_conn_id, work_path=work_path, **kwargs)
+        refuse_own_arguments(kwargs)
+        super().__init__(application=job_file(), **kwargs)
+        self._if_it_runs = "shuts that one out of its channels if it still runs"
         self.source = stream_values(source)
-        self.table = table
-        self.pipe = pipe
-        self.database = database
-        self.schema = schema
-        self.snowflake_conn_id = snowflake_conn_id
         self.kafka_conn_id = kafka_conn_id
         self.iceberg_conn_id = iceberg_conn_id
         self.channel_prefix = channel_prefix
         self.source_name = source_name
         self.on_data_loss = on_data_loss
-        self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
-        self.commit_timeout = commit_timeout
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self.batch_limits = batch_limits
@@ -277,7 +180,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         memory = DriverMemory(context, durable=self.durable)
         with self._ending(memory):
             require_own_channels(self, context)
-            self._leave_links(context)
+            hook, source = self._pipe_hook(), self._source()[0]
+            start = f"{self._prefix(source)}_{self.source_name or source.default_name}_"
+            leave_links(context, hook, pipe_page(hook, start))
             sent = self._sent_before(memory) or self._run_driver(context, memory)
             return self._after_driver(context, sent, memory)
 
@@ -344,10 +249,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                 )
             ) from error
 
-    def _name_application(self, context: Context) -> None:
-        ti = context["ti"]
-        self.name = self.name or application_name(ti.dag_id, ti.task_id, ti.run_id, ti.map_index)
-
     @property
     def _defers(self) -> bool:
         return self.deferrable and self.wait_for_commit
@@ -385,39 +286,33 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
                 self._run = ClientRun(location, memory, self.log.info, lambda _: None)
         return sent
 
-    def _pipe_hook(self) -> SnowpipeHook:
-        return SnowpipeHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
-        )
-
     def _reported(self, report: RunReport, offset_format: str) -> None:
         address = self._source()[0].address
         self.task_lineage = TaskLineage.of_run(self._pipe_hook(), address, offset_format, report)
 
-    def _leave_links(self, context: Context) -> None:
-        hook = self._pipe_hook()
-        url = snowsight_url(hook)
-        if url is not None:
-            context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
-        source = self._source()[0]
-        prefix, source_name = self._prefix(source), self.source_name or source.default_name
-        leave_channel_page(context["ti"], pipe_page(hook, f"{prefix}_{source_name}_"))
+    def _ended(self, run: DriverRun) -> SubmittedLoad | None:
+        report = report_of(run.text(REPORT_FILE))
+        if report is None or report.error is not None:
+            return None
+        return self._sent(report, self._source()[0].offset_format)
 
-    def _offset_format(self) -> str:
-        return self._source()[0].offset_format
+    def _sent(self, report: RunReport, offset_format: str) -> SubmittedLoad:
+        for line in report_lines(report):
+            self.log.info("%s", line)
+        self._reported(report, offset_format)
+        return SubmittedLoad(report, offset_format)
 
-    def _plan_for(
-        self, run: DriverRun, rejected_before: Mapping[str, int], rejected_since_ms: int | None = None
-    ) -> JobPlan:
+    def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
+        report = report_of(run.text(REPORT_FILE))
+        if report is not None:
+            self._reported(report, self._source()[0].offset_format)
+        return job_error(report, output)
+
+    def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         hook = self._pipe_hook()
         source, secrets = self._source()
         rules = self._schema_policy().prepare(hook, source, self.log.info, secrets)
-        plan = self._plan(hook, run.plan_keys(), {**rules, "rejected_before": dict(rejected_before)})
-        plan = replace(plan, rejected_since_ms=rejected_since_ms)
+        plan = self._plan(hook, run.plan_keys(), rules, memory)
         self.application_args = [run.write_plan(plan.to_json())]
         self._hook = None
         run.write_secrets(settled(hook.credentials()), secrets)
@@ -429,7 +324,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             plan.channel_prefix,
             plan.source_name,
         )
-        return plan
 
     def _without_driver(self, memory: DriverMemory) -> SubmittedLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
@@ -437,12 +331,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
 
         self._is_small = False
         hook = self._pipe_hook()
-        known = {
-            "on_error": "continue" if self.on_error == "continue" else "abort",
-            "rejected_before": dict(memory.rejected_before()),
-            "rejected_since_ms": memory.rejected_since_ms(),
-        }
-        plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, known)
+        rules = {"on_error": "continue" if self.on_error == "continue" else "abort"}
+        plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, rules, memory)
         try:
             with hook.get_client(retry=RetryPolicy(budget_seconds=0)) as client:
                 report, self._is_small = run_without_spark(plan, client, self._source()[1])
@@ -459,7 +349,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             )
         return self._sent(report, plan.offset_format)
 
-    def _plan(self, hook: SnowpipeHook, keys: Mapping[str, str], more: Mapping[str, Any]) -> JobPlan:
+    def _plan(
+        self, hook: SnowpipeHook, keys: Mapping[str, str], rules: Mapping[str, Any], memory: DriverMemory
+    ) -> JobPlan:
         from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
         from airflow_provider_snowpipe.spark.submit.plan import JobPlan
         from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -475,8 +367,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
             "wait_for_commit": self.wait_for_commit and not self._defers,
             "commit_timeout": self.commit_timeout,
             "sdk_profile": self.sdk_profile or None,
+            "rejected_before": dict(memory.rejected_before()),
+            "rejected_since_ms": memory.rejected_since_ms(),
             **keys,
-            **more,
+            **rules,
         }
         limits = BatchLimits(
             **checked_values(BatchLimits, mapping_argument("batch_limits", self.batch_limits), "batch_limits")
@@ -537,10 +431,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, ChannelDriverOpe
         return value
 
     def _check_arguments(self) -> None:
-        if self.table is not None and self.pipe is not None:
-            raise ConfigurationError(
-                f"table {self.table!r} and pipe {self.pipe!r} are both given: drop one of them"
-            )
         check_one_of("on_data_loss", self.on_data_loss, ("fail", "skip"))
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"commit_timeout is {self.commit_timeout}: give seconds above 0")

@@ -43,6 +43,7 @@ except ImportError:
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.report import RunReport, SubmittedLoad
+    from airflow_provider_snowpipe.spark.submit.plan import WriteReport
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -53,13 +54,13 @@ SPARK_CONNECT = "spark_connect"
 _UNUSABLE_IN_NAME = re.compile(r"[^A-Za-z0-9_.:+-]+")
 
 
-def application_name(dag_id: str, task_id: str, run_id: str, map_index: int | None) -> str:
+def application_name(ti: Any) -> str:
     """Name the Spark application of a task instance, the same on every try.
 
-    :param map_index: -1 or None for a task that is not mapped
+    :param ti: the task instance; its ``map_index`` is -1 or None where the task is not mapped
     """
-    mapped = [str(map_index)] if map_index is not None and map_index >= 0 else []
-    parts = ["snowpipe", dag_id, task_id, run_id, *mapped]
+    mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
+    parts = ["snowpipe", ti.dag_id, ti.task_id, ti.run_id, *mapped]
     return ".".join(_UNUSABLE_IN_NAME.sub("-", part) for part in parts)
 
 
@@ -151,27 +152,15 @@ def connect_url(conn_id: str) -> str | None:
     return SparkConnectHook(conn_id).get_connection_url()
 
 
-def job_error(report: RunReport | None, output: str) -> tuple[str, bool] | None:
+def job_error(report: RunReport | WriteReport | None, output: str) -> tuple[str, bool] | None:
     """Find the job's own words for its failure.
 
     :param report: the run report, None if there is none
     :param output: the end of what ``spark-submit`` printed
     :return: the error in one line, and whether a retry is pointless; None if the job did not report it
     """
-    if report is None:
-        return job_error_of(None, None, output)
-    return job_error_of(report.error, report.error_type, output)
-
-
-def job_error_of(error: str | None, error_type: str | None, output: str) -> tuple[str, bool] | None:
-    """The same from the words of any report.
-
-    :param error: the error's text in the report, None if there is none
-    :param error_type: its class name
-    :param output: the end of what ``spark-submit`` printed
-    """
-    if error is not None:
-        kind, text = error_type or "SnowpipeError", error
+    if report is not None and report.error is not None:
+        kind, text = report.error_type or "SnowpipeError", report.error
     else:
         found = list(_JOB_ERROR.finditer(output))
         if not found:

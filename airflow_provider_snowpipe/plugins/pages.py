@@ -20,15 +20,14 @@ from fastapi.responses import HTMLResponse
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.snowpipe import channel_query, channels_query, pipe_query
 from airflow_provider_snowpipe.plugins.history import (
-    ChannelState,
     History,
     HistoryLimits,
-    PipeState,
     Rights,
     Where,
     read_history,
     read_plans,
 )
+from airflow_provider_snowpipe.plugins.pipe_state import ChannelState, PipeState
 from airflow_provider_snowpipe.plugins.rendering import View, answer, refused, render, utc
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy

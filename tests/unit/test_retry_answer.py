@@ -19,11 +19,12 @@ from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch,
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
-from airflow_provider_snowpipe.operators.submission import end_of_task, end_of_wait, job_error_of
+from airflow_provider_snowpipe.operators.submission import end_of_task, end_of_wait, job_error
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.spark.data_source.agreement import RefusedByAnotherError
 from airflow_provider_snowpipe.spark.driver import outcome
+from airflow_provider_snowpipe.spark.report import RunReport
 from airflow_provider_snowpipe.streaming import commits, errors
 from airflow_provider_snowpipe.streaming.commits import (
     CommitWatch,
@@ -163,11 +164,15 @@ def test_every_reader_gives_the_answer_of_the_class(reader, error, answer):
     assert reader(error) is answer
 
 
+def failed_report(kind: str) -> RunReport:
+    return RunReport("app", (), 1.0, "x", kind)
+
+
 @pytest.mark.parametrize(("error", "answer"), ANSWERS, ids=named)
 def test_an_error_of_the_driver_has_the_answer_of_its_class_by_its_name(error, answer):
     kind = type(error).__name__
-    found = job_error_of("x", kind, "")
-    printed = job_error_of(None, None, f"snowpipe error: {kind}: x")
+    found = job_error(failed_report(kind), "")
+    printed = job_error(None, f"snowpipe error: {kind}: x")
 
     assert found is not None
     assert printed == found
@@ -176,7 +181,7 @@ def test_an_error_of_the_driver_has_the_answer_of_its_class_by_its_name(error, a
 
 
 def test_an_error_of_the_driver_that_nobody_knows_leaves_the_task_its_retries():
-    assert job_error_of("x", "NoSuchError", "") == ("snowpipe error: NoSuchError: x", False)
+    assert job_error(failed_report("NoSuchError"), "") == ("snowpipe error: NoSuchError: x", False)
 
 
 @pytest.mark.parametrize(("error", "answer"), [*ANSWERS, *SQL], ids=named)

@@ -18,6 +18,7 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_provider_snowpipe.operators import stream
 from airflow_provider_snowpipe.operators.client_job import (
     DIRECTORY_PREFIX,
     ClientRun,
@@ -220,7 +221,7 @@ def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next
     operator = SnowpipeStreamOperator(task_id="load", **lab.options)
     with monkeypatch.context() as orphaned:
         orphaned.setattr(SparkSubmitHook, "_process_spark_submit_log", read_until_orphaned)
-        orphaned.setattr(operator, "_leave_links", lambda *_: None)
+        orphaned.setattr(stream, "leave_links", lambda *_: None)
         if not with_ui:
             orphaned.setattr(UiAddresses, "read", lambda _: None)
         with pytest.raises(BrokenPipeError):

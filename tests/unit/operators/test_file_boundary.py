@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
 from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.load_choice import LoadChoice
+from airflow_provider_snowpipe.operators.load_planning import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER
@@ -372,7 +372,7 @@ class TestLateFiles:
 
     def test_the_stream_refuses_what_came_after_a_copy(self, load: Load) -> None:
         load.write("a", "1.ndjson")
-        hook = load.operator().bulk_hook()
+        hook = load.operator()._pipe_hook()
         spec = source_spec({"path": str(load.folder)})
         plan = JobPlan("app", hook.account_url(), hook.pipe_name(), "p", "s", spec, credentials_variable="X")
         source = FileSource(plan.source, "fail")

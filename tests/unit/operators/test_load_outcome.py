@@ -162,7 +162,7 @@ class TestLatency:
 
     def test_the_load_operator_keeps_what_it_measured(self, monkeypatch):
         operator = SnowpipeLoadOperator(task_id="load", source="@FILES", table="T", file_pipe="P")
-        monkeypatch.setattr(operator, "bulk_hook", Hook)
+        monkeypatch.setattr(operator, "bulk_hook", lambda _: Hook())
         before = MeasuredLoad("T", PIPE, 140.0, 130.0)
         task = context({"outcome": {"loads": [before.as_json()]}})
         task["ti"].xcoms["plan"] = plan_load(STAGED, LoadPolicy(has_pipe=True)).as_json()

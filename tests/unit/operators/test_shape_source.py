@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.load_choice import ShapeSource
+from airflow_provider_snowpipe.operators.load_planning import ShapeSource
 from airflow_provider_snowpipe.routing.probes import DataShape
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from tests.staged_files import put

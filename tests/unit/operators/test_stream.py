@@ -18,10 +18,10 @@ import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_provider_snowpipe.operators.account_operator import SchemaPolicy
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory, runs
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
-from airflow_provider_snowpipe.operators.schema_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.spark import job_file
@@ -148,7 +148,7 @@ class TestSubmission:
         operator.name = "app"
         memory = DriverMemory({}, durable=False)
         operator._run = ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None)
-        operator._plan_for(operator._run, {})
+        operator._prepare(operator._run, memory)
         hook = operator._get_hook()
 
         command = hook._build_spark_submit_command(operator.application)

@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +34,8 @@ CHANNEL = ChannelReport("p_s_EWR", "EWR", None, "a:2", "a:2", 1234, 99, 0, True)
     ],
 )
 def test_application_name_is_made_from_dag_task_and_run(run, map_index, name):
-    assert application_name("d", "g.t", run, map_index) == name
+    ti = SimpleNamespace(dag_id="d", task_id="g.t", run_id=run, map_index=map_index)
+    assert application_name(ti) == name
 
 
 def test_spark_submit_of_this_environment_is_found_without_activating_it(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
 from airflow_provider_snowpipe.spark.driver.run import Run
@@ -92,7 +93,9 @@ def lab(tmp_path, monkeypatch, set_connection, make, snowpipe):
 @pytest.mark.parametrize("waits", [True, False])
 def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
     operator = lab.operator(name="app", wait_for_commit=waits)
-    plan = operator._plan(operator._pipe_hook(), {"credentials_variable": "NONE"}, {})
+    plan = operator._plan(
+        operator._pipe_hook(), {"credentials_variable": "NONE"}, {}, DriverMemory({}, durable=False)
+    )
     run = Run(plan, lab.snowpipe.client())
     run.prepare()
     run.load(InProcessSpark())
@@ -209,7 +212,7 @@ def test_source_that_only_spark_lists_is_left_to_it(lab, source):
 
 
 def test_table_that_no_run_has_made_is_left_to_the_run_that_makes_it(lab, monkeypatch):
-    monkeypatch.setattr(SnowpipeStreamOperator, "_plan_for", lambda *_: pytest.fail("makes the table"))
+    monkeypatch.setattr(SnowpipeStreamOperator, "_prepare", lambda *_: pytest.fail("makes the table"))
     lab.snowpipe.channels.clear()
     for path in lab.source.rglob("*.ndjson"):
         path.write_text("")

@@ -19,13 +19,13 @@ from sqlalchemy.orm import Session
 from airflow_provider_snowpipe.links.snowpipe import PageAddress
 from airflow_provider_snowpipe.plugins.history import (
     HistoryLimits,
-    PipeState,
     Rights,
     Where,
     read_history,
     read_plans,
     shape_words,
 )
+from airflow_provider_snowpipe.plugins.pipe_state import PipeState
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan
 from airflow_provider_snowpipe.streaming.names import PipeName
 
