@@ -80,7 +80,7 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "describe_assets": _setting(
                         "True",
-                        "Whether a load without an outlet of its table tells of it as an asset.",
+                        "Whether a load without an outlet of its table reports it as an asset.",
                         "boolean",
                     ),
                     "page_history_days": _setting("45", "Greatest age of tasks, days."),

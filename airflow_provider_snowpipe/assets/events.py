@@ -73,7 +73,7 @@ def describe_outlets(
         table = _table_of(hook, [one.channel for one in channels])
         pipe = str(hook.pipe_name())
     except SnowpipeError as error:
-        log.warning("the asset events say nothing of tokens and rows: %s", error)
+        log.warning("the asset events carry nothing of tokens and rows: %s", error)
         return
     if adds_event:
         _add_table_event(task, context, table, event_extra(pipe, channels))
@@ -110,7 +110,7 @@ def describe_file_load(
     try:
         address = TableAddress(hook.account(), *hook.database_and_schema(), table)
     except SnowpipeError as error:
-        log.warning("the asset events say nothing of rows: %s", error)
+        log.warning("the asset events carry nothing of rows: %s", error)
         return
     extra = {"committed": True, "rows": rows, "loader": loader}
     if adds_event:

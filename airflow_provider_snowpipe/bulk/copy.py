@@ -195,7 +195,7 @@ class CopyInto:
             if kind is not None:
                 return (
                     f" File {path!r} is {kind} by its name, and without file_format COPY reads it in the "
-                    f"stage's format, which is CSV unless the stage says otherwise: give "
+                    f"stage's format, which is CSV unless the stage sets another: give "
                     f"options={{'file_format': {{'type': {kind!r}}}}}"
                 )
         return ""
@@ -563,7 +563,7 @@ class CopyOutcome:
         raise FilesRejectedError(
             f"COPY into {table}: {len(bad):,} of {len(every):,} files were not loaded as a whole: "
             f"{named}{more}. "
-            "Fix these files and stage them again, or say on_rejected='report'",
+            "Fix these files and stage them again, or set on_rejected='report'",
             files=tuple(load.path for load in bad),
             rejected=sum(load.errors_seen for load in bad),
         )

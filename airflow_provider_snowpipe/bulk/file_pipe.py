@@ -375,7 +375,7 @@ class Submission:
             raise FilesRejectedError(
                 f"pipe {pipe} has loaded {len(bad):,} of {len(self.files):,} files in part before, and takes "
                 f"them not again: {path!r} with {load.rows_loaded:,} of {load.rows_parsed:,} rows, first "
-                f"error: {load.first_error or 'no message'}. Stage what is fixed under other names, or say "
+                f"error: {load.first_error or 'no message'}. Stage what is fixed under other names, or set "
                 "on_partial='report'",
                 files=tuple(bad),
                 rejected=sum(one.errors_seen for one in bad.values()),
@@ -394,7 +394,7 @@ class Submission:
             raise FilesRejectedError(
                 f"pipe {pipe} does not load {len(self.unmatched):,} of {len(self.files):,} files, which its "
                 f"PATTERN leaves out: {shown}. The others are submitted. Give paths that it takes, below the "
-                "pipe's own location, or say on_unmatched='report'",
+                "pipe's own location, or set on_unmatched='report'",
                 files=self.unmatched,
                 rejected=0,
             )

@@ -142,7 +142,7 @@ class FilePipeAdmin:
             return PipeChange(False)
         if if_exists == "check":
             raise ConfigurationError(
-                f"pipe {self.pipe} exists, and {difference}: drop it, name another one, or say "
+                f"pipe {self.pipe} exists, and {difference}: drop it, name another one, or set "
                 "if_exists='replace', which forgets what it has loaded"
             )
         self._require_empty(force, "replaced")
@@ -192,7 +192,7 @@ class FilePipeAdmin:
                 raise
             raise ConfigurationError(
                 f"pipe {self.pipe} was paused for more than 14 days, so it is stale, and events of files "
-                "that came before are gone: say force=True to resume it for what comes from now on, and load "
+                "that came before are gone: set force=True to resume it for what comes from now on, and load "
                 "what it has missed by action='refresh' or COPY INTO"
             ) from error
 
@@ -250,7 +250,7 @@ class FilePipeAdmin:
         if status.pending_files:
             raise PipeBusyError(
                 f"pipe {self.pipe} was to be {what}, but {status.pending_files:,} files wait in its queue "
-                "and would not be loaded: wait until it is empty, or say force=True"
+                "and would not be loaded: wait until it is empty, or set force=True"
             )
 
     def _changed(self, statements: Sequence[str], values: Sequence[str] | None = None) -> PipeChange:
@@ -321,7 +321,7 @@ class PipeDefinition:
             )
         if not self.auto_ingest and (self.integration or self.aws_sns_topic):
             raise ConfigurationError(
-                "integration and aws_sns_topic say where events of new files come from: give "
+                "integration and aws_sns_topic define where events of new files come from: give "
                 "auto_ingest=True as well"
             )
 
@@ -485,7 +485,7 @@ class PipeTarget:
         table, location = _TABLE.match(definition), _location(definition)
         if table is None or location is None:
             raise ConfigurationError(
-                f"pipe {pipe}: DESCRIBE PIPE shows the statement {definition[:80]!r}, which does not tell "
+                f"pipe {pipe}: DESCRIBE PIPE shows the statement {definition[:80]!r}, which does not show "
                 "table and stage: give the role MONITOR on the pipe, and make it a pipe of the form COPY "
                 "INTO … FROM @…"
             )

@@ -66,7 +66,7 @@ class FilesFailure(StrEnum):
 
     @property
     def error_class(self) -> type[SnowpipeError]:
-        """The error that a load which waited itself raises; it says whether another try can help."""
+        """The error that a load which waited itself raises; it shows whether another try can help."""
         return _ERRORS[self]
 
     @property

@@ -325,7 +325,7 @@ class CompactOptions:
             found = self.kind or _KINDS.get(ending)
             if found is None:
                 raise ConfigurationError(
-                    f"compact: the ending of file {name!r} does not say what it is: give compact={{'kind': "
+                    f"compact: the ending of file {name!r} does not show what it is: give compact={{'kind': "
                     f"…}} with one of {get_args(Kind)}, or choose files by pattern=…"
                 )
             kinds.setdefault(found, name)
@@ -339,7 +339,7 @@ class CompactOptions:
         (kind,) = kinds
         if kind == "csv" and self.header is None:
             raise ConfigurationError(
-                "compact: CSV files begin with a line of names, or they do not, and nothing in them says "
+                "compact: CSV files begin with a line of names, or they do not, and nothing in them shows "
                 "so: give compact={'header': True} or {'header': False}"
             )
         ending = endings.pop() if len(endings) == 1 else f".{kind}"

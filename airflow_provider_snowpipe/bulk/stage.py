@@ -163,7 +163,7 @@ class Staging:
         if self.if_staged == "fail":
             raise StagedFileDiffersError(
                 f"{file.address} has {file.size:,} bytes, and the stage has another content, of "
-                f"{found.size:,} bytes, under its name: give it another name, or say if_staged='skip_same', "
+                f"{found.size:,} bytes, under its name: give it another name, or set if_staged='skip_same', "
                 "which replaces it"
             )
         return PutKind.OVER if how is Sameness.CHANGED else PutKind.UNLESS_SAME

@@ -167,7 +167,7 @@ def refuse_files_of_others(
     raise FilesGivenTwiceError(
         f"{len(paths):,} of {len(files.files):,} files for {table} were loaded another way: "
         f"{_evidence(others)}. {'COPY' if loader is None else f'pipe {loader}'} has no memory of that and "
-        "would load their rows a second time: take these files from one of the two, or say force=True",
+        "would load their rows a second time: take these files from one of the two, or set force=True",
         files=paths,
     )
 
@@ -229,10 +229,12 @@ def refuse_files_for_pipe(
             "them (SnowpipePipeOperator, action='resume' where it is paused, then action='status')"
         )
     else:
-        what = f"is told of {shown} by events (AUTO_INGEST): leave them to the pipe, or stage them elsewhere"
+        what = (
+            f"is notified of {shown} by events (AUTO_INGEST): leave them to the pipe, or stage them elsewhere"
+        )
     raise FilesGivenTwiceError(
         f"pipe {one.pipe.name} ({one.status or 'its state does not show to this role'}) loads from "
-        f"{one.pipe.target.stage} into {table} as well and {what}, or say force=True. "
+        f"{one.pipe.target.stage} into {table} as well and {what}, or set force=True. "
         f"{loader or 'COPY'} {'has' if has_copied else 'would'} put the same rows into the table",
         files=files,
         may_pass=pending > 0,
@@ -496,7 +498,7 @@ class LoadIntent:
             f"task {other['work']} (DAG, run, task, map index) has begun to load {len(files):,} of "
             f"{len(self._files.files):,} files by {by}: {shown}. {own} would put the same rows into the "
             "table: take the files from one of the two. If that task has died, clear it, so that it ends "
-            f"its load, or REMOVE {self._folder}/{name} when no statement of it runs; or say force=True",
+            f"its load, or REMOVE {self._folder}/{name} when no statement of it runs; or set force=True",
             files=files,
             may_pass=True,
         )

@@ -41,12 +41,12 @@ def get_cli_commands() -> list[CLICommand]:
         _arg("--path-conn-id", help="connection id for the object store"),
         _arg("--channel", dest="channels", action="append", help="only this channel; may be repeated"),
         offset_format,
-        _arg("--dry-run", action="store_true", help="say what would be done, change nothing"),
+        _arg("--dry-run", action="store_true", help="show what would be done, change nothing"),
     )
     commands = (
         ActionCommand(
             name="doctor",
-            help="Check connection, key, grants, pipe, network and Spark, and say what to do",
+            help="Check connection, key, grants, pipe, network and Spark, and show what to do",
             description="Ends with the status 1 when a check failed, 0 otherwise; warnings are no failures.",
             func=lazy_load_command(f"{_PACKAGE}.doctor.doctor"),
             args=(
@@ -65,7 +65,7 @@ def get_cli_commands() -> list[CLICommand]:
         ),
         ActionCommand(
             name="plan",
-            help="Say whether data should be streamed, copied or piped, and what each would cost",
+            help="Report whether data should be streamed, copied or piped, and what each would cost",
             func=lazy_load_command(f"{_COMMANDS}.plan"),
             args=(*_plan_arguments(), ARG_OUTPUT),
         ),
@@ -156,7 +156,7 @@ def _plan_arguments() -> tuple[Any, ...]:
         _arg("--schema", help="its schema, the connection's if not given"),
         _arg("--storage-conn-id", help="connection id for a URL"),
         _arg("--kafka-conn-id", help="connection id for Kafka topics"),
-        _arg("--table", help="table of Kafka topics, whose channels say how far each partition is in it"),
+        _arg("--table", help="table of Kafka topics, whose channels show how far each partition is in it"),
         _arg("--channel-prefix", help="with --table, the first part of these channels' names"),
     )
 

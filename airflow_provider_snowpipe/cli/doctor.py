@@ -237,7 +237,7 @@ class Doctor:
                 FAILED if wrong else WARNING,
                 "; ".join([*wrong, *doubtful]),
                 f"install {DISTRIBUTION} again, with its extras and Airflow's constraints file; pip check "
-                "says the same",
+                "reports the same",
             )
         shown = [f"{name} {_version(name)}" for name in _SHOWN_PACKAGES if _version(name)]
         return ", ".join([f"{DISTRIBUTION} {__version__}", f"Python {platform.python_version()}", *shown])
@@ -624,7 +624,7 @@ def _yarn() -> str:
     for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
         if directory := os.environ.get(name):
             if (Path(directory) / "yarn-site.xml").is_file():
-                return f"yarn, as {name}={directory} says; not connected to"
+                return f"yarn, as {name}={directory} sets; not connected to"
             raise _Ended(FAILED, f"{name}={directory} holds no yarn-site.xml", "give the cluster's directory")
     raise _Ended(
         FAILED,

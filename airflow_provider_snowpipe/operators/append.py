@@ -384,7 +384,7 @@ class SmallSource:
             raise ConfigurationError("sql is given without sql_conn_id: name the connection of the query")
         if not ordered_by_token and not _ORDERED.search(self.sql or ""):
             raise ConfigurationError(
-                "the query does not say ORDER BY: a retry that gets its rows in another order would load "
+                "the query has no ORDER BY: a retry that gets its rows in another order would load "
                 "some "
                 "twice and others never. Order it by a unique key, or give token_column=…"
             )

@@ -284,7 +284,7 @@ _REFUSED = {
     "match_by_column_name": "columns are filled by their names",
     "pattern": "the manifest names the files",
     "force": "it would load files that are in the table",
-    "purge": "the files are removed when the stage says that they are loaded: see keep_files",
+    "purge": "the files are removed when the stage shows that they are loaded: see keep_files",
     "size_limit": "it would leave files out",
     "return_failed_only": "it would hide what was loaded",
 }
@@ -364,7 +364,7 @@ def copied_value(
     ]
     if wrong and on_rejected == "fail":
         named = "; ".join(
-            f"{path!r} has {rows.get(path, 0):,} rows and COPY says {int(files[path]['rows_loaded']):,}"
+            f"{path!r} has {rows.get(path, 0):,} rows and COPY reports {int(files[path]['rows_loaded']):,}"
             for path in wrong[:_MOST_NAMED]
         )
         raise FilesRejectedError(
@@ -421,7 +421,7 @@ class BulkRun:
         """
         done = self.stage.outcome()
         if done is not None:
-            self.log("%s says that this work is done; nothing is loaded", self.stage.location)
+            self.log("%s shows that this work is done; nothing is loaded", self.stage.location)
             return done
         manifest, attempt = self.stage.manifest(), ""
         if manifest is None:
@@ -480,7 +480,7 @@ class BulkRun:
         loads = loaded_files(manifest, folder, history)
         if not manifest.files or len(loads) < len(manifest.files):
             return None
-        self.log("load history says that all %d files are in the table", len(loads))
+        self.log("load history shows that all %d files are in the table", len(loads))
         CopyOutcome(tuple(loads.values())).require(self.on_rejected, self.table)
         files = {f"{self.stage.reference.path}/{name}": load.result() for name, load in loads.items()}
         return copied_value(manifest, self.stage, files, self.on_rejected, self.table)

@@ -244,14 +244,14 @@ class KubernetesDelivery:
             )
         if not self._settings.namespace:
             raise ConfigurationError(
-                "nothing says in which namespace of Kubernetes the driver runs: add 'namespace' to the extra "
+                "nothing sets in which namespace of Kubernetes the driver runs: add 'namespace' to the extra "
                 f"of the Spark connection {self._settings.conn_id!r}, or give conf "
                 "'spark.kubernetes.namespace'. Nothing was submitted"
             )
         for what, names in _NEEDED:
             if not any(name in conf or name in properties for name in (*names, _TEMPLATE)):
                 raise ConfigurationError(
-                    f"nothing says which {what} Kubernetes is to use: give conf {names[0]!r}. Nothing was "
+                    f"nothing sets which {what} Kubernetes is to use: give conf {names[0]!r}. Nothing was "
                     "submitted"
                 )
         secret = self._settings.driver_secret
@@ -294,7 +294,7 @@ class KubernetesDelivery:
         self._secret = self._settings.driver_secret
         if not self._secret:
             raise ConfigurationError(
-                "nothing says which secret of Kubernetes has the driver's credentials: give "
+                "nothing sets which secret of Kubernetes has the driver's credentials: give "
                 "driver_secret='name:key' of one in the namespace, or driver_secret='create' where Airflow "
                 "may make and remove one for each submission. Nothing was submitted"
             )

@@ -72,7 +72,7 @@ def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> 
     setting = (conf or {}).get("spark.submit.deployMode")
     if setting and str(setting).lower() != mode:
         raise ConfigurationError(
-            f"the conf 'spark.submit.deployMode' is {setting!r} and the deploy mode {mode!r}: say it by "
+            f"the conf 'spark.submit.deployMode' is {setting!r} and the deploy mode {mode!r}: set it by "
             "deploy_mode=… or 'deploy-mode' in the Spark connection's extra, which this task reads, too"
         )
     return mode == "cluster"

@@ -273,7 +273,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         if gone is None and self.on_nothing == "fail":
             raise NothingStagedError(
                 f"stage {self.stage!r} has no file for {self.table}: stage the files before this task runs, "
-                "or say on_nothing='report'"
+                "or set on_nothing='report'"
             )
         return gone or CopyOutcome()
 

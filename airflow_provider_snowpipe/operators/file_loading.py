@@ -152,7 +152,7 @@ class FileLoading:
         if target.auto_ingest:
             raise ConfigurationError(
                 f"pipe {self._full_name(pipe)} has AUTO_INGEST, so that it may load a file as soon as it is "
-                "staged, before the channel's token says so: name a pipe without it in file_pipe=…"
+                "staged, before the channel's token shows it: name a pipe without it in file_pipe=…"
             )
 
         def ingest(paths: Sequence[str]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class FileLoading:
         if not pipe:
             raise ConfigurationError(
                 "path is 'pipe' and file_pipe is None: name the file pipe of this table in file_pipe=…, "
-                "which SnowpipePipeOperator(action='create', …) makes, or say path='copy'"
+                "which SnowpipePipeOperator(action='create', …) makes, or set path='copy'"
             )
         if self.task.options and self.task.path == LoadPath.PIPE:
             raise ConfigurationError(
@@ -188,7 +188,7 @@ class FileLoading:
         if target is None:
             raise ConfigurationError(
                 f"there is no file pipe {name}, or the role may not see it: make it by "
-                "SnowpipePipeOperator(action='create', …), check the names letter by letter, or say "
+                "SnowpipePipeOperator(action='create', …), check the names letter by letter, or set "
                 "path='copy'"
             )
         table = (name.database, name.schema, self.task.table)
@@ -351,7 +351,7 @@ class FileLoader:
             if (size := Path(file.path).stat().st_size) != file.size:
                 raise SourcePositionError(
                     f"file {file.path!r} grew from {file.size:,} to {size:,} bytes while it was staged: load "
-                    "it when nothing appends to it, or say growing=True, which leaves the last file to the "
+                    "it when nothing appends to it, or set growing=True, which leaves the last file to the "
                     "stream. Nothing was loaded"
                 )
         return [path.path for _, path in chosen]

@@ -261,7 +261,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         if not files and self.on_nothing == "fail":
             raise NothingStagedError(
                 f"stage {self.stage!r} has no file for pipe {self.pipe!r}: stage the files before this task "
-                "runs, or say on_nothing='report'"
+                "runs, or set on_nothing='report'"
             )
         if not files:
             return Submission(())
@@ -476,7 +476,7 @@ class PipeFiles:
                 raise
             target = None
         if target is None and is_needed:
-            _warn(f"{why}; table=… and stage=… would tell")
+            _warn(f"{why}; table=… and stage=… would show it")
         return target
 
     def _require(self, target: PipeTarget, table: str | None) -> None:

@@ -183,9 +183,9 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             raise AirflowException(
                 error_line(
                     "FilesNotLoadedError",
-                    f"pipe {self.file_pipe}: nobody has told within {self.load_timeout:g} s and a margin "
-                    f"that {len(given):,} files are loaded: see whether a triggerer runs. Run again, which "
-                    "asks load history first",
+                    f"pipe {self.file_pipe}: nothing was reported within {self.load_timeout:g} s and a "
+                    f"margin that {len(given):,} files are loaded: see whether a triggerer runs. Run again, "
+                    "which asks load history first",
                 )
             ) from cause
 

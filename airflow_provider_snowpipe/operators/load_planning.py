@@ -298,7 +298,7 @@ class LoadChoice:
             return None
         raise ConfigurationError(
             f"source is {self.source!r}, whose shape is not known: give shape=…, such as {{'bounded': False, "
-            "'arrival_rate': 1e6}, or say path='stream'"
+            "'arrival_rate': 1e6}, or set path='stream'"
         )
 
     def path(self) -> tuple[LoadPath, str | None]:
@@ -313,7 +313,7 @@ class LoadChoice:
             if planned is LoadPath.STREAM:
                 raise ConfigurationError(
                     f"source is {self.source!r} and path is 'stream': files in a stage are copied, or given "
-                    "to a pipe; name the folder that they came from to stream them, or say path='copy'"
+                    "to a pipe; name the folder that they came from to stream them, or set path='copy'"
                 )
             return planned, None
         loaders = {position.intent.pipe for position in self.positions if position.intent}

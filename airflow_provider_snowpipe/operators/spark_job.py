@@ -357,7 +357,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         found = self._ended(run)
         application = run.application if isinstance(run, ClusterRun) else None
         if found is not None and application is not None and not application.has_succeeded:
-            self.log.warning("%s; its report says that all is done, which counts", application)
+            self.log.warning("%s; its report shows that all is done, which counts", application)
         return found
 
     def _outcome(self, run: DriverRun, memory: DriverMemory) -> Any:
@@ -375,7 +375,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         if not isinstance(run, ClusterRun):
             raise ConfigurationError(
                 f"there is no run report in {str(run.directory)!r}: the Spark job ended before it could "
-                "write it; its log says why"
+                "write it; its log shows why"
             )
         found = self._without_driver(memory)
         if found is not None:

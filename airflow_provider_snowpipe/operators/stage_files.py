@@ -254,7 +254,7 @@ class SnowpipeStageFilesOperator(FileOperator):
             raise NothingStagedError(
                 f"there is no file below {self.source!r}"
                 + (f" that matches {self.pattern!r}" if self.pattern else "")
-                + ": see whether the address is right, or say on_nothing='report'"
+                + ": see whether the address is right, or set on_nothing='report'"
             )
         return files, source, staging
 

@@ -244,7 +244,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
                 error_line(
                     "CommitTimeoutError",
                     f"pipe {self._pipe_hook().pipe_name()}: not every channel has committed its target "
-                    f"within {self.commit_timeout:g} s; the task's log says which. Run again, which resumes "
+                    f"within {self.commit_timeout:g} s; the task's log shows which. Run again, which resumes "
                     "from the committed tokens, or raise commit_timeout",
                 )
             ) from error

@@ -585,7 +585,7 @@ def _old_files(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
         return (
             f"the oldest file is {duration(oldest)} old, and COPY forgets after 64 days: it skips "
             "files that it "
-            "may have loaded before; where they were not, say LOAD_UNCERTAIN_FILES"
+            "may have loaded before; where they were not, set LOAD_UNCERTAIN_FILES"
         )
     if plan.path is LoadPath.PIPE and oldest > _REFRESH_REACHES:
         return (

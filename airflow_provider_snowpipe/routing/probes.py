@@ -353,7 +353,7 @@ def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None
     size = None if size_in_bytes >= _UNKNOWN_SIZE else float(size_in_bytes)
     if size is None and rows is None:
         raise ConfigurationError(
-            f"the plan's statistics say {size_in_bytes} bytes, which stands for unknown: give rows or "
+            f"the plan's statistics report {size_in_bytes} bytes, which stands for unknown: give rows or "
             "bytes, or "
             "compute statistics of the tables"
         )
@@ -378,7 +378,7 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
     shape = listing_shape(files, now, bounded=False, arrival_rate=0.0)
     if shape.files is None or shape.files.interval is None:
         raise ConfigurationError(
-            f"load history has {len(files)} loads, which say no rate: give bytes or arrival_rate instead"
+            f"load history has {len(files)} loads, which show no rate: give bytes or arrival_rate instead"
         )
     return DataShape(bounded=False, files=shape.files, **known)
 

@@ -164,7 +164,7 @@ class WaitSensor(BaseSensorOperator):
             if verdict is None:
                 verdict = self._watch.see(self._ask(self._watch), time.time())
                 if verdict is None:
-                    raise RuntimeError(f"the poll of {self._watch.question} said nothing about it")
+                    raise RuntimeError(f"the poll of {self._watch.question} reported nothing about it")
                 if memory is not None:
                     memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
         except ConfigurationError as error:

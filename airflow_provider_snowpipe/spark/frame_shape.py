@@ -21,7 +21,7 @@ def shape_of_frame(frame: Any, **known: Any) -> DataShape:
     java = getattr(frame, "_jdf", None)
     if java is None:
         raise ConfigurationError(
-            f"{type(frame).__module__}.{type(frame).__qualname__} tells no statistics of its plan: take a "
+            f"{type(frame).__module__}.{type(frame).__qualname__} has no statistics of its plan: take a "
             "DataFrame of a classic session, or give the shape's rows or bytes"
         )
     execution = java.queryExecution()

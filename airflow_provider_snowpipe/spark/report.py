@@ -182,7 +182,7 @@ class RunReport:
         except OSError as error:
             raise ConfigurationError(
                 f"the run report {os.fspath(path)!r} cannot be read ({error.strerror}): the Spark job ended "
-                "before it could write it; its log says why"
+                "before it could write it; its log shows why"
             ) from None
         return cls.from_json(text)
 

@@ -86,7 +86,7 @@ def plan_opening(status: ChannelStatus, offset_token: str | None, if_exists: str
         raise ConfigurationError(
             f"channel {status.channel!r} exists without a committed token, so it does not start at "
             f"{offset_token!r}: reset its offset token, or leave offset_token out to start where its writer "
-            "says"
+            "starts"
         )
     return OpenAction.FENCE if if_exists == "fence" else OpenAction.SKIP
 

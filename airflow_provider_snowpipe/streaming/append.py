@@ -299,9 +299,9 @@ def rows_to_send(
             return NumberedRows((), ())
         raise SourcePositionError(
             f"channel {channel!r} has committed {committed}, which lies after batch {rules.batch}: a channel "
-            "goes forward only, so these rows cannot be told from those that are loaded. Give a later batch "
-            f"or another channel, or choose on_older_batch='skip' where batch {rules.batch} is known to be "
-            "loaded"
+            "goes forward only, so these rows cannot be distinguished from those that are loaded. Give a "
+            f"later batch or another channel, or choose on_older_batch='skip' where batch {rules.batch} is "
+            "known to be loaded"
         )
     return rows.after(committed)
 

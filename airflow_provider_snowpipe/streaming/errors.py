@@ -360,7 +360,7 @@ class PipeNotRunningError(SnowpipeError):
     """A file pipe is paused, stopped or stalled, so that it loads nothing."""
 
     error_id = "SP27"
-    remedy = "resume the pipe, or correct what stalls it; SYSTEM$PIPE_STATUS says what"
+    remedy = "resume the pipe, or correct what stalls it; SYSTEM$PIPE_STATUS shows what"
     retryable = True
     retry_reason = "the pipe may be fixed, or resumed"
     retry_delay = 60.0

@@ -413,7 +413,7 @@ def refusal(what: str, answer: Answer) -> ApiError:
     """
     if answer.status == 410:
         return PipeFailedOverError(
-            f"{what}: the pipe failed over to another place ({answer.describe()}); make a new client and "
+            f"{what}: the pipe failed over to another location ({answer.describe()}); make a new client and "
             "open the channels again",
             http_status=answer.status,
             code=answer.code,

@@ -620,7 +620,7 @@ class UnknownKeys:
             raise UnknownColumnsError(
                 f"channel {self._channel!r}: rows {where} have keys for which the table has no column: "
                 f"{named(found.unknown)}. Neither they nor a row after them were sent, as "
-                f"unknown_columns='fail' says; the table has {self._some_columns()}. Rename the keys, add "
+                f"unknown_columns='fail' sets; the table has {self._some_columns()}. Rename the keys, add "
                 "the columns (evolve_columns=True), or choose unknown_columns='warn'"
             )
         self.counts = add_counts(self.counts, found.unknown)

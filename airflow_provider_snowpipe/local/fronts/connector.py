@@ -499,7 +499,7 @@ def _in_chunks(session: Session, execution: Execution, result: Result, host: str
     counts = [_FIRST_ROWS, *([_CHUNK_ROWS] * (rest // _CHUNK_ROWS)), *filter(None, [rest % _CHUNK_ROWS])]
     try:
         if result.statement_type != SELECT or _result_format(session, execution.parameters) != "ARROW":
-            raise pa.ArrowInvalid("text is wanted")
+            raise pa.ArrowInvalid("text is expected")
         first, *chunks = encode_streams(result, counts)
         data: dict[str, Any] = {
             "queryResultFormat": "arrow",

@@ -405,7 +405,7 @@ class StageFilesFront:
         # An upload asks with HEAD whether the file is there.
         may_use = method == "HEAD" or bool(claims["upload"]) == (method == "PUT")
         if claims["stage"] != identity or not path.startswith(claims["prefix"]) or not may_use:
-            raise Refusal(403, "ACCESS_DENIED", "the token belongs to another place or another direction")
+            raise Refusal(403, "ACCESS_DENIED", "the token belongs to another location or another direction")
 
     # -- uploads --------------------------------------------------------------------------------------------
 

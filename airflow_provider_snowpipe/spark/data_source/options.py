@@ -202,7 +202,7 @@ class WriteOptions:
         if values["batchId"] is not None and values["offsetColumn"] is not None:
             raise ConfigurationError(
                 f"options batchId ({values['batchId']}) and offsetColumn ({values['offsetColumn']!r}) are "
-                "both given: the offset column tells rows apart by itself, leave batchId out"
+                "both given: the offset column distinguishes rows by itself, leave batchId out"
             )
         own = {one.name for one in fields(cls)}
         named = {_CAPITAL.sub(r"_\g<0>", name).lower(): value for name, value in values.items()}
@@ -236,7 +236,7 @@ class WriteOptions:
             raise ConfigurationError(
                 "df.write needs the option offsetColumn (a column that grows from row to row) or batchId (a "
                 "number that grows from write to write and stays the same when a write is repeated): without "
-                "one a repeated write cannot be told from a new one, and would send its rows twice"
+                "one a repeated write cannot be distinguished from a new one, and would send its rows twice"
             )
         return self.batch_id
 

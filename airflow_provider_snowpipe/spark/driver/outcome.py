@@ -74,7 +74,7 @@ _OF_EXECUTORS: tuple[tuple[re.Pattern[str], type[SnowpipeError], str], ...] = (
             r"|org\.apache\.spark\.SparkException: Python worker exited[^\n]*)"
         ),
         ExecutorLostError,
-        "a task died {times} times with its process ({reason}): the executors' logs tell more; with code "
+        "a task died {times} times with its process ({reason}): the executors' logs show more; with code "
         "137 memory is short (spark.executor.memory, spark.executor.memoryOverhead). What was committed "
         "stays; run again, which resumes from the committed tokens",
     ),

@@ -211,7 +211,7 @@ def refuse_loaded(share: CopyShare, loads: Mapping[str, FileLoad]) -> None:
     when = f" at {first.loaded_at:%Y-%m-%d %H:%M:%S %Z}" if first.loaded_at else ""
     raise FilesGivenTwiceError(
         f"channel {share.position.channel!r}: its committed token {share.position.committed or 'NULL'!s} "
-        f"says that file {share.files[0].name!r} and later ones are not in the table, and "
+        f"shows that file {share.files[0].name!r} and later ones are not in the table, and "
         f"{'COPY' if first.pipe is None else f'pipe {first.pipe}'} has loaded {len(loads):,} of these "
         f"{len(share.files):,} files, the first one{when}. Where the token was set back to load them again, "
         "take path='stream', since a staged file is loaded once; where their rows are in the table, set the "
@@ -241,7 +241,7 @@ def refuse_waiting(share: CopyShare, staged: Sequence[str], loads: Sequence[File
             raise SourcePositionError(
                 f"file {content.name!r} of channel {share.position.channel!r} has changed, and pipe {pipe!r} "
                 f"may have its former content, staged as {name!r}, in its queue: bring that content back; or "
-                "see that SYSTEM$PIPE_STATUS tells of no pending file, and REMOVE the staged one. Nothing "
+                "see that SYSTEM$PIPE_STATUS reports no pending file, and REMOVE the staged one. Nothing "
                 "was loaded"
             )
 

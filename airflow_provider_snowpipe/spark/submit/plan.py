@@ -130,7 +130,7 @@ class JobPlan:
         if conn_id is not None:
             raise ConfigurationError(
                 f"plan source conn_id is {conn_id!r}: the job has no Airflow connections; give what the "
-                "connection says, and its secrets in the credentials file"
+                "connection sets, and its secrets in the credentials file"
             )
 
     @property

@@ -140,7 +140,7 @@ def test_a_load_does_not_fail_for_its_event(hook, caplog):
     events = describe(snowpipe_asset(**TABLE), channels=[B], hook=hook)
 
     assert events == [None]
-    assert "say nothing of tokens and rows" in caplog.text
+    assert "carry nothing of tokens and rows" in caplog.text
 
 
 def test_a_task_without_such_outlets_asks_nothing():

@@ -32,7 +32,7 @@ def test_files_have_the_format_of_their_endings(names: list[str], options: Any, 
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["a.ndjson", "part-0"], "ending of file 'part-0' does not say"),
+        (["a.ndjson", "part-0"], "ending of file 'part-0' does not show"),
         (["a.ndjson", "b.parquet"], "'a.ndjson' is ndjson and 'b.parquet' is parquet"),
         (["a.csv"], r"compact=\{'header': True\}"),
     ],

@@ -129,8 +129,8 @@ def test_pipe_is_notified_of_files_that_came_after_it(auto_ingest: bool) -> None
     ("pending", "files", "announced", "text"),
     [
         (2, "abc", "", r"has 2 files in its queue, of which 'a', 'b', 'c' may"),
-        (None, "a", "bcde", r"does not show.* told of 'b', 'c', 'd' … by"),
-        (0, "a", "b", r"told of 'b' by"),
+        (None, "a", "bcde", r"does not show.* notified of 'b', 'c', 'd' … by"),
+        (0, "a", "b", r"notified of 'b' by"),
         (0, "a", "", None),
         (None, "a", "", None),
     ],

@@ -53,5 +53,5 @@ def test_text_that_is_no_report_is_refused(text):
 
 
 def test_missing_report_points_to_the_log(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"none\.json.*its log says why"):
+    with pytest.raises(ConfigurationError, match=r"none\.json.*its log shows why"):
         RunReport.read(tmp_path / "none.json")

@@ -196,7 +196,7 @@ class DeltaSource(FrameSource):
             raise SourcePositionError(
                 f"the change data feed has not all of versions {first} to {self._latest} ({error}): the "
                 "table needs delta.enableChangeDataFeed = true from the first of them on, and its log kept; "
-                "starting_version says where a channel begins that has nothing committed"
+                "starting_version sets where a channel begins that has nothing committed"
             ) from None
 
     def _refuse_version(self, version: int, changed: int, nulls: int) -> None:

@@ -141,7 +141,7 @@ def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
     """
     return EncodingError(
         f"file {file.path!r} cannot be read as {kind} ({str(error)[:300]}): it is damaged, not finished, or "
-        "of another format. Rows before that may have been sent; put a whole file in its place that "
+        "of another format. Rows before that may have been sent; replace it by a whole file that "
         "begins with the same rows"
     )
 

@@ -87,7 +87,7 @@ def _decoded(block: Block, rows: AvroRows) -> pa.Table:
         ) from None
     records = list(reader(io.BytesIO(container_of(rows.read_schema, block.rows, block.data))))
     if len(records) != block.rows:
-        raise ContainerError(f"a block says {block.rows} rows and holds {len(records)}")
+        raise ContainerError(f"a block states {block.rows} rows and holds {len(records)}")
     array = pa.array(records, pa.struct(list(rows.arrow)))
     return pa.Table.from_batches([pa.RecordBatch.from_struct_array(array)])
 
@@ -181,7 +181,7 @@ def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iter
     while stream.tell() < size:
         rows, length = _number(stream), _number(stream)
         if rows < 0 or not 0 <= length <= _MOST_BLOCK_BYTES:
-            raise ContainerError(f"the block before byte {stream.tell()} says {rows} rows, {length} bytes")
+            raise ContainerError(f"the block before byte {stream.tell()} states {rows} rows, {length} bytes")
         passed_over = rows <= skip_rows
         if passed_over:
             skip_rows -= rows

@@ -129,7 +129,7 @@ def _record_ends(
     if misplaced is not None:
         raise EncodingError(
             f"file {file.path!r}: the quote {dialect.quote!r} at byte {position + misplaced} stands within a "
-            "value, so that nothing tells where the value or its record ends. Quote that value as a whole "
+            "value, so that nothing shows where the value or its record ends. Quote that value as a whole "
             "and double the quotes in it, or set quote='' where the file quotes no value"
         )
     outside = np.searchsorted(quotes, newlines) % 2 == 0

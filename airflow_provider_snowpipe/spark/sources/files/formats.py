@@ -219,7 +219,7 @@ def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: i
                 raise EncodingError(
                     f"file {file.path!r} cannot be decompressed as {compression} after {passed} bytes of "
                     f"text ({error}): it is cut off, damaged, or not {compression}. Rows before that "
-                    "may have been sent; put a whole file in its place that begins with the same rows"
+                    "may have been sent; replace it by a whole file that begins with the same rows"
                 ) from None
             if not data:
                 return

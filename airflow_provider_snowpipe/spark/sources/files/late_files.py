@@ -146,7 +146,7 @@ class Listings:
                     message = _message(one, before, late)
                     if fails:
                         raise SourcePositionError(f"{message}. {_REMEDY}")
-                    log.warning("%s. They are left out, as on_late_files says, and not named again", message)
+                    log.warning("%s. They are left out, as on_late_files sets, and not named again", message)
                 if before is None or before.files != _sizes_and_times(one.group):
                     changed.setdefault(group, []).append(one)
         try:

@@ -379,7 +379,7 @@ class VerifiedFilePartition(FilePartition):
             what = f"its first {end} bytes" if reader.may_grow(file) else f"all of its {end} bytes"
             raise SourcePositionError(
                 f"file {file.path!r} was changed or replaced after row {committed.line} of it was committed: "
-                f"{what} have the digest {found}, the committed token {str(committed)!r} says "
+                f"{what} have the digest {found}, the committed token {str(committed)!r} states "
                 f"{committed.digest}. Nothing was sent; bring the file back, or reset the channel's offset "
                 "token on purpose"
             )

@@ -202,7 +202,7 @@ class History:
         if self.earlier is not None and committed < self.earlier:
             raise SourcePositionError(
                 f"{str(committed)!r} is committed, but {self.address!r} has rows behind it, up to sequence "
-                f"number {self.earlier.batch}, whose snapshots have expired, so that nobody can tell which "
+                f"number {self.earlier.batch}, whose snapshots have expired, so that it is not known which "
                 f"they are; on_data_loss='skip' leaves them out and goes on with snapshot {self.oldest}. "
                 "Keep snapshots for longer than runs may pause. Nothing was sent"
             )
@@ -264,7 +264,7 @@ class Partitioning:
         names = list(found) if self.by is not None else [ONLY]
         if not names:
             raise SourcePositionError(
-                f"{self.address!r} has no rows, so that {self.by!r} tells no partition: run again when it has"
+                f"{self.address!r} has no rows, so that {self.by!r} gives no partition: run again when it has"
             )
         return names
 
@@ -452,7 +452,7 @@ def _has_deletes(manifest: Any) -> bool:
 
 def _change(snapshot: Any) -> str:
     if snapshot.summary is None:
-        return "does not say what it did"
+        return "does not state what it did"
     counts = [f"{name}={snapshot.summary[name]}" for name in _COUNTS if snapshot.summary[name]]
     return f"is of the kind {snapshot.summary.operation.value!r} ({', '.join(counts) or 'nothing counted'})"
 

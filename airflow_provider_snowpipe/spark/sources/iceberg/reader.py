@@ -246,8 +246,8 @@ class TableReader:
             ):
                 if parquet.metadata.num_rows != file.rows:
                     raise SourcePositionError(
-                        f"data file {file.path!r} has {parquet.metadata.num_rows} row(s), its snapshot says "
-                        f"{file.rows}: it was changed or replaced, which no Iceberg writer does"
+                        f"data file {file.path!r} has {parquet.metadata.num_rows} row(s), its snapshot "
+                        f"states {file.rows}: it was changed or replaced, which no Iceberg writer does"
                     )
                 yield parquet
         except FileNotFoundError:

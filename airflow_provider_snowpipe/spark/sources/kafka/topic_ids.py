@@ -89,7 +89,7 @@ class TopicIds:
         unknown = sorted(topic for topic in id_channels if ids[topic] is None)
         if unknown:
             log.warning(
-                "the brokers tell no id of topic %s%s: a topic that is deleted and made again is noticed "
+                "the brokers report no id of topic %s%s: a topic that is deleted and made again is noticed "
                 "only while it is shorter than the committed offset",
                 unknown[0],
                 f" and {len(unknown) - 1} more" if unknown[1:] else "",
@@ -102,16 +102,16 @@ class TopicIds:
             return
         if now is None:
             message = (
-                f"{where} of topic {topic!r} with the id {before!r}, and the brokers tell no id of the topic "
-                "now, so that nobody knows whether it is the same"
+                f"{where} of topic {topic!r} with the id {before!r}, and the brokers report no id of the "
+                "topic now, so that nobody knows whether it is the same"
             )
-            remedy = "Run again; where the brokers tell none for good, on_data_loss='skip' goes on"
+            remedy = "Run again; where the brokers report none for good, on_data_loss='skip' goes on"
             if not self._skips:
                 raise SourceUnavailableError(f"{message}. Nothing was sent. {remedy}")
         else:
             message = (
                 f"{where} of topic {topic!r} with the id {before!r}, and the topic of that name has the id "
-                f"{now!r} now: it was deleted and made again, so that the committed offset says nothing of "
+                f"{now!r} now: it was deleted and made again, so that the committed offset means nothing for "
                 "its records"
             )
             if not self._skips:
@@ -121,7 +121,7 @@ class TopicIds:
                     "offsets, on_data_loss='skip' goes on behind the committed ones, once: the new id is "
                     f"kept then (in the channel {channel!r})"
                 )
-        log.warning("%s. The run goes on behind the committed offset, as on_data_loss='skip' says", message)
+        log.warning("%s. The run goes on behind the committed offset, as on_data_loss='skip' sets", message)
 
     def _keep(self, found: ChannelStatus, now: str | None) -> None:
         before, name = found.committed, found.channel

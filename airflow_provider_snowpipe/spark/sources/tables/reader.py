@@ -253,7 +253,7 @@ def partition_names(rows: DataFrame, column: str, address: str) -> tuple[str, ..
         )
     if not found:
         raise SourcePositionError(
-            f"source {address!r} has no rows, so that {column!r} tells no partition: run again when it has"
+            f"source {address!r} has no rows, so that {column!r} gives no partition: run again when it has"
         )
     return tuple(sorted(found))
 

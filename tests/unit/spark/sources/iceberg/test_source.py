@@ -342,7 +342,7 @@ def test_data_file_that_is_gone_or_replaced_is_refused(orders):
     path = file.path.removeprefix("file://")
 
     pq.write_table(pa.table({"ID": [1]}), path)
-    with pytest.raises(SourcePositionError, match=r"has 1 row\(s\), its snapshot says 3"):
+    with pytest.raises(SourcePositionError, match=r"has 1 row\(s\), its snapshot states 3"):
         _rows(partition)
     gone = replace(partition.history.snapshots[0], files=(replace(file, path=f"{file.path}.gone"),))
     with pytest.raises(SourcePositionError, match="is gone: its snapshot expired"):
@@ -380,7 +380,7 @@ def test_table_without_a_snapshot_has_nothing_to_load_yet(orders):
             ConfigurationError,
             r"partition_by is 'NOTE', .* partitioned by \['FILE'\]",
         ),
-        ({"partition_by": "FILE"}, SourcePositionError, "has no rows, so that 'FILE' tells no partition"),
+        ({"partition_by": "FILE"}, SourcePositionError, "has no rows, so that 'FILE' gives no partition"),
         ({"table": "lake.none"}, SourcePositionError, "'test.lake.none' is not there: NoSuchTableError"),
         ({"options": {"type": "odd"}}, ConfigurationError, "PyIceberg cannot open .* .pyiceberg.yaml"),
     ],
