@@ -167,13 +167,13 @@ _MACROS: dict[str, str] = {
         CASE WHEN strlen(t) <= {2 * MOST_LEVELS} THEN t
             WHEN strlen(regexp_replace(regexp_replace(t, {literal(rf"{_QUOTED}|{_FLAT}")}, '', 'g'),
                 '[^\[{{]', '', 'g')) <= {MOST_LEVELS} THEN t END""",
-    # A number with an exponent stays a DOUBLE: json() would write it without.
+    # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to it;
+    # error() would keep the engine from taking the value by its alias.
     "_parse_json(t)": f"""
-        CASE WHEN t IS NOT NULL AND _shallow(t) IS NULL
-            THEN CAST(error('Malformed JSON at more than {MOST_LEVELS} levels') AS JSON)
-        ELSE _sorted_keys(CASE WHEN trim(t, ' \t\r\n') = '' THEN NULL
+        _sorted_keys(CASE WHEN trim(t, ' \t\r\n') = '' THEN NULL
+            WHEN t IS NOT NULL AND _shallow(t) IS NULL THEN json('more than {MOST_LEVELS} levels')
             WHEN regexp_full_match(t, '\\s*-?[0-9.]+[eE][+-]?[0-9]+\\s*')
-            THEN CAST(trim(t) AS JSON) ELSE json(t) END) END""",
+            THEN CAST(trim(t) AS JSON) ELSE json(t) END)""",
     "_variant_type(v)": """
         CASE WHEN v IS NULL THEN NULL
             WHEN json_type(to_json(v)) IN ('BIGINT', 'UBIGINT', 'HUGEINT') THEN 'INTEGER'

@@ -62,6 +62,12 @@ def test_only_an_object_is_cast_to_one_and_a_cast_is_flattened(sql):
     assert sql.values(flat) == [("-17",)]
 
 
+# SELECT ("a column alias may be used in the same SELECT list")
+def test_a_parsed_document_is_taken_by_its_alias(sql):
+    query = "SELECT PARSE_JSON('{\"a\": 1}') AS doc, IFF(doc:a::INT = 1, 'yes', 'no')"
+    assert sql.values(query) == [('{"a":1}', "yes")]
+
+
 # FLATTEN; Semi-structured data types ("VARIANT null")
 def test_a_json_null_stays_one_as_variant_and_is_null_as_anything_else(sql):
     sql.run("CREATE TABLE flat (v VARIANT)")
