@@ -167,8 +167,8 @@ _MACROS: dict[str, str] = {
         CASE WHEN strlen(t) <= {2 * MOST_LEVELS} THEN t
             WHEN strlen(regexp_replace(regexp_replace(t, {literal(rf"{_QUOTED}|{_FLAT}")}, '', 'g'),
                 '[^\[{{]', '', 'g')) <= {MOST_LEVELS} THEN t END""",
-    # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to it;
-    # error() would keep the engine from taking the value by its alias.
+    # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to
+    # json(): error() would keep the engine from taking the value by its alias.
     "_parse_json(t)": f"""
         _sorted_keys(CASE WHEN trim(t, ' \t\r\n') = '' THEN NULL
             WHEN t IS NOT NULL AND _shallow(t) IS NULL THEN json('more than {MOST_LEVELS} levels')
