@@ -18,12 +18,11 @@ import pyarrow.parquet as pq
 from airflow_provider_snowpipe.spark.credentials import write_credentials
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
-from airflow_provider_snowpipe.spark.driver.rounds import LINE
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-from airflow_provider_snowpipe.spark.sources.tables.rows import Lines, row_text
+from airflow_provider_snowpipe.spark.sources.tables.rows import row_text
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -190,7 +189,7 @@ class Loads:
 
 
 def _text_bytes(batch: pa.RecordBatch) -> int:
-    return len(Lines.of(batch.rename_columns([LINE])).body)
+    return int(batch.column(0).buffers()[2].size)
 
 
 def _encoded_bytes(batch: pa.RecordBatch) -> int:
