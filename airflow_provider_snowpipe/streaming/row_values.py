@@ -159,8 +159,6 @@ _ZONE = re.compile(
 )
 _EPOCH = re.compile(r"\s*[+-]?(?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\s*")
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,15}")
-_SPECIAL = re.compile(r"[+-]?(?:inf|infinity)|epoch", re.IGNORECASE)
-_NEVER = re.compile(r"[+-]?(?:inf|infinity)", re.IGNORECASE)
 _EARLIEST, _LATEST = -9_223_372_036_854, (1 << 63) - 1
 _LAST_YEAR_OF_DATES, _LAST_YEAR = 5_881_579, 294_246
 
@@ -176,21 +174,19 @@ def is_timestamp(text: str) -> bool:
 
 
 def is_time(text: str) -> bool:
-    """True for a time of the day, a timestamp or an integer."""
+    """True for a time of the day, or an integer."""
     if _is_epoch(text):
         return True
     text = text.lstrip()
     match = _TIME.match(text)
     if match is None:
-        return _is_point_in_time(text, _LAST_YEAR) and not _NEVER.fullmatch(text)
+        return False
     rest = text[match.end() :]
     zoned = match["second"] is not None and _ZONE.fullmatch(rest) is not None
     return _in_a_day(match) and (not rest or zoned)
 
 
 def _is_point_in_time(text: str, last_year: int) -> bool:
-    if _SPECIAL.fullmatch(text):
-        return True
     match = _DATE.match(text)
     if match is None or not _in_calendar(match, last_year):
         return False

@@ -38,7 +38,7 @@ _POSITIONS = (
     "WHEN MATCHED THEN DELETE",
 )
 _SCALARS = (
-    "current_setting('temp_directory')", "getvariable('x')", "getenv('HOME')", "current_query()",
+    "current_setting('temp_directory')", "getenv('HOME')", "current_query()",
     "write_log('x')",
     "sleep_ms(10)", "pg_sleep(1)", "nextval('LOCAL._snowpipe.x')",     "pg_get_viewdef(1)",
     "json_serialize_sql('SELECT 1')", "txid_current()", "__internal_decompress_string(1)", "version()",
@@ -47,6 +47,7 @@ _SCALARS = (
 _STATEMENTS = (
     "COPY reached TO '/tmp/stolen.csv'", "COPY (SELECT 1) TO '/tmp/stolen.csv'",
     "ATTACH '/tmp/x.duckdb' AS x",
+    "SELECT getvariable('x')",
     "INSTALL httpfs", "LOAD httpfs", "PRAGMA database_list",
     "DETACH local",
     "RESET ALL", "EXPORT DATABASE '/tmp/stolen'", "IMPORT DATABASE '/tmp/stolen'", "CHECKPOINT", "VACUUM",
