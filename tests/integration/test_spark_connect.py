@@ -118,11 +118,13 @@ def test_jobs_share_one_python_on_the_server_until_it_closes_their_session(
     assert job.run().code == 0
     assert server.python_daemons() == before
 
-    program = """
-from airflow_provider_snowpipe.spark.driver.session import start_spark
-session = start_spark("app")
-session.release_session_on_close = True
-session.stop()
+    # stop() would only warn of a session that it could not release.
+    program = f"""
+from pyspark.sql import SparkSession
+from airflow_provider_snowpipe.spark.driver.session import _shared_session, _written_package
+with _written_package() as archive:
+    shared = _shared_session({server.url!r}, archive.read_bytes())
+SparkSession.builder.remote(shared).getOrCreate().client.release_session()
 """
     subprocess.run([sys.executable, "-c", program], env={**os.environ, **job.env}, check=True, timeout=600)
     write_rows(tmp_path / "source" / "b" / "more.ndjson", range(10**7, 10**7 + 10))
