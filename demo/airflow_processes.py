@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import requests
@@ -27,6 +28,7 @@ IDLE_SECONDS = 0.5
 _LOCK_SECONDS = 60
 """How long a process waits for another's write; SQLite's own 5 s end a scheduler on a busy machine."""
 _AIRFLOW = (sys.executable, "-m", "airflow")
+_MIGRATE = ("db", "migrate")
 
 
 class AirflowProcesses:
@@ -42,6 +44,8 @@ class AirflowProcesses:
     :param home: the ``AIRFLOW_HOME``; made when missing, kept afterwards
     :param dags_folder: where the DAGs are
     :param read_only_ui: True gives the tasks the UI's server
+    :param forked: True starts all of them as forks of one process, see `demo.airflow_forks`; none can be
+        killed or started again by its name then
     """
 
     components: Sequence[str] = ("metadatabase", "scheduler", "triggerer", "dag_processor")
@@ -49,7 +53,10 @@ class AirflowProcesses:
     """Processes that import for seconds before somebody asks them for what is in the database."""
     api_client: type[AirflowApi] = AirflowApi
 
-    def __init__(self, home: Path, dags_folder: Path, *, read_only_ui: bool = False) -> None:
+    def __init__(
+        self, home: Path, dags_folder: Path, *, read_only_ui: bool = False, forked: bool = False
+    ) -> None:
+        self._forked = forked
         self.home = home.resolve()
         self.logs = self.home / "logs"
         # Its own URLs are in its settings.
@@ -85,14 +92,28 @@ class AirflowProcesses:
         early, late = [], []
         for name in self._commands():
             (early if name in self.before_migration else late).append(name)
+        migrated = self.home / f"migrated-{importlib.metadata.version('apache-airflow')}"
+        is_migrated = self._database.exists() and migrated.exists()
+        if self._forked:
+            migration = {} if is_migrated else {"db-migrate": {"arguments": _MIGRATE, "done": str(migrated)}}
+            self._fork({**self._forks(early), **migration, **self._forks(late)})
+            return
         for name in early:
             self.start_process(name)
-        migrated = self.home / f"migrated-{importlib.metadata.version('apache-airflow')}"
-        if not (self._database.exists() and migrated.exists()):
+        if not is_migrated:
             self._migrate()
             migrated.touch()
         for name in late:
             self.start_process(name)
+
+    def _forks(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        commands = self._commands()
+        return {name: {"arguments": commands[name]} for name in names}
+
+    def _fork(self, forks: Mapping[str, Mapping[str, Any]]) -> None:
+        commands = {name: {**fork, "log": str(self.log_file(name))} for name, fork in forks.items()}
+        program = [sys.executable, "-m", "demo.airflow_forks", json.dumps(commands)]
+        self._group.start("airflow", program, self._env, self.log_file("airflow"))
 
     def start_process(self, name: str) -> None:
         """Start one of the processes, the first time or again.
@@ -194,7 +215,7 @@ class AirflowProcesses:
         }
 
     def _migrate(self) -> None:
-        self._run("db-migrate", "db", "migrate")
+        self._run("db-migrate", *_MIGRATE)
 
     def _run(self, name: str, *arguments: str) -> None:
         """Run one command of Airflow to its end, with a log file of its own."""

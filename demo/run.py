@@ -68,7 +68,7 @@ class Demo:
         self._console = Console()
         self._service = SnowpipeService(self._folder / "service")
         dags = DAGS if keep else self._own_dag()
-        self._airflow = AirflowProcesses(self._folder / "airflow", dags, read_only_ui=not keep)
+        self._airflow = AirflowProcesses(self._folder / "airflow", dags, read_only_ui=not keep, forked=True)
         self._channels = {origin: channel_name(DAG_ID, TABLE.lower(), origin) for origin in ORIGINS}
         self._began = time.monotonic()
 

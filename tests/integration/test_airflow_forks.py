@@ -1,0 +1,34 @@
+"""The demo's Airflow: forks of one process that has imported it."""
+
+import json
+import subprocess
+import sys
+
+
+def fork(folder, first, second):
+    """Run the program, and return its exit code, its output, and what is in the folder: a log of each."""
+    commands = {
+        "first": {"arguments": first, "log": str(folder / "first"), "done": str(folder / "done")},
+        "second": {"arguments": second, "log": str(folder / "second")},
+    }
+    program = [sys.executable, "-m", "demo.airflow_forks", json.dumps(commands)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    return ended.returncode, ended.stdout, {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_second_starts_after_the_first_is_done_and_its_end_is_that_of_the_program(tmp_path):
+    code, output, files = fork(tmp_path, ["version"], ["providers", "--help"])
+
+    assert code == 1  # one that ended well is no longer there either
+    assert f"airflow second ended with exit code 0; its log: {tmp_path}/second" in output
+    assert files["first"].strip()[0].isdigit()
+    assert "airflow providers" in files["second"]
+    assert files["done"] == ""
+
+
+def test_nothing_starts_after_a_first_that_failed(tmp_path):
+    code, output, files = fork(tmp_path, ["db", "no-such-verb"], ["version"])
+
+    assert code == 2
+    assert "airflow first ended with exit code 2" in output
+    assert set(files) == {"first"}
