@@ -8,7 +8,6 @@ import functools
 import hashlib
 import hmac
 import json
-import math
 import re
 import secrets
 import time
@@ -101,6 +100,7 @@ def _scrypt(password: str, salt: bytes) -> bytes:
 
 _CLOCK_SKEW_SECONDS = 60
 _MAX_SECONDS = 3600
+_NO_TIME = 1e18
 _UNCHECKED: Options = {"verify_exp": False, "verify_iat": False, "verify_aud": False, "verify_sub": False}
 _ROLE_SCOPE = "session:role:"
 
@@ -149,9 +149,8 @@ def _check_times(claims: dict[str, Any]) -> None:
 
 
 def _seconds(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    if not math.isfinite(value):
+    # Neither NaN nor an integer too large for a float is below anything.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NO_TIME:
         return None
     return value / 1000 if value > 1e11 else float(value)
 

@@ -137,8 +137,11 @@ def put_object(account: Account, stage: Stage, request: Request) -> Response:
     """Answer an S3 PutObject of the streaming SDK.
 
     :param request: path-style request ``PUT /<bucket>/<prefix>/<name>``, body possibly ``aws-chunked``.
-    :raises Refusal: 403 without a signature by the key that pipe-info handed out for the prefix.
+    :raises Refusal: 403 without a signature by the key that pipe-info handed out for the prefix, 405 for
+        another method.
     """
+    if request.method != "PUT":
+        raise Refusal(405, "METHOD_NOT_ALLOWED", "the location of uploads takes PUT")
     path = check_signature(account, stage, request)
     body = request.body
     declared = request.headers.get("x-amz-content-sha256", "")
