@@ -253,7 +253,7 @@ def _failure(error: SqlError, handle: str) -> Response:
 def _whole_number(value: Any, name: str) -> int:
     try:
         number = int(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise Refusal(400, "391902", f"{name} must be a whole number, not {value!r}") from error
     # A timer cannot wait longer than this: seven days, the longest time-out of Snowflake.
     if not 0 <= number <= 604_800:

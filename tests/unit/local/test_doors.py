@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import jwt
 import pytest
@@ -414,6 +414,23 @@ def test_strange_requests_are_clean_errors(service: ServiceInProcess, admin: Any
     assert admin.query("EXECUTE IMMEDIATE ''")["code"] == "000900"
     answer = service.call("POST", "/oauth/token-request", b"", {"authorization": "Basic é"})
     assert (answer.status, answer.json()["error"]) == (401, "invalid_client")
+    for timeout in (b"1e400", b"-1e400", b'"Infinity"'):
+        body = b'{"statement": "SELECT 1", "timeout": ' + timeout + b"}"
+        answer = service.call("POST", "/api/v2/statements", body, token=service.jwt())
+        assert (answer.status, answer.json()["code"]) == (400, "391902")
+    for number in ("9" * 5_000, "²"):
+        for text in (
+            f"SELECT SYSTEM$CANCEL_ALL_QUERIES({number})",
+            f"SELECT SYSTEM$CANCEL_QUERY('{number}')",
+        ):
+            assert admin.query(text)["code"] in {"000606", None}
+        assert service.login(SESSION_PARAMETERS={"CLIENT_PREFETCH_THREADS": number})["success"]
+    answered = admin.query(f"SELECT i FROM {MANY.format(30_000)}")["data"]
+    for number, status in (("0", 200), ("1", 404), ("9" * 5_000, 404), ("²", 404), ("-1", 404)):
+        path = f"/queries/{answered['queryId']}/chunks/{quote(number)}"
+        assert service.call("GET", path, headers=answered["chunkHeaders"]).status == status
+    notification = {"Message": "[" * 100_000}
+    assert service.call("POST", "/v1/notifications/s3", notification, token=service.jwt()).status == 400
 
 
 @pytest.mark.parametrize(
