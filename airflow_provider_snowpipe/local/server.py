@@ -187,7 +187,7 @@ class Service:
         self._pipe_loads = PipeLoads(catalog)
         self._folder_watch = FolderWatch(catalog)
         self._sql_api = SqlApiFront(account, catalog, faults)
-        self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}", account)
+        self._files = StageFilesFront(catalog.storage, account, f"{HOST}:{port}")
         self._connector = ConnectorFront(account, catalog, self._files, faults, limits)
 
     def close(self) -> None:

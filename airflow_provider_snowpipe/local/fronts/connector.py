@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.local.fronts.http import Request, Response, answe
 from airflow_provider_snowpipe.local.fronts.sessions import Sessions, open_session
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
-from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.sql.execution import (
     Batch,
     Execution,
@@ -95,10 +95,10 @@ class ConnectorFront:
         account: Account,
         catalog: Catalog,
         files: StageFilesFront,
-        faults: Faults | None = None,
-        limits: Limits = DEFAULTS,
+        faults: Faults,
+        limits: Limits,
     ) -> None:
-        self._faults = faults or Faults()
+        self._faults = faults
         self._account = account
         self._catalog = catalog
         self._files = files
@@ -319,9 +319,9 @@ class ConnectorFront:
         if execution.result.transfer is not None:
             data |= self._files.instruct(
                 execution.result.transfer,
+                session.opened_by,
                 request.headers.get("host", ""),
                 session.client,
-                session.opened_by,
             )
         return _success(data)
 

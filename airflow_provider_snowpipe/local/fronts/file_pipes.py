@@ -104,10 +104,10 @@ class FilePipesFront:
     :param faults: answers that a test asked for.
     """
 
-    def __init__(self, account: Account, catalog: Catalog, faults: Faults | None = None) -> None:
+    def __init__(self, account: Account, catalog: Catalog, faults: Faults) -> None:
         self._account = account
         self._catalog = catalog
-        self._faults = faults or Faults()
+        self._faults = faults
 
     def handle(self, request: Request) -> Response:
         """Answer one request.

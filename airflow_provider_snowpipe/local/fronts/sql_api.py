@@ -54,10 +54,10 @@ class Submission(Batch):
 class SqlApiFront:
     """Handlers of the SQL API."""
 
-    def __init__(self, account: Account, catalog: Catalog, faults: Faults | None = None) -> None:
+    def __init__(self, account: Account, catalog: Catalog, faults: Faults) -> None:
         self._account = account
         self._catalog = catalog
-        self._faults = faults or Faults()
+        self._faults = faults
         self._submissions = Executions()
         catalog.access.on_change(lambda: in_background(self._cancel_orphans))
 

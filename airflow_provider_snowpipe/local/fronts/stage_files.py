@@ -266,33 +266,29 @@ class StageFilesFront:
     """Tokens and routes of file transfer.
 
     :param storage: files of internal stages.
-    :param secret: key that signs tokens.
+    :param account: its users, and the key that signs tokens.
     :param endpoint: ``host:port`` of the service.
-    :param account: its users; None accepts tokens whose user is gone.
     """
 
-    def __init__(
-        self, storage: Storage, secret: bytes, endpoint: str, account: Account | None = None
-    ) -> None:
-        self._account = account
+    def __init__(self, storage: Storage, account: Account, endpoint: str) -> None:
         self._storage = storage
-        self._secret = secret
+        self._account = account
         self._endpoint = endpoint
 
     def instruct(
         self,
         transfer: Transfer,
+        opened_by: tuple[str, int, str | None],
         host: str = "",
         client: str = "",
-        opened_by: tuple[str, int, str | None] | None = None,
     ) -> dict[str, Any]:
         """Return what the connector protocol's answer to PUT or GET gives the client.
 
+        :param opened_by: as in :class:`Session`: the token ends with that user or credential.
         :param host: the host that the client asked; one of ``*.snowflakecomputing.com`` came through the
             CONNECT proxy, which leads its files here too.
         :param client: as in :class:`Session`. For ``JDBC`` the token is put into a URL for each file; it then
             sends PUT again for each of its files, under the name that the file gets in the stage.
-        :param opened_by: as in :class:`Session`: the token ends with that user or credential.
         """
         sign_urls = client == "JDBC"
         through_proxy = _SNOWFLAKE_HOST.match(host)
@@ -382,7 +378,7 @@ class StageFilesFront:
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    def _issue(self, transfer: Transfer, opened_by: tuple[str, int, str | None] | None) -> str:
+    def _issue(self, transfer: Transfer, opened_by: tuple[str, int, str | None]) -> str:
         claims = {
             "iss": _ISSUER,
             "exp": int(time.time()) + TOKEN_SECONDS,
@@ -391,19 +387,23 @@ class StageFilesFront:
             "upload": transfer.is_upload,
             "for": opened_by,
         }
-        return jwt.encode(claims, self._secret, algorithm="HS256")
+        return jwt.encode(claims, self._account.secret, algorithm="HS256")
 
     def _check(self, token: str, identity: str, path: str, method: str) -> None:
         try:
             claims = jwt.decode(
-                token, self._secret, algorithms=["HS256"], issuer=_ISSUER, options={"require": ["exp", "iss"]}
+                token,
+                self._account.secret,
+                algorithms=["HS256"],
+                issuer=_ISSUER,
+                options={"require": ["exp", "iss"]},
             )
         except jwt.InvalidTokenError as error:
             # Connector 5.2.0 answers 401 by running its PUT or GET again; 4.8.1 fails at once.
             raise Refusal(
                 401, "FILE_TOKEN_INVALID", "the token is wrong or has expired; run PUT or GET again"
             ) from error
-        if self._account is not None and not self._account.still_knows(*(claims["for"] or ("", 0, None))):
+        if not self._account.still_knows(*claims["for"]):
             raise Refusal(401, "FILE_TOKEN_INVALID", "the user of the token, or its credential, is gone")
         # An upload asks with HEAD whether the file is there.
         may_use = method == "HEAD" or bool(claims["upload"]) == (method == "PUT")
