@@ -12,19 +12,22 @@ import re
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from jwt.types import Options
 
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.model import User
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
+
+if TYPE_CHECKING:
+    # PyJWT 2.10.1 has none.
+    from jwt.types import Options
 
 # -- Credentials of users: digests of passwords and tokens, public keys and their fingerprints -----------
 

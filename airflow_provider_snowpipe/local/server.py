@@ -36,6 +36,7 @@ from airflow_provider_snowpipe.local.fronts.connector import ConnectorFront
 from airflow_provider_snowpipe.local.fronts.file_pipes import FilePipesFront
 from airflow_provider_snowpipe.local.fronts.http import (
     INTERNAL_ERROR,
+    TOO_DEEP,
     Receive,
     Request,
     Response,
@@ -263,7 +264,7 @@ class Service:
                     stage_files.check_signature(self._account, self._stage, head)
                 case _:
                     self._account.verify_any(head.bearer())
-        except Refusal:
+        except (Refusal, RecursionError):
             return False
         return True
 
@@ -277,6 +278,8 @@ class Service:
             return self._handled(request)
         except Refusal as refusal:
             return Response.of_refusal(refusal)
+        except RecursionError:
+            return Response.of_refusal(TOO_DEEP)
         except Exception as error:
             refused = self._until_later(error)
             if refused is None:

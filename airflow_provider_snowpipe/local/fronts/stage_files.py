@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolFile
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.fronts.http import (
     INTERNAL_ERROR,
+    TOO_DEEP,
     Receive,
     Request,
     Response,
@@ -338,6 +339,8 @@ class StageFilesFront:
             await respond(send, Response.of_refusal(refusal))
         except SqlError as error:
             await respond(send, Response.of_refusal(Refusal(400, "INVALID_FILE_PATH", error.message)))
+        except RecursionError:
+            await respond(send, Response.of_refusal(TOO_DEEP))
         except OSError as error:
             # A full disk, for one: no 5xx, which a connector would repeat for minutes.
             log.exception("moving a staged file failed")

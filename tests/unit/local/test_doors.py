@@ -405,6 +405,34 @@ def test_a_request_that_the_end_of_the_server_cuts_off_is_to_be_sent_again(
     assert (answer.status, answer.json()["code"]) == (503, "SERVICE_UNAVAILABLE")
 
 
+def test_a_token_of_endlessly_nested_json_is_refused(
+    service: ServiceInProcess, admin: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.query("CREATE STAGE s")
+    uploads = admin.query("PUT file:///tmp/a @s")["data"]["stageInfo"]["location"]
+    token = ".".join(
+        base64.urlsafe_b64encode(part).decode() for part in (b'{"alg": ' + b"[" * 6000, b"{}", b"x" * 3)
+    )
+
+    def read(given: str | bytes, *_more: Any, **_options: Any) -> Any:
+        head = given.encode() if isinstance(given, str) else given
+        return json.loads(base64.urlsafe_b64decode(head.split(b".")[0]))
+
+    # As PyJWT 2.10.1 does; newer ones find the error themselves.
+    monkeypatch.setattr(jwt, "decode", read)
+    monkeypatch.setattr(jwt, "get_unverified_header", read)
+    for path in (
+        "v2/streaming/hostname",
+        "api/v2/statements/x",
+        "local/status",
+        f"{uploads}a",
+        "v1/data/pipes/x/insertReport",
+    ):
+        assert service.call("GET", f"/{path}", token=token).status == 400
+    assert service.call("POST", f"{CHANNEL}/rows", b"{}", token=token).status == 400
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 def test_an_upload_location_takes_nothing_but_put(service: ServiceInProcess) -> None:
     answer = service.call("DELETE", "/snowpipe-local-stage/0123456789abcdef/0.ndjson")
     assert (answer.status, answer.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
