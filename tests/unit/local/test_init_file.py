@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -70,16 +69,20 @@ def test_a_signal_stops_a_statement_that_runs(local, file):
 
     def ask_while_it_runs():
         while not any(session.is_busy for session in list(local.catalog.sessions.values())):
-            time.sleep(0.01)
+            if ended.wait(0.01):
+                return
         os.kill(os.getpid(), signal.SIGUSR1)
 
     slow = "WITH n AS (SELECT SEQ4() AS i FROM TABLE(GENERATOR(ROWCOUNT => 40000))) "
     before = signal.signal(signal.SIGUSR1, asked)
-    threading.Thread(target=ask_while_it_runs).start()
+    ended, asking = threading.Event(), threading.Thread(target=ask_while_it_runs)
+    asking.start()
     try:
         with pytest.raises(AskedError):
             run(local, file, f"CREATE TABLE t AS {slow} SELECT SUM(a.i * b.i) AS s FROM n a, n b")
     finally:
+        ended.set()
+        asking.join()
         signal.signal(signal.SIGUSR1, before)
     assert local.sql("SHOW TABLES") == []
 
