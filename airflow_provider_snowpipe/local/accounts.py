@@ -8,24 +8,26 @@ import functools
 import hashlib
 import hmac
 import json
-import math
 import re
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from jwt.types import Options
 
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.access.model import User
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
 from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal
+
+if TYPE_CHECKING:
+    # PyJWT 2.10.1 has none.
+    from jwt.types import Options
 
 # -- Credentials of users: digests of passwords and tokens, public keys and their fingerprints -----------
 
@@ -101,6 +103,7 @@ def _scrypt(password: str, salt: bytes) -> bytes:
 
 _CLOCK_SKEW_SECONDS = 60
 _MAX_SECONDS = 3600
+_NO_TIME = 1e18
 _UNCHECKED: Options = {"verify_exp": False, "verify_iat": False, "verify_aud": False, "verify_sub": False}
 _ROLE_SCOPE = "session:role:"
 
@@ -149,9 +152,8 @@ def _check_times(claims: dict[str, Any]) -> None:
 
 
 def _seconds(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    if not math.isfinite(value):
+    # Neither NaN nor an integer too large for a float is below anything.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NO_TIME:
         return None
     return value / 1000 if value > 1e11 else float(value)
 

@@ -153,7 +153,12 @@ def _add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _seconds(text: str) -> float:
     unit = _UNITS.get(text[-1:])
-    return float(text) if unit is None else float(text[:-1]) * unit
+    try:
+        return float(text) if unit is None else float(text[:-1]) * unit
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no time; write for example 90s, 15m, 2h or 31d"
+        ) from error
 
 
 def _add_admin_arguments(parser: argparse.ArgumentParser) -> None:

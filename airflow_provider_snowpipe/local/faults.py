@@ -254,34 +254,48 @@ def parse_faults(text: str | None) -> Faults:
         try:
             _set(faults, name, value)
         except ValueError as error:
-            raise ConfigurationError(f"fault {name}={value}: not a number") from error
+            raise ConfigurationError(f"fault {name}={value}: not a number of at least 0") from error
     return faults
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= threading.TIMEOUT_MAX:
+        raise ValueError(text)
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError(text)
+    return count
 
 
 def _set(faults: Faults, name: str, value: str) -> None:
     verb, _, rest = name.partition("-")
     if name == "commit-delay":
-        faults.commit_delay = float(value)
+        faults.commit_delay = _seconds(value)
     elif name in _NUMBERS:
-        setattr(faults, name.replace("-", "_"), int(value))
+        setattr(faults, name.replace("-", "_"), _count(value))
     elif name in _ORDINALS:
         field_name = name.replace("-", "_")
-        setattr(faults, field_name, getattr(faults, field_name) | {int(value)})
+        setattr(faults, field_name, getattr(faults, field_name) | {_count(value)})
     elif name == "failover-pipe":
         faults.fail_over(value)
     elif name.startswith("kill-") and rest in KILL_POINTS:
-        faults.kill_at[rest] = int(value)
+        faults.kill_at[rest] = _count(value)
     elif verb == "answer" and rest in CALLS:
         status, _, times = value.partition("x")
         known, _, retry_after = status.partition("@")
-        if known not in ANSWERS or int(retry_after or 0) < 0:
+        if known not in ANSWERS or not (retry_after or "0").isdecimal():
             raise ConfigurationError(
                 f"fault {name}={value}: answers are {', '.join(ANSWERS)}, with @SECONDS to ask for a pause"
             )
-        faults.answers.setdefault(rest, []).extend([status] * int(times or 1))
+        faults.answers.setdefault(rest, []).extend([status] * _count(times or "1"))
     elif verb == "slow" and rest in CALLS:
         seconds, _, times = value.partition("x")
-        faults.delays.setdefault(rest, []).extend([float(seconds)] * int(times or 1))
+        faults.delays.setdefault(rest, []).extend([_seconds(seconds)] * _count(times or "1"))
     else:
         raise ConfigurationError(
             f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, "

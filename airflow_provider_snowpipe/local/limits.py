@@ -68,7 +68,10 @@ def parse_limits(text: str | None) -> Limits:
         if known not in Limits.__dataclass_fields__ or "_" in name:
             names = ", ".join(field.replace("_", "-") for field in Limits.__dataclass_fields__)
             raise ConfigurationError(f"unknown limit '{name}'; known: {names}; or the word off")
-        values[known] = type(getattr(DEFAULTS, known))(_number(name, value))
+        number = _number(name, value)
+        if isinstance(getattr(DEFAULTS, known), int) and number % 1:
+            raise ConfigurationError(f"limit {name}={value}: must be a whole number")
+        values[known] = type(getattr(DEFAULTS, known))(number)
     return Limits(**values)
 
 

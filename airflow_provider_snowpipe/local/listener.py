@@ -223,6 +223,8 @@ HEADER_SECONDS = 15.0
 MOST_HEAD_BYTES = 256 << 10
 # A supervisor kills after ten seconds (docker stop); what is committed is safe in the write-ahead log.
 STOP_SECONDS = 9.0
+# In which the notice that a connection ends is written.
+_FAREWELL_SECONDS = 0.1
 
 _Protocol: Any = AutoHTTPProtocol
 
@@ -255,6 +257,14 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
         """Forget the timer."""
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """End an idle connection at once: TLS would wait for a client that keeps it for later."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        is_sent = self.transport.get_write_buffer_size() == 0
+        super().shutdown()
+        if is_idle and is_sent:
+            self.loop.call_later(_FAREWELL_SECONDS, self.transport.abort)
 
     def on_response_complete(self) -> None:
         """Leave an idle connection to uvicorn's own keep-alive."""
@@ -291,8 +301,13 @@ class Server(uvicorn.Server):
         """Answer SIGTERM or SIGINT."""
         if not self.should_exit:
             threading.Thread(target=self._cancel, name="cancel", daemon=True).start()
-            threading.Thread(target=_end_anyway, name="end", daemon=True).start()
+            end_in_time()
         super().handle_exit(sig, frame)
+
+
+def end_in_time() -> None:
+    """End the process after :data:`STOP_SECONDS`, whatever runs."""
+    threading.Thread(target=_end_anyway, name="end", daemon=True).start()
 
 
 def _end_anyway() -> None:

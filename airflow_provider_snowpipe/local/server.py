@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.admin import AdminSocket, Commands, snapshot
 from airflow_provider_snowpipe.local.catalog import DEFAULT_DATABASE, DEFAULT_SCHEMA, Catalog
 from airflow_provider_snowpipe.local.datadir import Clock, DataDirectory
-from airflow_provider_snowpipe.local.engine.spool import Spool
+from airflow_provider_snowpipe.local.engine import spool
 from airflow_provider_snowpipe.local.environment import STATUS_PATH
 from airflow_provider_snowpipe.local.errors import ConfigurationError, DataDirectoryError, Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
@@ -36,6 +36,7 @@ from airflow_provider_snowpipe.local.fronts.connector import ConnectorFront
 from airflow_provider_snowpipe.local.fronts.file_pipes import FilePipesFront
 from airflow_provider_snowpipe.local.fronts.http import (
     INTERNAL_ERROR,
+    TOO_DEEP,
     Receive,
     Request,
     Response,
@@ -50,7 +51,13 @@ from airflow_provider_snowpipe.local.fronts.sql_api import SqlApiFront
 from airflow_provider_snowpipe.local.fronts.stage_files import Stage, StageFilesFront
 from airflow_provider_snowpipe.local.fronts.streaming import StreamingFront
 from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
-from airflow_provider_snowpipe.local.listener import ConnectProxy, Server, TimedProtocol, ensure_certificates
+from airflow_provider_snowpipe.local.listener import (
+    ConnectProxy,
+    Server,
+    TimedProtocol,
+    end_in_time,
+    ensure_certificates,
+)
 from airflow_provider_snowpipe.local.loading.pipe_loads import FolderWatch, PipeLoads
 from airflow_provider_snowpipe.local.query_history import QueryHistory, without_secrets
 from airflow_provider_snowpipe.local.sql.execution import Execution
@@ -110,21 +117,26 @@ class InitFile:
         :raises ConfigurationError: for the first statement that fails; those before it have run.
         """
         session = Session(catalog, user, DEFAULT_DATABASE, DEFAULT_SCHEMA)
-        try:
-            for line, statement in self.statements:
-                execution = Execution(session, statement)
-                execution.run()
-                error = execution.error
-                if error is not None and error.code == _EXISTS:
-                    log.info("--init %s, line %d: %s", self.path, line, _words(error))
-                elif error is not None:
-                    shown = " ".join(without_secrets(statement).split())[:_SHOWN_CHARACTERS]
-                    raise ConfigurationError(
-                        f"--init {self.path}, line {line}: {error.code} {_words(error)} In: {shown}"
-                    )
-        finally:
-            session.close()
+        # In a thread of their own: a signal reaches this one only between two calls of the engine.
+        with ThreadPoolExecutor(1, thread_name_prefix="init") as thread:
+            try:
+                thread.submit(self._run_in, session).result()
+            finally:
+                session.end()
         log.info("ran %d statements of %s", len(self.statements), self.path)
+
+    def _run_in(self, session: Session) -> None:
+        for line, statement in self.statements:
+            execution = Execution(session, statement)
+            execution.run()
+            error = execution.error
+            if error is not None and error.code == _EXISTS:
+                log.info("--init %s, line %d: %s", self.path, line, _words(error))
+            elif error is not None:
+                shown = " ".join(without_secrets(statement).split())[:_SHOWN_CHARACTERS]
+                raise ConfigurationError(
+                    f"--init {self.path}, line {line}: {error.code} {_words(error)} In: {shown}"
+                )
 
 
 def _words(error: SqlError) -> str:
@@ -143,6 +155,7 @@ _OPEN_BYTES = 64 << 10
 _OPEN_DECODED_BYTES = 1 << 20
 _OPEN_ROUTES = (("health",), ("openapi.json",), ("oauth",), ("session",), ("telemetry",))
 _TOO_LARGE = 413
+_ENDING = Refusal(503, "SERVICE_UNAVAILABLE", "the local service is ending; send again to the next one")
 
 
 class Service:
@@ -175,7 +188,7 @@ class Service:
         self._pipe_loads = PipeLoads(catalog)
         self._folder_watch = FolderWatch(catalog)
         self._sql_api = SqlApiFront(account, catalog, faults)
-        self._files = StageFilesFront(catalog.storage, account.secret, f"{HOST}:{port}", account)
+        self._files = StageFilesFront(catalog.storage, account, f"{HOST}:{port}")
         self._connector = ConnectorFront(account, catalog, self._files, faults, limits)
 
     def close(self) -> None:
@@ -208,6 +221,9 @@ class Service:
                 response = await in_thread(lambda: self._answer(request))
         except Refusal as refusal:
             response = Response.of_refusal(refusal)
+        except asyncio.CancelledError:
+            # The server ends, and has waited for this answer as long as it does.
+            response = Response.of_refusal(_ENDING)
         await faults.hold_if(number == faults.hold_answer)
         if is_append and response.status == 200 and self._faults.drop_response():
             _cut_connection(receive)
@@ -248,7 +264,7 @@ class Service:
                     stage_files.check_signature(self._account, self._stage, head)
                 case _:
                     self._account.verify_any(head.bearer())
-        except Refusal:
+        except (Refusal, RecursionError):
             return False
         return True
 
@@ -262,11 +278,26 @@ class Service:
             return self._handled(request)
         except Refusal as refusal:
             return Response.of_refusal(refusal)
-        except Exception:
-            log.exception(
-                "request %s /%s failed inside the service", request.method, "/".join(request.segments)
-            )
-            return Response.of_refusal(INTERNAL_ERROR)
+        except RecursionError:
+            return Response.of_refusal(TOO_DEEP)
+        except Exception as error:
+            refused = self._until_later(error)
+            if refused is None:
+                log.exception(
+                    "request %s /%s failed inside the service", request.method, "/".join(request.segments)
+                )
+            return Response.of_refusal(refused or INTERNAL_ERROR)
+
+    def _until_later(self, error: Exception) -> Refusal | None:
+        """Return the refusal of a request that failed for what a full disk did; None for other failures."""
+        if spool.is_invalidated(error):
+            log.warning("a request found a database that was being recovered: %s", error)
+            self._catalog.revive()
+            return Refusal(503, "SERVICE_UNAVAILABLE", "the database was being recovered; send again")
+        if spool.is_full(error):
+            log.warning("a request found no room on the disk: %s", error)
+            return spool.no_room()
+        return None
 
     def _handled(self, request: Request) -> Response:
         match request.segments[0]:
@@ -322,7 +353,7 @@ def serve(
     os.umask(0o077)
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _end)
     with home.lock():
         ensure_certificates(home)
         clock = Clock.kept_in(home.clock_file)
@@ -336,9 +367,9 @@ def serve(
             home.remember_ports(bound, proxy_listener.getsockname()[1])
             proxy = ConnectProxy(proxy_listener, HOST, bound)
             storage = Storage(home.staged_files_dir, home.root, outside)
-            spool = Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
+            bodies = spool.Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
             queries = QueryHistory(home.query_history_file)
-            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, spool, queries)
+            catalog = Catalog(home.databases_dir, faults, limits, clock, access, storage, bodies, queries)
             service = Service(account, catalog, home, faults, bound, proxy, limits)
             socket_of_admin = AdminSocket(home.admin_socket, Commands(catalog, faults)) if admin else None
             try:
@@ -353,6 +384,11 @@ def serve(
                     socket_of_admin.close()
                 service.close()
                 catalog.close()
+
+
+def _end(*_signal: object) -> None:
+    end_in_time()
+    sys.exit(0)
 
 
 def _run(service: Service, home: DataDirectory, listener: socket.socket) -> None:
@@ -380,10 +416,11 @@ def _bind(requested: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, requested))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listener.close()
         raise DataDirectoryError(
-            f"port {requested} on {HOST} is in use; stop its owner, or choose another with --port: {error}"
+            f"port {requested} on {HOST} cannot be used; stop its owner, or choose another from 1 to 65535 "
+            f"with --port: {error}"
         ) from error
     return listener
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import http.client
 import json
 import os
 import socket
@@ -419,6 +421,18 @@ def test_an_old_tls_version_is_refused(local_service: LocalService) -> None:
         pytest.raises((ssl.SSLError, ConnectionError)),
     ):
         context.wrap_socket(plain)
+
+
+def test_a_connection_that_a_client_keeps_does_not_hold_up_the_end(crash_service: LocalService) -> None:
+    context = ssl.create_default_context(cafile=str(crash_service.ca_file))
+    kept = http.client.HTTPSConnection("127.0.0.1", crash_service.port, timeout=30, context=context)
+    with contextlib.closing(kept):
+        kept.request("GET", "/health")
+        assert kept.getresponse().read()
+        before = crash_service.log_file.stat().st_size
+        crash_service.stop()
+        assert kept.sock.recv(1) == b""
+    assert "shutdown exceeded" not in crash_service.log_file.read_text()[before:]
 
 
 def test_no_secret_is_in_the_log_or_on_a_command_line(crash_service: LocalService) -> None:

@@ -234,14 +234,16 @@ class Channel:
         with self._lock:
             self._invalid = code
 
-    def expire(self, before_ms: int) -> bool:
+    def expire(self, before_ms: int, forget: Callable[[int], None]) -> bool:
         """Drop the channel when it was last active before a time and nothing of it waits for a commit.
 
+        :param forget: removes what is stored of the channel with this id; the channel stays if it fails.
         :returns: True when the channel is gone because of this call.
         """
         with self._lock:
             if self._dropped or self._pending or self.committed.active_on_ms >= before_ms:
                 return False
+            forget(self.committed.channel_id)
             self._dropped = True
             return True
 
@@ -251,13 +253,19 @@ class Channel:
         with self._lock:
             return self._dropped
 
-    def drop(self, *, fail_on_uncommitted_rows: bool = False) -> None:
+    def drop(
+        self, forget: Callable[[int], None] | None = None, *, fail_on_uncommitted_rows: bool = False
+    ) -> None:
         """Refuse everything from now on.
 
+        :param forget: removes what is stored of the channel with this id; the channel stays if it fails. None
+            when that was removed already.
         :raises Refusal: 409 when asked to fail on uncommitted rows.
         """
         with self._lock:
             self._check_pending(fail_on_uncommitted_rows)
+            if forget is not None:
+                forget(self.committed.channel_id)
             self._dropped = True
 
     def status(self) -> dict[str, Any]:
@@ -432,12 +440,10 @@ class Channels:
         if name.upper() == ELASTIC:
             raise Refusal(400, "ERR_RESERVED_CHANNEL_NAME", "the ELASTIC channel cannot be dropped")
         channel = self.get(pipe, name)
-        with channel.open_lock:
-            channel.drop(fail_on_uncommitted_rows=fail_on_uncommitted_rows)
-            self._database.committer.discard(channel)
-            with self._database.write_lock:
-                self._database.store.remove_channel(self._cursor, channel.committed.channel_id)
-                self._channels.pop((pipe.key, name), None)
+        with channel.open_lock, self._database.write_lock:
+            channel.drop(self._forget_stored, fail_on_uncommitted_rows=fail_on_uncommitted_rows)
+            self._database.committer.discard(channel, wait=False)
+            self._channels.pop((pipe.key, name), None)
         return channel
 
     def forget(self, gone: set[PipeKey]) -> None:
@@ -479,12 +485,17 @@ class Channels:
         channel = self._channels.get((key, name))
         if channel is None or name == ELASTIC:
             return channel
-        if not channel.expire(self._database.clock.now_ms() - CHANNEL_LIFETIME_MS):
+        before_ms = self._database.clock.now_ms() - CHANNEL_LIFETIME_MS
+        if channel.committed.active_on_ms >= before_ms:
             return channel
         with self._database.write_lock:
-            self._database.store.remove_channel(self._cursor, channel.committed.channel_id)
+            if not channel.expire(before_ms, self._forget_stored):
+                return channel
             self._channels.pop((key, name), None)
         return None
+
+    def _forget_stored(self, channel_id: int) -> None:
+        self._database.store.remove_channel(self._cursor, channel_id)
 
     def _expire_inactive(self) -> None:
         for key, name in list(self._channels):

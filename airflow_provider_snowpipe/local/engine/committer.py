@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
-from airflow_provider_snowpipe.local.engine.spool import Spool
+from airflow_provider_snowpipe.local.engine.spool import Spool, no_room
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import Limits
 
@@ -325,7 +325,7 @@ class Committer:
         :raises Refusal: 429 while too many bytes wait for their commit, 503 when the disk takes no more.
         """
         if not self._database.has_room(2 * append.size):
-            raise Refusal(503, "SERVICE_UNAVAILABLE", "the disk of the local service is full; send again")
+            raise no_room()
         with self._changed:
             if self._queued_bytes and self._queued_bytes + append.size > self._limits.queued_bytes:
                 raise Refusal(
@@ -348,9 +348,7 @@ class Committer:
             with self._changed:
                 self._queued_bytes -= append.size
             log.warning("rows cannot wait on disk: %s", error)
-            raise Refusal(
-                503, "SERVICE_UNAVAILABLE", "the disk of the local service takes no more rows; send again"
-            ) from error
+            raise no_room() from error
 
     def _left_queue(self, appends: list[Append]) -> None:
         self._queued_bytes -= sum(append.size for append in appends)

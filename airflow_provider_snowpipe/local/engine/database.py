@@ -7,12 +7,10 @@ import dataclasses
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import duckdb
-import pyarrow as pa
 
 from airflow_provider_snowpipe.local.datadir import Clock
 from airflow_provider_snowpipe.local.engine import spool as disk
@@ -214,25 +212,21 @@ class Tables:
         statements: Sequence[str],
         *,
         replace: bool,
-        lent: Mapping[str, pa.Table] = MappingProxyType({}),
+        cursor: duckdb.DuckDBPyConnection | None = None,
     ) -> None:
         """Create a table; replacing one destroys its pipes and channels, as in Snowflake.
 
         :param statements: DuckDB statements that create it and, for CREATE TABLE AS, fill it.
-        :param lent: relations that these statements read beside tables, by name.
+        :param cursor: whose settings and relations the statements need, and which stops them; None for one
+            of the database.
         """
+        cursor = cursor or self._cursor
         with self._database.write_lock:
             self._database.names.require_schema(table.schema)
             exists = (table.schema, table.name) in self._tables
             if exists and not replace:
                 raise object_exists(str(table))
-            for name, rows in lent.items():
-                self._cursor.register(name, rows)
-            try:
-                transact(self._cursor, lambda: self._replace(table, statements, exists))
-            finally:
-                for name in lent:
-                    self._cursor.unregister(name)
+            transact(cursor, lambda: self._replace(cursor, table, statements, exists))
             if exists:
                 self._database.pipes.forget_table(table.schema, table.name)
                 self._database.stages.drop_table(table.schema, table.name)
@@ -312,7 +306,7 @@ class Tables:
             table = self._tables.get((schema, name))
             if table is None:
                 raise object_missing("Table", f"{self._database.name}.{schema}.{name}")
-            transact(self._cursor, lambda: self._drop(table))
+            transact(self._cursor, lambda: self._drop(self._cursor, table))
             self._database.pipes.forget_table(schema, name)
             self._database.stages.drop_table(schema, name)
             self._database.objects.forget_table(schema, name)
@@ -337,16 +331,18 @@ class Tables:
         database, schema = change.moved((table.database, table.schema))
         return dataclasses.replace(table, database=database, schema=schema, home=home)
 
-    def _replace(self, table: Table, statements: Sequence[str], exists: bool) -> None:
+    def _replace(
+        self, cursor: duckdb.DuckDBPyConnection, table: Table, statements: Sequence[str], exists: bool
+    ) -> None:
         for statement in statements:
-            self._cursor.execute(statement)
+            cursor.execute(statement)
         if exists:
-            self._drop(self._tables[table.schema, table.name])
-        self._database.store.add_table(self._cursor, table)
+            self._drop(cursor, self._tables[table.schema, table.name])
+        self._database.store.add_table(cursor, table)
 
-    def _drop(self, table: Table) -> None:
-        self._cursor.execute(f"DROP TABLE {table.path}")
-        self._database.store.remove_table(self._cursor, table.schema, table.name)
+    def _drop(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        cursor.execute(f"DROP TABLE {table.path}")
+        self._database.store.remove_table(cursor, table.schema, table.name)
 
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
@@ -24,6 +23,7 @@ from airflow_provider_snowpipe.local.engine.conversions import (
     required,
 )
 from airflow_provider_snowpipe.local.engine.names import PipeDefinition
+from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.tables import (
     BOOLEAN,
     NUMBER,
@@ -336,21 +336,18 @@ def _commit(database: Database, group: Sequence[Append]) -> dict[Channel, Commit
 def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:
     cursor = database.committer_cursor
     outcome = {n: list(append.lines.rejected) for n, append in enumerate(group) if append.lines.rejected}
-    cursor.execute("BEGIN")
-    try:
+    states: dict[Channel, Committed] = {}
+
+    def write() -> None:
         for (table, definition), positions in _by_target(database, group).items():
             _insert(database, table, definition, group, positions, outcome)
-        states = _advance(group, outcome, database.clock.now_ms())
+        states.update(_advance(group, outcome, database.clock.now_ms()))
         database.store.update_channels(cursor, list(states.values()))
         database.store.add_rejected_rows(cursor, _rejected_rows(database, group, outcome))
         database.reach("before-commit")
-        cursor.execute("COMMIT")
-        database.reach("after-commit")
-    except BaseException:
-        # A COMMIT that failed has ended the transaction already.
-        with contextlib.suppress(duckdb.TransactionException):
-            cursor.execute("ROLLBACK")
-        raise
+
+    transact(cursor, write)
+    database.reach("after-commit")
     return states
 
 

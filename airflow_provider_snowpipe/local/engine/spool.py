@@ -23,7 +23,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from airflow_provider_snowpipe.local.datadir import write_file
-from airflow_provider_snowpipe.local.errors import DataDirectoryError, ServiceError
+from airflow_provider_snowpipe.local.errors import DataDirectoryError, Refusal, ServiceError
 
 # -- A disk without room: what is held back before it is full, and what happened when it is --------------
 
@@ -43,6 +43,11 @@ def is_full(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return isinstance(error, duckdb.Error) and any(word in str(error) for word in _WORDS)
+
+
+def no_room() -> Refusal:
+    """Return the refusal of a call for which there is no room now."""
+    return Refusal(503, "SERVICE_UNAVAILABLE", "the disk of the local service is full; send again")
 
 
 def is_invalidated(error: BaseException) -> bool:

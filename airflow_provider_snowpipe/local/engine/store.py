@@ -7,6 +7,7 @@ is what makes "rows and token in one commit" possible.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import threading
@@ -552,5 +553,7 @@ def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> N
         work()
         cursor.execute("COMMIT")
     except BaseException:
-        cursor.execute("ROLLBACK")
+        # A COMMIT that failed has ended the transaction already.
+        with contextlib.suppress(duckdb.TransactionException):
+            cursor.execute("ROLLBACK")
         raise

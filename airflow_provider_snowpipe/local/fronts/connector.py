@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.local.fronts.http import Request, Response, answe
 from airflow_provider_snowpipe.local.fronts.sessions import Sessions, open_session
 from airflow_provider_snowpipe.local.fronts.sql_api import row_type
 from airflow_provider_snowpipe.local.fronts.stage_files import StageFilesFront
-from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.sql.execution import (
     Batch,
     Execution,
@@ -70,6 +70,7 @@ _CANCEL = re.compile(
 # A larger result comes in several parts, as Snowflake's does.
 _FIRST_ROWS = 20_000
 _CHUNK_ROWS = 80_000
+_MOST_DIGITS = 19
 _CHUNK_HEADER = "x-snowpipe-result-key"
 # Statement type of a request with several statements (Snowflake JDBC, SFStatementType.MULTI_STMT).
 _MULTIPLE = 0xA000
@@ -94,10 +95,10 @@ class ConnectorFront:
         account: Account,
         catalog: Catalog,
         files: StageFilesFront,
-        faults: Faults | None = None,
-        limits: Limits = DEFAULTS,
+        faults: Faults,
+        limits: Limits,
     ) -> None:
-        self._faults = faults or Faults()
+        self._faults = faults
         self._account = account
         self._catalog = catalog
         self._files = files
@@ -318,9 +319,9 @@ class ConnectorFront:
         if execution.result.transfer is not None:
             data |= self._files.instruct(
                 execution.result.transfer,
+                session.opened_by,
                 request.headers.get("host", ""),
                 session.client,
-                session.opened_by,
             )
         return _success(data)
 
@@ -334,9 +335,10 @@ class ConnectorFront:
             or not self._account.still_knows(*execution.session.opened_by)
         ):
             raise Refusal(403, "FORBIDDEN", f"no part of a result of statement {query_id} for this key")
-        if not number.isdecimal() or int(number) >= len(execution.chunks):
+        index = _whole(number)
+        if index is None or index >= len(execution.chunks):
             raise Refusal(404, "NOT_FOUND", f"the result of statement {query_id} has no part {number[:20]}")
-        return Response(200, execution.chunks[int(number)], "application/octet-stream")
+        return Response(200, execution.chunks[index], "application/octet-stream")
 
     def _abort_request(self, session: Session, request: Request) -> Response:
         """Cancel the statement of an earlier request, as a cursor's ``timeout`` does."""
@@ -364,7 +366,8 @@ class ConnectorFront:
                 else "Identified SQL statement is not currently executing."
             )
         else:
-            other = session.catalog.sessions.get(int(name)) if name.isdigit() else None
+            number = _whole(name)
+            other = None if number is None else session.catalog.sessions.get(number)
             if other is None or not self._may_cancel(session, other):
                 message = f"Session '{name}' does not exist or not authorized."
                 return _failed(SqlError("000606", "57014", message))
@@ -391,6 +394,11 @@ class ConnectorFront:
         elif execution.is_done:
             described["status"] = "SUCCESS"
         return _success({"queries": [described]})
+
+
+def _whole(text: str) -> int | None:
+    """Return a number of plain digits; None for any other text, and for more digits than a number has."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else None
 
 
 def _statement_count(session: Session, body: dict[str, Any]) -> int:
@@ -558,7 +566,8 @@ def _parameters(session: Session) -> list[dict[str, Any]]:
     }
     for name in _CLIENT_PARAMETERS & session.parameters.keys():
         given = str(session.parameters[name])
-        values[name] = int(given) if given.isdigit() else given
+        number = _whole(given)
+        values[name] = given if number is None else number
     if session.client in _FORMAT_PARAMETERS:
         values[_FORMAT_PARAMETERS[session.client]] = _result_format(session)
     return [{"name": name, "value": value} for name, value in values.items()]

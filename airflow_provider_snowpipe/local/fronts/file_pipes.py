@@ -7,7 +7,6 @@ Shapes are those of the documentation page "Snowpipe REST API"; snowflake-ingest
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
+from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body, json_value
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
 from airflow_provider_snowpipe.local.loading.history import PIPE_MEMORY_MS, FilePipe, LoadEvent
 from airflow_provider_snowpipe.local.loading.pipe_loads import arrived_in_bucket, split_by_pattern
@@ -74,10 +73,7 @@ def created_objects(request: Request) -> list[tuple[str, str, int | None]]:
     """
     body = request.json()
     if isinstance(body.get("Message"), str):
-        try:
-            body = json.loads(body["Message"])
-        except ValueError as error:
-            raise Refusal(400, WRONG, "Message of the notification is not JSON") from error
+        body = json_value(body["Message"].encode())
     records = body.get("Records") if isinstance(body, dict) else None
     if not isinstance(records, list):
         raise Refusal(400, WRONG, 'the body must be an S3 event: {"Records": [..]}')
@@ -108,10 +104,10 @@ class FilePipesFront:
     :param faults: answers that a test asked for.
     """
 
-    def __init__(self, account: Account, catalog: Catalog, faults: Faults | None = None) -> None:
+    def __init__(self, account: Account, catalog: Catalog, faults: Faults) -> None:
         self._account = account
         self._catalog = catalog
-        self._faults = faults or Faults()
+        self._faults = faults
 
     def handle(self, request: Request) -> Response:
         """Answer one request.

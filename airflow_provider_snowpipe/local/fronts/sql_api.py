@@ -54,10 +54,10 @@ class Submission(Batch):
 class SqlApiFront:
     """Handlers of the SQL API."""
 
-    def __init__(self, account: Account, catalog: Catalog, faults: Faults | None = None) -> None:
+    def __init__(self, account: Account, catalog: Catalog, faults: Faults) -> None:
         self._account = account
         self._catalog = catalog
-        self._faults = faults or Faults()
+        self._faults = faults
         self._submissions = Executions()
         catalog.access.on_change(lambda: in_background(self._cancel_orphans))
 
@@ -253,7 +253,7 @@ def _failure(error: SqlError, handle: str) -> Response:
 def _whole_number(value: Any, name: str) -> int:
     try:
         number = int(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise Refusal(400, "391902", f"{name} must be a whole number, not {value!r}") from error
     # A timer cannot wait longer than this: seven days, the longest time-out of Snowflake.
     if not 0 <= number <= 604_800:

@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolFile
 from airflow_provider_snowpipe.local.errors import Refusal, SqlError
 from airflow_provider_snowpipe.local.fronts.http import (
     INTERNAL_ERROR,
+    TOO_DEEP,
     Receive,
     Request,
     Response,
@@ -137,8 +138,11 @@ def put_object(account: Account, stage: Stage, request: Request) -> Response:
     """Answer an S3 PutObject of the streaming SDK.
 
     :param request: path-style request ``PUT /<bucket>/<prefix>/<name>``, body possibly ``aws-chunked``.
-    :raises Refusal: 403 without a signature by the key that pipe-info handed out for the prefix.
+    :raises Refusal: 403 without a signature by the key that pipe-info handed out for the prefix, 405 for
+        another method.
     """
+    if request.method != "PUT":
+        raise Refusal(405, "METHOD_NOT_ALLOWED", "the location of uploads takes PUT")
     path = check_signature(account, stage, request)
     body = request.body
     declared = request.headers.get("x-amz-content-sha256", "")
@@ -263,33 +267,29 @@ class StageFilesFront:
     """Tokens and routes of file transfer.
 
     :param storage: files of internal stages.
-    :param secret: key that signs tokens.
+    :param account: its users, and the key that signs tokens.
     :param endpoint: ``host:port`` of the service.
-    :param account: its users; None accepts tokens whose user is gone.
     """
 
-    def __init__(
-        self, storage: Storage, secret: bytes, endpoint: str, account: Account | None = None
-    ) -> None:
-        self._account = account
+    def __init__(self, storage: Storage, account: Account, endpoint: str) -> None:
         self._storage = storage
-        self._secret = secret
+        self._account = account
         self._endpoint = endpoint
 
     def instruct(
         self,
         transfer: Transfer,
+        opened_by: tuple[str, int, str | None],
         host: str = "",
         client: str = "",
-        opened_by: tuple[str, int, str | None] | None = None,
     ) -> dict[str, Any]:
         """Return what the connector protocol's answer to PUT or GET gives the client.
 
+        :param opened_by: as in :class:`Session`: the token ends with that user or credential.
         :param host: the host that the client asked; one of ``*.snowflakecomputing.com`` came through the
             CONNECT proxy, which leads its files here too.
         :param client: as in :class:`Session`. For ``JDBC`` the token is put into a URL for each file; it then
             sends PUT again for each of its files, under the name that the file gets in the stage.
-        :param opened_by: as in :class:`Session`: the token ends with that user or credential.
         """
         sign_urls = client == "JDBC"
         through_proxy = _SNOWFLAKE_HOST.match(host)
@@ -339,6 +339,8 @@ class StageFilesFront:
             await respond(send, Response.of_refusal(refusal))
         except SqlError as error:
             await respond(send, Response.of_refusal(Refusal(400, "INVALID_FILE_PATH", error.message)))
+        except RecursionError:
+            await respond(send, Response.of_refusal(TOO_DEEP))
         except OSError as error:
             # A full disk, for one: no 5xx, which a connector would repeat for minutes.
             log.exception("moving a staged file failed")
@@ -379,7 +381,7 @@ class StageFilesFront:
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    def _issue(self, transfer: Transfer, opened_by: tuple[str, int, str | None] | None) -> str:
+    def _issue(self, transfer: Transfer, opened_by: tuple[str, int, str | None]) -> str:
         claims = {
             "iss": _ISSUER,
             "exp": int(time.time()) + TOKEN_SECONDS,
@@ -388,19 +390,23 @@ class StageFilesFront:
             "upload": transfer.is_upload,
             "for": opened_by,
         }
-        return jwt.encode(claims, self._secret, algorithm="HS256")
+        return jwt.encode(claims, self._account.secret, algorithm="HS256")
 
     def _check(self, token: str, identity: str, path: str, method: str) -> None:
         try:
             claims = jwt.decode(
-                token, self._secret, algorithms=["HS256"], issuer=_ISSUER, options={"require": ["exp", "iss"]}
+                token,
+                self._account.secret,
+                algorithms=["HS256"],
+                issuer=_ISSUER,
+                options={"require": ["exp", "iss"]},
             )
         except jwt.InvalidTokenError as error:
             # Connector 5.2.0 answers 401 by running its PUT or GET again; 4.8.1 fails at once.
             raise Refusal(
                 401, "FILE_TOKEN_INVALID", "the token is wrong or has expired; run PUT or GET again"
             ) from error
-        if self._account is not None and not self._account.still_knows(*(claims["for"] or ("", 0, None))):
+        if not self._account.still_knows(*claims["for"]):
             raise Refusal(401, "FILE_TOKEN_INVALID", "the user of the token, or its credential, is gone")
         # An upload asks with HEAD whether the file is there.
         may_use = method == "HEAD" or bool(claims["upload"]) == (method == "PUT")

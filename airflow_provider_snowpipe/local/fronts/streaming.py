@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.local.fronts import sessions
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, decode_body
 from airflow_provider_snowpipe.local.fronts.http import answer as fault_answer
 from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET, Fragment, Stage, read_fragment
-from airflow_provider_snowpipe.local.limits import DEFAULTS, Limits
+from airflow_provider_snowpipe.local.limits import Limits
 from airflow_provider_snowpipe.local.tables import UrlName
 
 # -- Privileges of streaming calls, refused in the shape of what does not exist --------------------------
@@ -121,7 +121,7 @@ class StreamingFront:
     stage: Stage
     faults: Faults
     port: int
-    limits: Limits = DEFAULTS
+    limits: Limits
 
     def handle(self, request: Request) -> Response:
         """Answer one request.

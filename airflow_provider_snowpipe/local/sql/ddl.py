@@ -248,7 +248,7 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
     statements = [f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})"]
     if word == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
-    database.tables.create(made, statements, replace=reader.is_replacing)
+    database.tables.create(made, statements, replace=reader.is_replacing, cursor=session.cursor)
     session.created_table(database.name, schema, name)
     _keep_option(database, made, reader)
     return status(f"Table {head.name} successfully created.")
@@ -526,7 +526,7 @@ def create_table(session: Session, reader: Reader) -> Result:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
     session.commit()
-    database.tables.create(table, statements, replace=replace, lent=session.lent)
+    database.tables.create(table, statements, replace=replace, cursor=session.cursor)
     session.created_table(database.name, schema, name)
     _keep_option(database, table, reader, lake)
     keep_created(session, database, table, tree, staged)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -106,3 +108,14 @@ def test_a_scoped_token_opens_the_ingest_host_only(home, account):
 
 def test_the_account_does_not_print_its_secret(account):
     assert "secret" not in repr(account)
+
+
+def test_pyjwt_needs_no_more_than_version_2_10_has():
+    # Its constraints give Airflow 2.11 an older PyJWT than the one of these tests.
+    program = (
+        "import jwt, jwt.types\n"
+        "vars(jwt.types).pop('Options', None)\n"
+        "import airflow_provider_snowpipe.local.accounts\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -314,13 +314,13 @@ def test_only_a_quiet_channel_expires_and_only_once():
     def channel(active_on_ms: int) -> Writer:
         return Writer(Committed(1, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0, active_on_ms))
 
-    assert not channel(1000).channel.expire(1000)
+    gone: list[int] = []
+    assert not channel(1000).channel.expire(1000, gone.append)
     waiting = channel(999)
     waiting.append(waiting.open())
-    assert not waiting.channel.expire(1000)
+    assert not waiting.channel.expire(1000, gone.append)
     quiet = channel(999)
-    assert [quiet.channel.expire(1000), quiet.channel.is_dropped, quiet.channel.expire(1000)] == [
-        True,
-        True,
-        False,
-    ]
+    assert quiet.channel.expire(1000, gone.append)
+    assert quiet.channel.is_dropped
+    assert not quiet.channel.expire(1000, gone.append)
+    assert gone == [1]

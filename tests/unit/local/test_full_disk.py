@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +14,12 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_provider_snowpipe.local import cli
-from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local import admin, cli
+from airflow_provider_snowpipe.local.admin import Commands
+from airflow_provider_snowpipe.local.datadir import Clock, DataDirectory, write_file
+from airflow_provider_snowpipe.local.engine.spool import no_room
+from airflow_provider_snowpipe.local.engine.store import transact
+from airflow_provider_snowpipe.local.faults import Faults
 from tests.unit.local.service_in_process import ServiceInProcess
 
 
@@ -40,6 +46,90 @@ def test_a_database_that_a_checkpoint_broke_is_back_at_once(service: ServiceInPr
     assert session.query("INSERT INTO t VALUES (3)")["success"]
     assert service.catalog.database("LOCAL").checkpoint()
     assert session.query("SELECT id FROM t")["data"]["total"] == 3
+
+
+def _no_room(*_arguments: Any) -> None:
+    raise duckdb.TransactionException("Failed to commit: could not write: No space left on device")
+
+
+def test_channels_are_opened_and_dropped_when_there_is_room_again(
+    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = "databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING/channels/c"
+    token = service.account.issue_scoped_token("127.0.0.1")
+    store = service.catalog.database("LOCAL").store
+
+    def answer(method: str, plane: str = "", query: str = "") -> Any:
+        body = b'{"id": 1}\n' if plane else {}
+        return service.call(method, f"/v2/streaming/{plane}{channel}{query}", body, token=token)
+
+    for written in ("add_channel", "update_channels"):
+        with monkeypatch.context() as patch:
+            patch.setattr(store, written, _no_room)
+            refused = answer("PUT")
+        assert (refused.status, "disk" in refused.json()["message"]) == (503, True)
+    continuation = answer("PUT").json()["next_continuation_token"]
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "remove_channel", _no_room)
+        assert answer("DELETE").status == 503
+    query = f"/rows?continuationToken={continuation}&requestId=r&endOffsetToken=1"
+    assert answer("POST", "data/", query).status == 200
+    assert answer("DELETE").status == 200
+    assert answer("DELETE").status == 404
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+def test_an_inactive_channel_stays_until_it_can_be_removed(
+    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = service.catalog.database("LOCAL").channels
+    pipe = service.catalog.database("LOCAL").pipes.resolve("PUBLIC", "T-STREAMING")
+    channels.open(pipe, "c", offset_token="7", fail_on_uncommitted_rows=False)
+    service.catalog.clock.move(31 * 86_400)
+    with monkeypatch.context() as patch:
+        patch.setattr(service.catalog.database("LOCAL").store, "remove_channel", _no_room)
+        with pytest.raises(duckdb.TransactionException):
+            channels.find(pipe, "c")
+    assert channels.find(pipe, "c") is None
+    opened = channels.open(pipe, "c", offset_token=None, fail_on_uncommitted_rows=False)
+    assert opened.committed.offset_token is None
+
+
+def test_a_call_that_meets_a_broken_database_is_asked_for_again(
+    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: Any) -> None:
+        raise duckdb.FatalException("Database has been invalidated because of a previous fatal error")
+
+    monkeypatch.setattr(service.service._streaming, "handle", broken)
+    token = service.account.issue_scoped_token("127.0.0.1")
+    assert service.call("GET", "/v2/streaming/hostname", token=token).status == 503
+
+
+def test_a_statement_whose_commit_finds_no_room_reports_that() -> None:
+    class Cursor:
+        def execute(self, statement: str) -> None:
+            if statement == "COMMIT":
+                _no_room()
+            if statement == "ROLLBACK":
+                raise duckdb.TransactionException("cannot rollback - no transaction is active")
+
+    with pytest.raises(duckdb.TransactionException, match="No space"):
+        transact(Cursor(), lambda: None)  # type: ignore[arg-type]
+
+
+def test_a_file_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="No space"):
+        write_file(tmp_path / "clock", b"1", mode=0o600)
+    assert list(tmp_path.iterdir()) == []
+    clock = Clock.kept_in(tmp_path / "clock")
+    commands = Commands(SimpleNamespace(clock=clock), Faults())  # type: ignore[arg-type]
+    answer = admin._answer(commands, b'{"command": "clock", "move": 1}')
+    assert json.loads(answer) == {"ok": False, "error": no_room().message}
 
 
 def test_streaming_is_refused_until_there_is_room(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import pytest
 
 from airflow_provider_snowpipe.local import cli, server
@@ -54,6 +58,33 @@ def test_a_wrong_statement_is_named_with_its_line(local, file):
     assert "002003" in str(error.value)
     assert "DROP TABLE nowhere" in str(error.value)
     assert [row["name"] for row in local.sql("SHOW TABLES")] == ["T"]
+
+
+def test_a_signal_stops_a_statement_that_runs(local, file):
+    class AskedError(Exception):
+        pass
+
+    def asked(*_signal):
+        raise AskedError
+
+    def ask_while_it_runs():
+        while not any(session.is_busy for session in list(local.catalog.sessions.values())):
+            if ended.wait(0.01):
+                return
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    slow = "WITH n AS (SELECT SEQ4() AS i FROM TABLE(GENERATOR(ROWCOUNT => 40000))) "
+    before = signal.signal(signal.SIGUSR1, asked)
+    ended, asking = threading.Event(), threading.Thread(target=ask_while_it_runs)
+    asking.start()
+    try:
+        with pytest.raises(AskedError):
+            run(local, file, f"CREATE TABLE t AS {slow} SELECT SUM(a.i * b.i) AS s FROM n a, n b")
+    finally:
+        ended.set()
+        asking.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert local.sql("SHOW TABLES") == []
 
 
 def test_an_error_holds_no_secret(local, file):

@@ -57,7 +57,15 @@ def test_limits_are_snowflakes_unless_named_and_zero_or_off_means_none():
 
 
 @pytest.mark.parametrize(
-    "text", ["x=1", "requests_per_second=1", "request-bytes=0", "channels-per-pipe=-1", "bytes-per-second=a"]
+    "text",
+    [
+        "x=1",
+        "requests_per_second=1",
+        "request-bytes=0",
+        "request-bytes=1.5",
+        "channels-per-pipe=-1",
+        "bytes-per-second=a",
+    ],
 )
 def test_an_unknown_limit_or_value_is_refused(text):
     with pytest.raises(ConfigurationError):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from airflow_provider_snowpipe.local.stages.storage import Storage
 
 UPLOAD = Transfer(True, "s1", "in/", ("/tmp/x",))  # noqa: S108
 DOWNLOAD = Transfer(False, "s1", "in/", ("in/a",), local_folder="/tmp")  # noqa: S108
+_OPENED_BY = ("DEMO", 1, None)
 
 
 @pytest.fixture
@@ -25,7 +27,12 @@ def storage(tmp_path):
 
 @pytest.fixture
 def front(storage):
-    return StageFilesFront(storage, b"k" * 48, "127.0.0.1:1")
+    return _front(storage, b"k" * 48)
+
+
+def _front(storage: Storage, secret: bytes) -> StageFilesFront:
+    account: Any = SimpleNamespace(secret=secret, still_knows=lambda *opened_by: opened_by == _OPENED_BY)
+    return StageFilesFront(storage, account, "127.0.0.1:1")
 
 
 def _call(
@@ -38,7 +45,7 @@ def _call(
 ) -> tuple[int, bytes]:
     headers = []
     if transfer is not None:
-        token = (issuer or front).instruct(transfer)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        token = (issuer or front).instruct(transfer, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
         headers.append((b"authorization", f"Bearer {token}".encode()))
     path = f"/{BUCKET}/s1/{name}"
     scope = {
@@ -75,7 +82,7 @@ def test_an_upload_arrives_whole_and_comes_back(front, storage):
 
 def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
     async def go() -> None:
-        token = front.instruct(UPLOAD)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        token = front.instruct(UPLOAD, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
         path = f"/{BUCKET}/s1/in/a"
         scope = {
             "query_string": b"",
@@ -106,7 +113,7 @@ def test_an_expired_token_makes_the_client_ask_again(front, monkeypatch):
 
 
 def test_a_token_of_another_service_is_refused(front, storage):
-    other = StageFilesFront(storage, b"o" * 48, "127.0.0.1:1")
+    other = _front(storage, b"o" * 48)
     assert _call(front, "PUT", "in/a", UPLOAD, issuer=other)[0] == 401
     assert _call(front, "PUT", "in/a", UPLOAD, issuer=front)[0] == 200
 
