@@ -368,6 +368,7 @@ class Access:
                 DEFAULT_USER,
                 ACCOUNTADMIN,
                 now,
+                password=None,
                 default_role=ACCOUNTADMIN,
                 default_warehouse=DEFAULT_WAREHOUSE,
             )
