@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.local.sql import ddl, show, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table, quote
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, ColumnType, Table, quote
 
 _Place = tuple[Session, Database, Table]
 
@@ -155,13 +155,19 @@ def _rename_column(place: _Place, reader: Reader) -> Iterator[None]:
 
 def _rename(place: _Place, reader: Reader) -> Iterator[None]:
     session, database, table = place
-    target, schema, name = session.resolve(reader.last_path())
+    path = reader.last_path()
+    target, schema, name = session.place_new_table(path, temporary=table.is_temporary)
     yield
     if (target, schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. RENAME TO another schema")
+    if not table.is_temporary:
+        ddl.refuse_view(database, schema, name)
     _refuse_custom_pipes(database, table)
     database.tables.rename(table, dataclasses.replace(table, name=name))
     _grants_follow(session, table, name)
+    if table.is_temporary:
+        session.temporary_tables.pop((database.name, schema, table.name.partition(TEMPORARY)[0]))
+        session.temporary_tables[database.name, schema, path[-1]] = name
 
 
 def _swap(place: _Place, reader: Reader) -> Iterator[None]:
@@ -171,12 +177,14 @@ def _swap(place: _Place, reader: Reader) -> Iterator[None]:
     target, other = session.table(path, "OWNERSHIP")
     if (target, other.schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. SWAP WITH a table of another schema")
+    if table.is_temporary or other.is_temporary:
+        raise unsupported("ALTER TABLE .. SWAP WITH of a temporary table")
     _refuse_custom_pipes(database, table)
     _refuse_custom_pipes(database, other)
     between = dataclasses.replace(table, name=f"_swap_{uuid.uuid4().hex}")
-    database.tables.rename(table, between)
-    database.tables.rename(other, dataclasses.replace(other, name=table.name))
-    database.tables.rename(between, dataclasses.replace(table, name=other.name))
+    for old, name in ((table, between.name), (other, table.name), (between, other.name)):
+        database.tables.rename(old, dataclasses.replace(old, name=name))
+        _grants_follow(session, old, name)
 
 
 def _cluster(place: _Place, reader: Reader) -> Iterator[None]:
@@ -260,7 +268,8 @@ def _is_wider(old: ColumnType, new: ColumnType) -> bool:
     if old.kind != new.kind:
         return False
     if old.kind == "NUMBER":
-        return old.scale == new.scale and (new.precision or 0) >= (old.precision or 0)
+        # Fewer digits are enough where all values fit, which the engine checks.
+        return old.scale == new.scale
     return (new.length or 0) >= (old.length or 0)
 
 

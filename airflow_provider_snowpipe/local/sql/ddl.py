@@ -10,11 +10,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, SchemaObject, column_key
+from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, VIEW, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
+    another_kind,
     compilation_error,
+    exists_as,
     invalid_identifier,
     object_missing,
     unsupported,
@@ -36,6 +39,7 @@ from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from airflow_provider_snowpipe.local.sql.stages import with_settings
 from airflow_provider_snowpipe.local.stages.definition import Setting, StageDefinition, invalid_value
 from airflow_provider_snowpipe.local.tables import (
+    IDENTITY,
     MAX_VARCHAR,
     ClusteringKey,
     Column,
@@ -217,24 +221,36 @@ def _check_columns(table: Table, tree: exp.Expr) -> None:
 # -- CREATE TABLE .. LIKE and CREATE TABLE .. CLONE ------------------------------------------------------
 
 
+def refuse_view(database: Database, schema: str, name: str) -> None:
+    """Refuse the name of a view for a table, with OR REPLACE and IF NOT EXISTS too.
+
+    :raises SqlError: 001998.
+    """
+    if database.objects.find(VIEW, schema, name) is not None:
+        raise exists_as(VIEW, name)
+
+
 def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS] name LIKE | CLONE source; a clone has its rows too."""
     word = reader.expect("LIKE", "CLONE")
     source_path = reader.path()
     if reader.word in {"AT", "BEFORE"}:
         raise unsupported(f"CREATE TABLE .. {word} .. {reader.word}")
-    reader.accept("COPY GRANTS")
+    keeps_grants = bool(reader.accept("COPY GRANTS"))
     reader.end()
     session.commit()
     origin, source = session.table(source_path, "SELECT")
     database, schema, name = session.place_new_table(head.path, temporary=reader.is_temporary)
     session.require("CREATE TABLE", "SCHEMA", database.name, schema)
+    if not reader.is_temporary:
+        refuse_view(database, schema, name)
     known = database.tables.find(schema, name)
     if known is not None and head.is_tolerant:
         return status(f"{head.name} already exists, statement succeeded.")
     if known is not None and reader.is_replacing:
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
-    if database is not origin and any("nextval" in (column.default or "") for column in source.columns):
+    counted = (each for each in source.columns if not IDENTITY.match(each.default_text or ""))
+    if database is not origin and any("nextval" in (column.default or "") for column in counted):
         raise unsupported("a copy of a table with sequences in another database")
     made = dataclasses.replace(
         source,
@@ -245,13 +261,43 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
         home=database.names.home(schema),
         engine_name=database.tables.engine_name(schema, name),
     )
-    statements = [f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})"]
+    made, statements = _with_own_identities(session, database, made, goes_on=word == "CLONE")
+    statements.append(f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})")
     if word == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
     database.tables.create(made, statements, replace=reader.is_replacing)
-    session.created_table(database.name, schema, name)
+    granted = known or source
+    grants_of = Securable("TABLE", (granted.database, granted.schema, granted.name))
+    session.created_table(database.name, schema, name, grants_of if keeps_grants else None)
     _keep_option(database, made, reader)
     return status(f"Table {head.name} successfully created.")
+
+
+def _with_own_identities(
+    session: Session, database: Database, table: Table, *, goes_on: bool
+) -> tuple[Table, list[str]]:
+    """Return a copied table whose IDENTITY columns count by themselves, and the statements for that.
+
+    :param goes_on: a clone continues where its source is; an empty copy starts as that did.
+    """
+    statements: list[str] = []
+    columns = []
+    for column in table.columns:
+        counted = IDENTITY.match(column.default_text or "")
+        if counted is not None:
+            first, by = int(counted[1]), int(counted[2])
+            if goes_on:
+                first = _next_identity(session, str(column.default), first, by)
+            column = dataclasses.replace(column, default=_counting(database, first, by, statements))
+        columns.append(column)
+    return dataclasses.replace(table, columns=tuple(columns)), statements
+
+
+def _next_identity(session: Session, default: str, first: int, by: int) -> int:
+    found = session.cursor.execute(
+        "SELECT last_value FROM duckdb_sequences() WHERE contains(?, sequence_name)", [default]
+    ).fetchone()
+    return first if found is None or found[0] is None else int(found[0]) + by
 
 
 # -- Iceberg tables with Snowflake as their catalog, unpartitioned --------------------------------------
@@ -455,6 +501,8 @@ def drop_table(session: Session, reader: Reader) -> Result:
     database, schema, name = session.resolve(path)
     if database.tables.find(schema, name) is not None:
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
+    elif database.objects.find(VIEW, schema, name) is not None:
+        raise another_kind(VIEW, "TABLE")
     _drop(session, database, schema, name)
     session.temporary_tables.pop((database.name, schema, path[-1]), None)
     return status(f"{path[-1]} successfully dropped.")
@@ -507,6 +555,8 @@ def create_table(session: Session, reader: Reader) -> Result:
     session.require(f"CREATE {kind}", "SCHEMA", database.name, schema)
     if lake is not None:
         read_iceberg_types(tree)
+    if not is_temporary:
+        refuse_view(database, schema, name)
     known = database.tables.find(schema, name)
     if known is not None and tree.args.get("replace"):
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
@@ -527,7 +577,9 @@ def create_table(session: Session, reader: Reader) -> Result:
     replace = bool(tree.args.get("replace"))
     session.commit()
     database.tables.create(table, statements, replace=replace, lent=session.lent)
-    session.created_table(database.name, schema, name)
+    keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
+    grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
+    session.created_table(database.name, schema, name, grants_of)
     _keep_option(database, table, reader, lake)
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
@@ -546,11 +598,9 @@ def _with_columns(
         for definition in body.expressions
         if isinstance(definition, exp.ColumnDef)
     )
-    folded = [column.name.upper() for column in columns]
-    if not columns or len(set(folded)) != len(folded):
-        raise compilation_error(
-            "CREATE TABLE needs columns with different names; the local service ignores case."
-        )
+    if not columns:
+        raise compilation_error("CREATE TABLE needs a column.")
+    _refuse_repeated([column.name for column in columns])
     table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
@@ -599,9 +649,13 @@ def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tupl
     start = kind.args.get("start")
     step = kind.args.get("increment")
     first, by = _whole_number(start), _whole_number(step)
+    return _counting(database, first, by, statements), f"IDENTITY START {first} INCREMENT {by} NOORDER"
+
+
+def _counting(database: Database, first: int, by: int, statements: list[str]) -> str:
     name = database.names.hidden(f"identity_{uuid.uuid4().hex}")
     statements.append(f"CREATE SEQUENCE {name} START {first} INCREMENT {by}")
-    return f"nextval({literal(name)})", f"IDENTITY START {first} INCREMENT {by} NOORDER"
+    return f"nextval({literal(name)})"
 
 
 def _whole_number(written: exp.Expr | None) -> int:
@@ -609,6 +663,14 @@ def _whole_number(written: exp.Expr | None) -> int:
         return 1 if written is None else int(written.sql())
     except ValueError as error:
         raise compilation_error(f"IDENTITY needs whole numbers, not {written}.") from error
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    """Refuse columns whose names differ by nothing, or by case only, which the engine does not tell apart."""
+    folded = [name.upper() for name in names]
+    twice = next((name for name, each in zip(names, folded, strict=True) if folded.count(each) > 1), None)
+    if twice is not None:
+        raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
 
 
 def _as_select(
@@ -619,10 +681,7 @@ def _as_select(
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
     if not isinstance(tree.this, exp.Schema):
-        names = [column.name for column in found]
-        twice = next((each for each in names if names.count(each) > 1), None)
-        if twice is not None:
-            raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
+        _refuse_repeated([column.name for column in found])
         table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create, f"INSERT INTO {table.path} {sql}"]

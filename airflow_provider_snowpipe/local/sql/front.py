@@ -47,7 +47,8 @@ from airflow_provider_snowpipe.local.stages.definition import FileFormatDefiniti
 
 # -- Statements about the session: USE, ALTER SESSION, transactions --------------------------------------
 
-_MOST = 256
+# Variables of a session, and bytes of a text or binary value ("Using session variables").
+_MOST, _MOST_BYTES = 256, 256
 
 
 def use(session: Session, reader: Reader) -> Result:
@@ -136,6 +137,13 @@ def set_variables(session: Session, reader: Reader) -> Result:
     row = session.cursor.execute(sql).fetchone()
     if row is None or len(row) != len(names):
         raise compilation_error(f"SET of {len(names)} variables needs as many values.")
+    for name, value in zip(names, row, strict=True):
+        size = len(str(value).encode())
+        if size > _MOST_BYTES:
+            raise compilation_error(
+                f"Assignment to '{name}' not done because value exceeds size limit for variables. "
+                f"Its size is {size}; the limit is {_MOST_BYTES} (internal storage size in bytes)."
+            )
     if len({*session.variables, *names}) > _MOST:
         raise SqlError("000002", "0A000", f"a session has {_MOST} variables at most.")
     session.variables.update(zip(names, row, strict=True))

@@ -158,8 +158,9 @@ def show_tables(session: Session, shown: Shown) -> Result:
     ]
     return listing(
         ("created_on", "name", "database_name", "schema_name", "kind", "comment", "cluster_by", "rows",
-         "owner", "retention_time", "automatic_clustering", "enable_schema_evolution", "owner_role_type",
-         "error_logging", "is_iceberg"),
+         "bytes", "owner", "retention_time", "automatic_clustering", "change_tracking", "is_external",
+         "enable_schema_evolution", "owner_role_type", "is_event", "budget", "is_hybrid", "is_iceberg",
+         "is_dynamic", "is_immutable", "error_logging"),
         rows,
         ("rows",),
     )  # fmt: skip
@@ -176,9 +177,10 @@ def _table_details(session: Session, database: Database, table: Table) -> tuple[
     return (
         database.objects.comment("TABLE", table.schema, table.name),
         "" if table.clustering_key is None else table.clustering_key.text, count_rows(session, table),
-        session.owner("TABLE", database.name, table.schema, table.name), "0", "OFF",
-        "Y" if table.schema_evolution else "N", "ROLE", "Y" if table.error_logging else "N",
+        None, session.owner("TABLE", database.name, table.schema, table.name), "0", "OFF", "OFF", "N",
+        "Y" if table.schema_evolution else "N", "ROLE", "N", None, "N",
         "Y" if database.objects.table_option(table.schema, table.name, "iceberg") else "N",
+        "N", "N", "Y" if table.error_logging else "N",
     )  # fmt: skip
 
 
