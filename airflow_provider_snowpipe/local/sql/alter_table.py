@@ -91,7 +91,7 @@ def _add(place: _Place, reader: Reader) -> Iterator[None]:
     # A closing parenthesis among the columns makes another statement of them.
     if not isinstance(tree, exp.Create) or not isinstance(body, exp.Schema) or tree.expression is not None:
         raise compilation_error("syntax error in ALTER TABLE .. ADD.")
-    translate.normalize_identifiers(body)
+    ddl.name_columns(body)
     statements: list[str] = []
     columns = list(table.columns)
     for definition in body.expressions:

@@ -33,7 +33,7 @@ from airflow_provider_snowpipe.local.sql import (
     views,
 )
 from airflow_provider_snowpipe.local.sql import query as lengths
-from airflow_provider_snowpipe.local.sql.reader import Reader, Target
+from airflow_provider_snowpipe.local.sql.reader import RESERVED, Reader, Target
 from airflow_provider_snowpipe.local.sql.results import Result, done, status
 from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from airflow_provider_snowpipe.local.sql.stages import with_settings
@@ -591,7 +591,7 @@ def _with_columns(
 ) -> tuple[Table, list[str]]:
     if not isinstance(body, exp.Schema):
         raise compilation_error("CREATE TABLE needs a list of columns or AS SELECT.")
-    translate.normalize_identifiers(body)
+    name_columns(body)
     statements: list[str] = []
     columns = tuple(
         read_column(session, database, definition, statements)
@@ -604,6 +604,18 @@ def _with_columns(
     table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
+
+
+def name_columns(body: exp.Schema) -> None:
+    """Write the names of new columns as they are kept.
+
+    :raises SqlError: 001003 for a reserved word without quotes.
+    """
+    for definition in body.find_all(exp.ColumnDef):
+        name = definition.this
+        if not name.args.get("quoted") and name.name.upper() in RESERVED:
+            raise compilation_error(f"syntax error: unexpected '{name.name}'.")
+    translate.normalize_identifiers(body)
 
 
 def read_column(

@@ -234,6 +234,31 @@ def test_a_variable_holds_256_bytes(sql):
     assert sql.values("SELECT LENGTH($v)") == [(256,)]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE order (a INT)",
+        "CREATE OR REPLACE TABLE public.from LIKE t",
+        "CREATE VIEW table AS SELECT 1 AS a",
+        "CREATE STAGE values",
+        "CREATE ROLE grant",
+        "CREATE TABLE n (a INT, group INT)",
+        "CREATE TABLE n (start) AS SELECT 1",
+        "ALTER TABLE t ADD COLUMN from INT",
+    ],
+)
+def test_a_reserved_word_names_something_in_quotes_only(sql, statement):
+    error = sql.refused(statement)
+    assert error.code == "001003"
+    assert "unexpected" in error.message
+    assert "'select'" in sql.refused("CREATE TABLE select (a INT)").message
+    sql.run(
+        'CREATE TABLE "ORDER" ("GROUP" INT, value INT, date DATE)',
+        'ALTER TABLE "ORDER" ADD COLUMN "FROM" INT',
+    )
+    assert [row["name"] for row in sql.run('DESC TABLE "ORDER"')] == ["GROUP", "VALUE", "DATE", "FROM"]
+
+
 @pytest.mark.parametrize("columns", ["(a INT, a INT)", '(a INT, "a" INT)', "AS SELECT 1 AS a, 2 AS a"])
 def test_a_repeated_column_is_named(sql, columns):
     assert sql.refused(f"CREATE TABLE n {columns}").code == "002025"
