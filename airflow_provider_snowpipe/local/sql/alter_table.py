@@ -29,7 +29,8 @@ def alter_table(session: Session, reader: Reader) -> Result:
     if table is None:
         session.commit()
         return done()
-    action = reader.accept(*_ACTIONS)
+    is_unknown = any(reader.ahead(words.count(" ") + 1) == words for words in _UNKNOWN)
+    action = "" if is_unknown else reader.accept(*_ACTIONS)
     if not action:
         raise unsupported(f"ALTER TABLE .. {reader.rest()[:40].upper()}")
     change = _ACTIONS[action]((session, database, table), reader)
@@ -293,6 +294,12 @@ def _grants_follow(session: Session, table: Table, name: str) -> None:
     )
 
 
+# What begins like something that is known.
+_UNKNOWN = tuple(
+    f"{verb} {what}"
+    for verb in ("ADD", "DROP", "SET", "UNSET")
+    for what in ("ROW ACCESS POLICY", "SEARCH OPTIMIZATION", "DATA METRIC FUNCTION")
+) + ("SET TAG", "UNSET TAG")
 _KEYS = ("CONSTRAINT", "PRIMARY KEY", "UNIQUE", "FOREIGN KEY")
 # The first that fits.
 _ACTIONS: dict[str, Callable[[_Place, Reader], Iterator[None]]] = {

@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import duckdb
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access.model import Securable
@@ -19,6 +20,7 @@ from airflow_provider_snowpipe.local.errors import (
     compilation_error,
     exists_as,
     invalid_identifier,
+    object_exists,
     object_missing,
     unsupported,
 )
@@ -452,6 +454,8 @@ def create_schema(session: Session, reader: Reader) -> Result:
     session.commit()
     database, name = session.resolve_schema(head.path)
     session.require("CREATE SCHEMA", "DATABASE", database.name)
+    if name == "INFORMATION_SCHEMA":
+        raise object_exists(name)
     if name in database.schemas:
         if head.is_tolerant:
             return status(f"{name} already exists, statement succeeded.")
@@ -645,8 +649,8 @@ def read_column(
         if isinstance(kind, exp.PrimaryKeyColumnConstraint):
             nullable = False
     column_type = ColumnType.from_sqlglot(definition.kind)
-    if column_type.kind == "TIMESTAMP_TZ" and default is not None:
-        default = f"_tz({default})"
+    if default is not None:
+        default = _fitting(session, definition.name, column_type, default)
     return Column(definition.name, column_type, nullable, default, written)
 
 
@@ -655,6 +659,26 @@ def _default(expression: exp.Expr) -> str:
     if isinstance(expression, (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime)):
         return translate.to_duckdb(expression)
     return f"({translate.to_duckdb(functions.rewrite_all(expression.copy()))})"
+
+
+def _fitting(session: Session, name: str, kind: ColumnType, default: str) -> str:
+    """Return a default as its column takes it.
+
+    :raises SqlError: 002023 for one of another type, 100078 for one that is too long.
+    """
+    if kind.kind == "TIMESTAMP_TZ":
+        return f"_tz({default})"
+    if "nextval" in default or kind.kind == "BINARY":
+        return default
+    try:
+        found = session.cursor.execute(f"SELECT CAST({default} AS {kind.duckdb})").fetchone()
+    except duckdb.ConversionException as error:
+        why = f"Default value data type does not match data type for column {name}"
+        raise compilation_error(why, "002023", "22000") from error
+    value = found[0] if found is not None else None
+    if isinstance(value, str) and len(value) > (kind.length or MAX_VARCHAR):
+        raise SqlError("100078", "22000", f"String '{value}' is too long and would be truncated")
+    return default
 
 
 def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tuple[str, str]:

@@ -328,6 +328,8 @@ def _declared() -> dict[str, dict[str, tuple[Handler, frozenset[str]]]]:
 
 _DECLARED = _declared()
 _MOST_WORDS = 2
+# What begins like a statement that is known.
+_UNKNOWN = frozenset(f"{verb} DATABASE ROLE" for verb in ("CREATE", "ALTER", "DROP", "SHOW"))
 # Statements of Snowflake's without an object behind them that are not supported here.
 _OTHER_VERBS = frozenset(
     {"EXPLAIN", "CALL", "EXECUTE", "DECLARE", "COPY", "ABORT", "IF", "FOR", "LET", "RETURN"}
@@ -360,7 +362,7 @@ def _handler(reader: Reader) -> Handler:
     # More words first: GRANT ROLE before GRANT.
     for count in range(_MOST_WORDS, -1, -1):
         kind = reader.ahead(count)
-        if kinds is not None and kind in kinds:
+        if kinds is not None and kind in kinds and f"{verb} {reader.ahead(2)}" not in _UNKNOWN:
             handler, allowed = kinds[kind]
             if not reader.modifiers <= allowed:
                 raise unsupported(f"{verb} {min(reader.modifiers - allowed)} {kind}")

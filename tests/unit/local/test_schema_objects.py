@@ -210,6 +210,29 @@ def test_the_copies_of_a_table_count_by_themselves(sql):
     assert sql.values("SELECT MAX(n) FROM a") == [(25,)]
 
 
+@pytest.mark.parametrize(
+    ("column", "code"),
+    [
+        ("a INT DEFAULT 'x'", "002023"),
+        ("a DATE DEFAULT 'yesterday'", "002023"),
+        ("a BOOLEAN DEFAULT 'x'", "002023"),
+        ("a NUMBER(3, 0) DEFAULT 1234", "002023"),
+        ("a VARCHAR(3) DEFAULT 'long'", "100078"),
+    ],
+)
+def test_a_default_that_no_row_could_have_is_refused(sql, column, code):
+    assert sql.refused(f"CREATE TABLE n ({column})").code == code
+    assert sql.refused(f"ALTER TABLE t ADD COLUMN {column}").code == code
+    sql.run(
+        "CREATE TABLE n (a INT DEFAULT '5', b VARCHAR(3) DEFAULT 'abc', c DATE DEFAULT CURRENT_DATE, "
+        "d VARIANT DEFAULT NULL, e TIMESTAMP_TZ DEFAULT CURRENT_TIMESTAMP, f BINARY DEFAULT 'AB')"
+    )
+
+
+def test_the_schema_of_views_exists_already(sql):
+    assert sql.refused("CREATE SCHEMA information_schema").code == "002002"
+
+
 def test_show_sequences_shows_the_value_that_comes_next(sql):
     sql.run("CREATE SEQUENCE s START 5 INCREMENT 3")
     assert sql.run("SHOW SEQUENCES")[0]["next_value"] == 5
@@ -452,6 +475,10 @@ def test_kinds_that_never_exist_here_show_no_rows(unchanged, statement):
 @pytest.mark.parametrize(
     "statement",
     [
+        "ALTER TABLE t SET TAG x = 'y'",
+        "ALTER TABLE t ADD ROW ACCESS POLICY p ON (id)",
+        "ALTER TABLE t ADD SEARCH OPTIMIZATION",
+        "CREATE DATABASE ROLE r",
         "UNDROP TABLE t",
         "ALTER SCHEMA public SWAP WITH other",
         "ALTER DATABASE local REFRESH",
