@@ -295,11 +295,10 @@ def _grants_follow(session: Session, table: Table, name: str) -> None:
 
 
 # What begins like something that is known.
-_UNKNOWN = tuple(
-    f"{verb} {what}"
-    for verb in ("ADD", "DROP", "SET", "UNSET")
-    for what in ("ROW ACCESS POLICY", "SEARCH OPTIMIZATION", "DATA METRIC FUNCTION")
-) + ("SET TAG", "UNSET TAG")
+_UNKNOWN = (
+    "ADD ROW ACCESS POLICY", "DROP ROW ACCESS POLICY", "ADD SEARCH OPTIMIZATION", "DROP SEARCH OPTIMIZATION",
+    "SET TAG", "UNSET TAG",
+)  # fmt: skip
 _KEYS = ("CONSTRAINT", "PRIMARY KEY", "UNIQUE", "FOREIGN KEY")
 # The first that fits.
 _ACTIONS: dict[str, Callable[[_Place, Reader], Iterator[None]]] = {
