@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, invalid_identifier, unsupported
-from airflow_provider_snowpipe.local.sql import ddl, show, translate
+from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -102,9 +102,9 @@ def _add(place: _Place, reader: Reader) -> Iterator[None]:
             if is_tolerant:
                 continue
             raise compilation_error(f"column '{definition.name}' already exists", "001430", "42601")
-        if show.iceberg_options(database, table.schema, table.name) is not None:
-            ddl.read_iceberg_types(tree)
-            (column,) = ddl.iceberg_columns((ddl.read_column(session, database, definition, statements),))
+        if iceberg.options(database, table.schema, table.name) is not None:
+            iceberg.read_types(tree)
+            (column,) = iceberg.columns((ddl.read_column(session, database, definition, statements),))
         else:
             column = ddl.read_column(session, database, definition, statements)
         columns.append(column)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import duckdb
 from sqlglot import exp
@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.local.sql import (
     checks,
     functions,
     history,
+    iceberg,
     show,
     sources,
     translate,
@@ -302,108 +303,6 @@ def _next_identity(session: Session, default: str, first: int, by: int) -> int:
     return first if found is None or found[0] is None else int(found[0]) + by
 
 
-# -- Iceberg tables with Snowflake as their catalog, unpartitioned --------------------------------------
-#
-# Rows are kept as those of any table: there are no Parquet files and no metadata for other engines. The page
-# "Data types for Apache Iceberg tables" lists what types a column may have.
-
-# Digits of seconds: microseconds, as Iceberg has them.
-_PRECISION = 6
-_TEXTS = ("EXTERNAL_VOLUME", "CATALOG", "BASE_LOCATION", "CATALOG_SYNC", "STORAGE_SERIALIZATION_POLICY",
-          "TARGET_FILE_SIZE")  # fmt: skip
-_ICEBERG_OPTIONS = frozenset({*_TEXTS, "ENABLE_DATA_COMPACTION"})
-# Iceberg's own words for numbers; a type of Snowflake's that is the same word means Iceberg's here.
-_NUMBERS = {exp.DataType.Type.INT: 10, exp.DataType.Type.BIGINT: 19}
-
-
-def iceberg_only(handler: Callable[[Session, Reader], Result]) -> Callable[[Session, Reader], Result]:
-    """Return a handler of a statement about tables that refuses one which is no Iceberg table."""
-
-    def handle(session: Session, reader: Reader) -> Result:
-        position = reader.position
-        database, schema, name = session.resolve(reader.target().path)
-        if (
-            database.tables.find(schema, name) is not None
-            and show.iceberg_options(database, schema, name) is None
-        ):
-            raise object_missing("Iceberg table", name)
-        reader.seek(position)
-        return handler(session, reader)
-
-    return handle
-
-
-def _read_iceberg(tree: exp.Create) -> dict[str, str] | None:
-    """Return the options of CREATE ICEBERG TABLE, None for another table.
-
-    :raises SqlError: 000002 for another catalog than Snowflake's, and for partitions.
-    """
-    found = _properties(tree)
-    if not any(isinstance(setting, exp.IcebergProperty) for setting in found):
-        return None
-    if any(isinstance(setting, (exp.TemporaryProperty, exp.TransientProperty)) for setting in found):
-        raise compilation_error("syntax error: an Iceberg table is neither temporary nor transient.")
-    if any(isinstance(setting, exp.PartitionedByProperty) for setting in found):
-        raise unsupported("PARTITION BY of Iceberg tables")
-    copied = next((word for word in ("clone", "like") if tree.args.get(word)), None)
-    if copied or any(isinstance(setting, exp.LikeProperty) for setting in found):
-        raise unsupported(f"{(copied or 'like').upper()} of Iceberg tables")
-    chosen = {
-        setting.name.upper(): setting.args["value"].name
-        for setting in found
-        if isinstance(setting, exp.Property) and setting.name.upper() in _TEXTS
-    }
-    catalog = chosen.get("CATALOG", "SNOWFLAKE")
-    if catalog.upper() != "SNOWFLAKE":
-        raise unsupported(f"CATALOG = '{catalog}' of Iceberg tables")
-    return chosen | {"CATALOG": "SNOWFLAKE"}
-
-
-def read_iceberg_types(tree: exp.Expr) -> None:
-    """Give the columns of CREATE ICEBERG TABLE the types that Iceberg's words stand for.
-
-    :raises SqlError: for a type that an Iceberg table does not have.
-    """
-    for definition in tree.find_all(exp.ColumnDef):
-        kind = definition.kind
-        if kind is None:
-            continue
-        if kind.this in _NUMBERS:
-            digits = _NUMBERS[kind.this]
-            definition.set("kind", exp.DataType.build(f"NUMBER({digits}, 0)", dialect="snowflake"))
-            continue
-        sizes = [param.this.name for param in kind.expressions if isinstance(param, exp.DataTypeParam)]
-        word = ColumnType.from_sqlglot(kind).kind
-        if word.startswith("TIME") and sizes != [str(_PRECISION)]:
-            raise _refused(definition.name, f"{word}({sizes[0] if sizes else 9})", f"{word}({_PRECISION})")
-
-
-def iceberg_columns(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return the columns of an Iceberg table, times with microseconds.
-
-    :raises SqlError: for a type that an Iceberg table does not have.
-    """
-    for column in columns:
-        kind = column.type
-        if kind.is_semi_structured or kind.kind == "TIMESTAMP_TZ":
-            raise _refused(column.name, str(kind))
-        if kind.kind == "VARCHAR" and kind.length != MAX_VARCHAR:
-            raise _refused(column.name, str(kind), f"VARCHAR({MAX_VARCHAR}), or no length")
-    return tuple(_with_microseconds(column) for column in columns)
-
-
-def _with_microseconds(column: Column) -> Column:
-    if not column.type.kind.startswith("TIME"):
-        return column
-    kind = ColumnType(column.type.kind, precision=_PRECISION)
-    return Column(column.name, kind, column.nullable, column.default, column.default_text)
-
-
-def _refused(column: str, kind: str, instead: str = "") -> SqlError:
-    remedy = f"; use {instead}" if instead else ""
-    return compilation_error(f"Unsupported data type '{kind}' of column {column} for Iceberg tables{remedy}.")
-
-
 # -- CREATE, DROP and TRUNCATE of databases, schemas and tables ------------------------------------------
 
 # The form that SHOW TABLES prints, which sqlglot does not read.
@@ -554,11 +453,11 @@ def create_table(session: Session, reader: Reader) -> Result:
     properties = _properties(tree)
     is_temporary = any(isinstance(part, exp.TemporaryProperty) for part in properties)
     database, schema, name = session.place_new_table(path, temporary=is_temporary)
-    lake = _read_iceberg(tree)
+    lake = iceberg.read_options(tree, properties)
     kind = "TABLE" if lake is None else "ICEBERG TABLE"
     session.require(f"CREATE {kind}", "SCHEMA", database.name, schema)
     if lake is not None:
-        read_iceberg_types(tree)
+        iceberg.read_types(tree)
     if not is_temporary:
         refuse_view(database, schema, name)
     known = database.tables.find(schema, name)
@@ -571,9 +470,9 @@ def create_table(session: Session, reader: Reader) -> Result:
         table, statements = _as_select(session, database, schema, name, tree)
     else:
         table, statements = _with_columns(session, database, schema, name, tree.this)
-    table = created_with(tree, table, () if lake is None else _ICEBERG_OPTIONS)
+    table = created_with(tree, table, () if lake is None else iceberg.OPTIONS)
     if lake is not None:
-        table = dataclasses.replace(table, columns=iceberg_columns(table.columns))
+        table = dataclasses.replace(table, columns=iceberg.columns(table.columns))
     clustered = (part for part in properties if isinstance(part, exp.ClusterProperty))
     written = [each for part in clustered for each in part.expressions]
     if written:

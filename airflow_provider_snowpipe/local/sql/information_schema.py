@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import grants, show
+from airflow_provider_snowpipe.local.sql import grants, iceberg, show
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
@@ -353,7 +353,7 @@ def _table(database: Database, schema: str, name: str, written: str) -> str:
     table = database.tables.find(schema, name)
     assert table is not None  # noqa: S101 - the caller has checked
     lines = [_column(database, schema, name, column) for column in table.columns]
-    lake = show.iceberg_options(database, schema, name)
+    lake = iceberg.options(database, schema, name)
     word = "TRANSIENT " if database.objects.table_option(schema, name, "transient") else ""
     word = "TEMPORARY " if table.is_temporary else word if lake is None else "ICEBERG "
     cluster = (
