@@ -51,7 +51,7 @@ def check_password(password: str, digest: str | None) -> bool:
     """Compare a password with a digest; the time taken is the same without one."""
     _, salt, stored = (digest or f"scrypt${'00' * 16}${'00' * 32}").split("$")
     same = hmac.compare_digest(_scrypt(password, bytes.fromhex(salt)), bytes.fromhex(stored))
-    return same and digest is not None
+    return same and bool(digest)
 
 
 def digest_token(token: str) -> str:
@@ -324,8 +324,6 @@ class Account:
 
     def verify_password(self, name: str, password: str) -> str | None:
         """Return the user with this login name and password, or None; the time taken reveals nothing."""
-        if _same((name.upper(), self.user.upper()), (password, self.issued.password)):
-            return self.user
         users = self.access.state.users.values()
         found = next((u for u in users if (u.login_name or u.name).upper() == name.upper()), None)
         same = check_password(password, found.password if found else None)
@@ -528,17 +526,21 @@ def ensure_account(home: DataDirectory, access: Access | None = None) -> Account
         # Written last: its presence shows that the key files are complete.
         write_file(home.account_file, json.dumps(described, indent=1).encode(), mode=0o600)
     stored = home.read_account()
+    issued = ensure_secrets(home)
     access = access or Access(home.access_file)
     with access.change() as state:
         own = state.users[stored["user"]]
         if not any(own.public_keys):
-            state.users[own.name] = dataclasses.replace(own, public_keys=(stored["public_key"], ""))
+            own = dataclasses.replace(own, public_keys=(stored["public_key"], ""))
+        if own.password is None:
+            own = dataclasses.replace(own, password=digest_password(issued.password))
+        state.users[own.name] = own
     return Account(
         name=stored["account"],
         user=stored["user"],
         public_key_pem=stored["public_key"],
         instance=stored["instance"],
         secret=home.token_secret_file.read_bytes(),
-        issued=ensure_secrets(home),
+        issued=issued,
         access=access,
     )

@@ -79,6 +79,17 @@ def object_exists(name: str) -> SqlError:
     return SqlError("002002", "42710", f"SQL compilation error:\nObject '{name}' already exists.")
 
 
+def exists_as(kind: str, name: str) -> SqlError:
+    """Return the error for a table or view whose name is taken by an object of the other kind."""
+    return SqlError("001998", "42710", f"SQL compilation error:\nObject '{name}' already exists as {kind}")
+
+
+def another_kind(found: str, kind: str) -> SqlError:
+    """Return the error for DROP of a kind that the object is not; IF EXISTS does not help (002203)."""
+    why = f"SQL compilation error:\nObject found is of type '{found}', not specified type '{kind}'."
+    return SqlError("002203", "02000", why)
+
+
 def missing_account_object() -> SqlError:
     """Return the error for a role, user or warehouse that does not exist or stays hidden (002043)."""
     return SqlError(

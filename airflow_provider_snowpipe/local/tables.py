@@ -104,6 +104,8 @@ def find_name(name: str, names: Iterable[str]) -> str | None:
 
 # A TIMESTAMP_TZ: the instant, and the offset in minutes that it was written with.
 ZONED = "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"
+IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
+"""How the default of an AUTOINCREMENT column is written."""
 MAX_VARCHAR = 16_777_216
 MAX_BINARY = 8_388_608
 

@@ -301,16 +301,24 @@ class Access:
 
     # -- objects that come and go ---------------------------------------------------------------------------
 
-    def created(self, target: Securable, owner: str) -> None:
-        """Record the owner of a new object, and give out the future grants; grants of an older one go."""
+    def created(self, target: Securable, owner: str, grants_of: Securable | None = None) -> None:
+        """Record the owner of a new object, and give out the future grants; grants of an older one go.
+
+        :param grants_of: the object whose grants, without ownership, are given out in place of future ones.
+        """
         with self.change() as state:
+            kept = [
+                dataclasses.replace(grant, target=target)
+                for grant in state.grants.values()
+                if grant.target == grants_of and grant.privilege != OWNERSHIP
+            ]
             _forget(state, target)
             now = self.now_ms()
-            given = [Grant(OWNERSHIP, target, owner, owner, now, True)]
+            given = [Grant(OWNERSHIP, target, owner, owner, now, True), *kept]
             for future in _future_for(state, target):
                 if future.privilege == OWNERSHIP:
                     given[0] = Grant(OWNERSHIP, target, future.role, future.role, now, True)
-                else:
+                elif grants_of is None:
                     given.append(
                         Grant(future.privilege, target, future.role, owner, now, future.grant_option)
                     )
@@ -368,6 +376,7 @@ class Access:
                 DEFAULT_USER,
                 ACCOUNTADMIN,
                 now,
+                password=None,
                 default_role=ACCOUNTADMIN,
                 default_warehouse=DEFAULT_WAREHOUSE,
             )

@@ -164,7 +164,7 @@ class AccessToken:
 class User:
     """One user with credentials and defaults.
 
-    :param password: salted scrypt digest, or None for a user without password.
+    :param password: salted scrypt digest, empty for none; None for the issued one that is still to be set.
     :param public_keys: RSA public keys as PEM: RSA_PUBLIC_KEY and RSA_PUBLIC_KEY_2, empty when not set.
     :param default_secondary_roles: ``ALL`` or empty.
     """
@@ -172,7 +172,7 @@ class User:
     name: str
     owner: str
     created_on_ms: int
-    password: str | None = field(default=None, repr=False)
+    password: str | None = field(default="", repr=False)
     public_keys: tuple[str, str] = ("", "")
     access_tokens: tuple[AccessToken, ...] = ()
     default_role: str | None = None

@@ -13,11 +13,11 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, invalid_identifier, unsupported
-from airflow_provider_snowpipe.local.sql import ddl, show, translate
+from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table, quote
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, ColumnType, Table, quote
 
 _Place = tuple[Session, Database, Table]
 
@@ -29,7 +29,8 @@ def alter_table(session: Session, reader: Reader) -> Result:
     if table is None:
         session.commit()
         return done()
-    action = reader.accept(*_ACTIONS)
+    is_unknown = any(reader.ahead(words.count(" ") + 1) == words for words in _UNKNOWN)
+    action = "" if is_unknown else reader.accept(*_ACTIONS)
     if not action:
         raise unsupported(f"ALTER TABLE .. {reader.rest()[:40].upper()}")
     change = _ACTIONS[action]((session, database, table), reader)
@@ -91,7 +92,7 @@ def _add(place: _Place, reader: Reader) -> Iterator[None]:
     # A closing parenthesis among the columns makes another statement of them.
     if not isinstance(tree, exp.Create) or not isinstance(body, exp.Schema) or tree.expression is not None:
         raise compilation_error("syntax error in ALTER TABLE .. ADD.")
-    translate.normalize_identifiers(body)
+    ddl.name_columns(body)
     statements: list[str] = []
     columns = list(table.columns)
     for definition in body.expressions:
@@ -101,9 +102,9 @@ def _add(place: _Place, reader: Reader) -> Iterator[None]:
             if is_tolerant:
                 continue
             raise compilation_error(f"column '{definition.name}' already exists", "001430", "42601")
-        if show.iceberg_options(database, table.schema, table.name) is not None:
-            ddl.read_iceberg_types(tree)
-            (column,) = ddl.iceberg_columns((ddl.read_column(session, database, definition, statements),))
+        if iceberg.options(database, table.schema, table.name) is not None:
+            iceberg.read_types(tree)
+            (column,) = iceberg.columns((ddl.read_column(session, database, definition, statements),))
         else:
             column = ddl.read_column(session, database, definition, statements)
         columns.append(column)
@@ -155,13 +156,19 @@ def _rename_column(place: _Place, reader: Reader) -> Iterator[None]:
 
 def _rename(place: _Place, reader: Reader) -> Iterator[None]:
     session, database, table = place
-    target, schema, name = session.resolve(reader.last_path())
+    path = reader.last_path()
+    target, schema, name = session.place_new_table(path, temporary=table.is_temporary)
     yield
     if (target, schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. RENAME TO another schema")
+    if not table.is_temporary:
+        ddl.refuse_view(database, schema, name)
     _refuse_custom_pipes(database, table)
     database.tables.rename(table, dataclasses.replace(table, name=name))
     _grants_follow(session, table, name)
+    if table.is_temporary:
+        session.temporary_tables.pop((database.name, schema, table.name.partition(TEMPORARY)[0]))
+        session.temporary_tables[database.name, schema, path[-1]] = name
 
 
 def _swap(place: _Place, reader: Reader) -> Iterator[None]:
@@ -171,12 +178,14 @@ def _swap(place: _Place, reader: Reader) -> Iterator[None]:
     target, other = session.table(path, "OWNERSHIP")
     if (target, other.schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. SWAP WITH a table of another schema")
+    if table.is_temporary or other.is_temporary:
+        raise unsupported("ALTER TABLE .. SWAP WITH of a temporary table")
     _refuse_custom_pipes(database, table)
     _refuse_custom_pipes(database, other)
     between = dataclasses.replace(table, name=f"_swap_{uuid.uuid4().hex}")
-    database.tables.rename(table, between)
-    database.tables.rename(other, dataclasses.replace(other, name=table.name))
-    database.tables.rename(between, dataclasses.replace(table, name=other.name))
+    for old, name in ((table, between.name), (other, table.name), (between, other.name)):
+        database.tables.rename(old, dataclasses.replace(old, name=name))
+        _grants_follow(session, old, name)
 
 
 def _cluster(place: _Place, reader: Reader) -> Iterator[None]:
@@ -260,7 +269,8 @@ def _is_wider(old: ColumnType, new: ColumnType) -> bool:
     if old.kind != new.kind:
         return False
     if old.kind == "NUMBER":
-        return old.scale == new.scale and (new.precision or 0) >= (old.precision or 0)
+        # Fewer digits are enough where all values fit, which the engine checks.
+        return old.scale == new.scale
     return (new.length or 0) >= (old.length or 0)
 
 
@@ -284,6 +294,11 @@ def _grants_follow(session: Session, table: Table, name: str) -> None:
     )
 
 
+# What begins like something that is known.
+_UNKNOWN = (
+    "ADD ROW ACCESS POLICY", "DROP ROW ACCESS POLICY", "ADD SEARCH OPTIMIZATION", "DROP SEARCH OPTIMIZATION",
+    "SET TAG", "UNSET TAG",
+)  # fmt: skip
 _KEYS = ("CONSTRAINT", "PRIMARY KEY", "UNIQUE", "FOREIGN KEY")
 # The first that fits.
 _ACTIONS: dict[str, Callable[[_Place, Reader], Iterator[None]]] = {

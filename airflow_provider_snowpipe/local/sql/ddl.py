@@ -6,16 +6,21 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+import duckdb
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, SchemaObject, column_key
+from airflow_provider_snowpipe.local.engine.store import TABLE_OPTIONS, VIEW, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
+    another_kind,
     compilation_error,
+    exists_as,
     invalid_identifier,
+    object_exists,
     object_missing,
     unsupported,
 )
@@ -24,18 +29,20 @@ from airflow_provider_snowpipe.local.sql import (
     checks,
     functions,
     history,
+    iceberg,
     show,
     sources,
     translate,
     views,
 )
 from airflow_provider_snowpipe.local.sql import query as lengths
-from airflow_provider_snowpipe.local.sql.reader import Reader, Target
+from airflow_provider_snowpipe.local.sql.reader import RESERVED, Reader, Target
 from airflow_provider_snowpipe.local.sql.results import Result, done, status
 from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from airflow_provider_snowpipe.local.sql.stages import with_settings
 from airflow_provider_snowpipe.local.stages.definition import Setting, StageDefinition, invalid_value
 from airflow_provider_snowpipe.local.tables import (
+    IDENTITY,
     MAX_VARCHAR,
     ClusteringKey,
     Column,
@@ -217,24 +224,36 @@ def _check_columns(table: Table, tree: exp.Expr) -> None:
 # -- CREATE TABLE .. LIKE and CREATE TABLE .. CLONE ------------------------------------------------------
 
 
+def refuse_view(database: Database, schema: str, name: str) -> None:
+    """Refuse the name of a view for a table, with OR REPLACE and IF NOT EXISTS too.
+
+    :raises SqlError: 001998.
+    """
+    if database.objects.find(VIEW, schema, name) is not None:
+        raise exists_as(VIEW, name)
+
+
 def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
     """CREATE [OR REPLACE] TABLE [IF NOT EXISTS] name LIKE | CLONE source; a clone has its rows too."""
     word = reader.expect("LIKE", "CLONE")
     source_path = reader.path()
     if reader.word in {"AT", "BEFORE"}:
         raise unsupported(f"CREATE TABLE .. {word} .. {reader.word}")
-    reader.accept("COPY GRANTS")
+    keeps_grants = bool(reader.accept("COPY GRANTS"))
     reader.end()
     session.commit()
     origin, source = session.table(source_path, "SELECT")
     database, schema, name = session.place_new_table(head.path, temporary=reader.is_temporary)
     session.require("CREATE TABLE", "SCHEMA", database.name, schema)
+    if not reader.is_temporary:
+        refuse_view(database, schema, name)
     known = database.tables.find(schema, name)
     if known is not None and head.is_tolerant:
         return status(f"{head.name} already exists, statement succeeded.")
     if known is not None and reader.is_replacing:
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
-    if database is not origin and any("nextval" in (column.default or "") for column in source.columns):
+    counted = (each for each in source.columns if not IDENTITY.match(each.default_text or ""))
+    if database is not origin and any("nextval" in (column.default or "") for column in counted):
         raise unsupported("a copy of a table with sequences in another database")
     made = dataclasses.replace(
         source,
@@ -245,115 +264,43 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
         home=database.names.home(schema),
         engine_name=database.tables.engine_name(schema, name),
     )
-    statements = [f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})"]
+    made, statements = _with_own_identities(session, database, made, goes_on=word == "CLONE")
+    statements.append(f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})")
     if word == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
     database.tables.create(made, statements, replace=reader.is_replacing, cursor=session.cursor)
-    session.created_table(database.name, schema, name)
+    granted = known or source
+    grants_of = Securable("TABLE", (granted.database, granted.schema, granted.name))
+    session.created_table(database.name, schema, name, grants_of if keeps_grants else None)
     _keep_option(database, made, reader)
     return status(f"Table {head.name} successfully created.")
 
 
-# -- Iceberg tables with Snowflake as their catalog, unpartitioned --------------------------------------
-#
-# Rows are kept as those of any table: there are no Parquet files and no metadata for other engines. The page
-# "Data types for Apache Iceberg tables" lists what types a column may have.
+def _with_own_identities(
+    session: Session, database: Database, table: Table, *, goes_on: bool
+) -> tuple[Table, list[str]]:
+    """Return a copied table whose IDENTITY columns count by themselves, and the statements for that.
 
-# Digits of seconds: microseconds, as Iceberg has them.
-_PRECISION = 6
-_TEXTS = ("EXTERNAL_VOLUME", "CATALOG", "BASE_LOCATION", "CATALOG_SYNC", "STORAGE_SERIALIZATION_POLICY",
-          "TARGET_FILE_SIZE")  # fmt: skip
-_ICEBERG_OPTIONS = frozenset({*_TEXTS, "ENABLE_DATA_COMPACTION"})
-# Iceberg's own words for numbers; a type of Snowflake's that is the same word means Iceberg's here.
-_NUMBERS = {exp.DataType.Type.INT: 10, exp.DataType.Type.BIGINT: 19}
-
-
-def iceberg_only(handler: Callable[[Session, Reader], Result]) -> Callable[[Session, Reader], Result]:
-    """Return a handler of a statement about tables that refuses one which is no Iceberg table."""
-
-    def handle(session: Session, reader: Reader) -> Result:
-        position = reader.position
-        database, schema, name = session.resolve(reader.target().path)
-        if (
-            database.tables.find(schema, name) is not None
-            and show.iceberg_options(database, schema, name) is None
-        ):
-            raise object_missing("Iceberg table", name)
-        reader.seek(position)
-        return handler(session, reader)
-
-    return handle
-
-
-def _read_iceberg(tree: exp.Create) -> dict[str, str] | None:
-    """Return the options of CREATE ICEBERG TABLE, None for another table.
-
-    :raises SqlError: 000002 for another catalog than Snowflake's, and for partitions.
+    :param goes_on: a clone continues where its source is; an empty copy starts as that did.
     """
-    found = _properties(tree)
-    if not any(isinstance(setting, exp.IcebergProperty) for setting in found):
-        return None
-    if any(isinstance(setting, (exp.TemporaryProperty, exp.TransientProperty)) for setting in found):
-        raise compilation_error("syntax error: an Iceberg table is neither temporary nor transient.")
-    if any(isinstance(setting, exp.PartitionedByProperty) for setting in found):
-        raise unsupported("PARTITION BY of Iceberg tables")
-    copied = next((word for word in ("clone", "like") if tree.args.get(word)), None)
-    if copied or any(isinstance(setting, exp.LikeProperty) for setting in found):
-        raise unsupported(f"{(copied or 'like').upper()} of Iceberg tables")
-    chosen = {
-        setting.name.upper(): setting.args["value"].name
-        for setting in found
-        if isinstance(setting, exp.Property) and setting.name.upper() in _TEXTS
-    }
-    catalog = chosen.get("CATALOG", "SNOWFLAKE")
-    if catalog.upper() != "SNOWFLAKE":
-        raise unsupported(f"CATALOG = '{catalog}' of Iceberg tables")
-    return chosen | {"CATALOG": "SNOWFLAKE"}
+    statements: list[str] = []
+    columns = []
+    for column in table.columns:
+        counted = IDENTITY.match(column.default_text or "")
+        if counted is not None:
+            first, by = int(counted[1]), int(counted[2])
+            if goes_on:
+                first = _next_identity(session, str(column.default), first, by)
+            column = dataclasses.replace(column, default=_counting(database, first, by, statements))
+        columns.append(column)
+    return dataclasses.replace(table, columns=tuple(columns)), statements
 
 
-def read_iceberg_types(tree: exp.Expr) -> None:
-    """Give the columns of CREATE ICEBERG TABLE the types that Iceberg's words stand for.
-
-    :raises SqlError: for a type that an Iceberg table does not have.
-    """
-    for definition in tree.find_all(exp.ColumnDef):
-        kind = definition.kind
-        if kind is None:
-            continue
-        if kind.this in _NUMBERS:
-            digits = _NUMBERS[kind.this]
-            definition.set("kind", exp.DataType.build(f"NUMBER({digits}, 0)", dialect="snowflake"))
-            continue
-        sizes = [param.this.name for param in kind.expressions if isinstance(param, exp.DataTypeParam)]
-        word = ColumnType.from_sqlglot(kind).kind
-        if word.startswith("TIME") and sizes != [str(_PRECISION)]:
-            raise _refused(definition.name, f"{word}({sizes[0] if sizes else 9})", f"{word}({_PRECISION})")
-
-
-def iceberg_columns(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return the columns of an Iceberg table, times with microseconds.
-
-    :raises SqlError: for a type that an Iceberg table does not have.
-    """
-    for column in columns:
-        kind = column.type
-        if kind.is_semi_structured or kind.kind == "TIMESTAMP_TZ":
-            raise _refused(column.name, str(kind))
-        if kind.kind == "VARCHAR" and kind.length != MAX_VARCHAR:
-            raise _refused(column.name, str(kind), f"VARCHAR({MAX_VARCHAR}), or no length")
-    return tuple(_with_microseconds(column) for column in columns)
-
-
-def _with_microseconds(column: Column) -> Column:
-    if not column.type.kind.startswith("TIME"):
-        return column
-    kind = ColumnType(column.type.kind, precision=_PRECISION)
-    return Column(column.name, kind, column.nullable, column.default, column.default_text)
-
-
-def _refused(column: str, kind: str, instead: str = "") -> SqlError:
-    remedy = f"; use {instead}" if instead else ""
-    return compilation_error(f"Unsupported data type '{kind}' of column {column} for Iceberg tables{remedy}.")
+def _next_identity(session: Session, default: str, first: int, by: int) -> int:
+    found = session.cursor.execute(
+        "SELECT last_value FROM duckdb_sequences() WHERE contains(?, sequence_name)", [default]
+    ).fetchone()
+    return first if found is None or found[0] is None else int(found[0]) + by
 
 
 # -- CREATE, DROP and TRUNCATE of databases, schemas and tables ------------------------------------------
@@ -406,6 +353,8 @@ def create_schema(session: Session, reader: Reader) -> Result:
     session.commit()
     database, name = session.resolve_schema(head.path)
     session.require("CREATE SCHEMA", "DATABASE", database.name)
+    if name == "INFORMATION_SCHEMA":
+        raise object_exists(name)
     if name in database.schemas:
         if head.is_tolerant:
             return status(f"{name} already exists, statement succeeded.")
@@ -455,6 +404,8 @@ def drop_table(session: Session, reader: Reader) -> Result:
     database, schema, name = session.resolve(path)
     if database.tables.find(schema, name) is not None:
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
+    elif database.objects.find(VIEW, schema, name) is not None:
+        raise another_kind(VIEW, "TABLE")
     _drop(session, database, schema, name)
     session.temporary_tables.pop((database.name, schema, path[-1]), None)
     return status(f"{path[-1]} successfully dropped.")
@@ -502,11 +453,13 @@ def create_table(session: Session, reader: Reader) -> Result:
     properties = _properties(tree)
     is_temporary = any(isinstance(part, exp.TemporaryProperty) for part in properties)
     database, schema, name = session.place_new_table(path, temporary=is_temporary)
-    lake = _read_iceberg(tree)
+    lake = iceberg.read_options(tree, properties)
     kind = "TABLE" if lake is None else "ICEBERG TABLE"
     session.require(f"CREATE {kind}", "SCHEMA", database.name, schema)
     if lake is not None:
-        read_iceberg_types(tree)
+        iceberg.read_types(tree)
+    if not is_temporary:
+        refuse_view(database, schema, name)
     known = database.tables.find(schema, name)
     if known is not None and tree.args.get("replace"):
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
@@ -517,9 +470,9 @@ def create_table(session: Session, reader: Reader) -> Result:
         table, statements = _as_select(session, database, schema, name, tree)
     else:
         table, statements = _with_columns(session, database, schema, name, tree.this)
-    table = created_with(tree, table, () if lake is None else _ICEBERG_OPTIONS)
+    table = created_with(tree, table, () if lake is None else iceberg.OPTIONS)
     if lake is not None:
-        table = dataclasses.replace(table, columns=iceberg_columns(table.columns))
+        table = dataclasses.replace(table, columns=iceberg.columns(table.columns))
     clustered = (part for part in properties if isinstance(part, exp.ClusterProperty))
     written = [each for part in clustered for each in part.expressions]
     if written:
@@ -527,7 +480,9 @@ def create_table(session: Session, reader: Reader) -> Result:
     replace = bool(tree.args.get("replace"))
     session.commit()
     database.tables.create(table, statements, replace=replace, cursor=session.cursor)
-    session.created_table(database.name, schema, name)
+    keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
+    grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
+    session.created_table(database.name, schema, name, grants_of)
     _keep_option(database, table, reader, lake)
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
@@ -539,21 +494,31 @@ def _with_columns(
 ) -> tuple[Table, list[str]]:
     if not isinstance(body, exp.Schema):
         raise compilation_error("CREATE TABLE needs a list of columns or AS SELECT.")
-    translate.normalize_identifiers(body)
+    name_columns(body)
     statements: list[str] = []
     columns = tuple(
         read_column(session, database, definition, statements)
         for definition in body.expressions
         if isinstance(definition, exp.ColumnDef)
     )
-    folded = [column.name.upper() for column in columns]
-    if not columns or len(set(folded)) != len(folded):
-        raise compilation_error(
-            "CREATE TABLE needs columns with different names; the local service ignores case."
-        )
+    if not columns:
+        raise compilation_error("CREATE TABLE needs a column.")
+    _refuse_repeated([column.name for column in columns])
     table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
+
+
+def name_columns(body: exp.Schema) -> None:
+    """Write the names of new columns as they are kept.
+
+    :raises SqlError: 001003 for a reserved word without quotes.
+    """
+    for definition in body.find_all(exp.ColumnDef):
+        name = definition.this
+        if not name.args.get("quoted") and name.name.upper() in RESERVED:
+            raise compilation_error(f"syntax error: unexpected '{name.name}'.")
+    translate.normalize_identifiers(body)
 
 
 def read_column(
@@ -583,8 +548,8 @@ def read_column(
         if isinstance(kind, exp.PrimaryKeyColumnConstraint):
             nullable = False
     column_type = ColumnType.from_sqlglot(definition.kind)
-    if column_type.kind == "TIMESTAMP_TZ" and default is not None:
-        default = f"_tz({default})"
+    if default is not None:
+        default = _fitting(session, definition.name, column_type, default)
     return Column(definition.name, column_type, nullable, default, written)
 
 
@@ -595,13 +560,37 @@ def _default(expression: exp.Expr) -> str:
     return f"({translate.to_duckdb(functions.rewrite_all(expression.copy()))})"
 
 
+def _fitting(session: Session, name: str, kind: ColumnType, default: str) -> str:
+    """Return a default as its column takes it.
+
+    :raises SqlError: 002023 for one of another type, 100078 for one that is too long.
+    """
+    if kind.kind == "TIMESTAMP_TZ":
+        return f"_tz({default})"
+    if "nextval" in default or kind.kind == "BINARY":
+        return default
+    try:
+        found = session.cursor.execute(f"SELECT CAST({default} AS {kind.duckdb})").fetchone()
+    except duckdb.ConversionException as error:
+        why = f"Default value data type does not match data type for column {name}"
+        raise compilation_error(why, "002023", "22000") from error
+    value = found[0] if found is not None else None
+    if isinstance(value, str) and len(value) > (kind.length or MAX_VARCHAR):
+        raise SqlError("100078", "22000", f"String '{value}' is too long and would be truncated")
+    return default
+
+
 def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tuple[str, str]:
     start = kind.args.get("start")
     step = kind.args.get("increment")
     first, by = _whole_number(start), _whole_number(step)
+    return _counting(database, first, by, statements), f"IDENTITY START {first} INCREMENT {by} NOORDER"
+
+
+def _counting(database: Database, first: int, by: int, statements: list[str]) -> str:
     name = database.names.hidden(f"identity_{uuid.uuid4().hex}")
     statements.append(f"CREATE SEQUENCE {name} START {first} INCREMENT {by}")
-    return f"nextval({literal(name)})", f"IDENTITY START {first} INCREMENT {by} NOORDER"
+    return f"nextval({literal(name)})"
 
 
 def _whole_number(written: exp.Expr | None) -> int:
@@ -609,6 +598,14 @@ def _whole_number(written: exp.Expr | None) -> int:
         return 1 if written is None else int(written.sql())
     except ValueError as error:
         raise compilation_error(f"IDENTITY needs whole numbers, not {written}.") from error
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    """Refuse columns whose names differ by nothing, or by case only, which the engine does not tell apart."""
+    folded = [name.upper() for name in names]
+    twice = next((name for name, each in zip(names, folded, strict=True) if folded.count(each) > 1), None)
+    if twice is not None:
+        raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
 
 
 def _as_select(
@@ -619,10 +616,7 @@ def _as_select(
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
     if not isinstance(tree.this, exp.Schema):
-        names = [column.name for column in found]
-        twice = next((each for each in names if names.count(each) > 1), None)
-        if twice is not None:
-            raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
+        _refuse_repeated([column.name for column in found])
         table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create, f"INSERT INTO {table.path} {sql}"]

@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.local.sql import (
     ddl,
     grants,
     history,
+    iceberg,
     information_schema,
     pipes,
     query,
@@ -47,7 +48,8 @@ from airflow_provider_snowpipe.local.stages.definition import FileFormatDefiniti
 
 # -- Statements about the session: USE, ALTER SESSION, transactions --------------------------------------
 
-_MOST = 256
+# Variables of a session, and bytes of a text or binary value ("Using session variables").
+_MOST, _MOST_BYTES = 256, 256
 
 
 def use(session: Session, reader: Reader) -> Result:
@@ -136,6 +138,13 @@ def set_variables(session: Session, reader: Reader) -> Result:
     row = session.cursor.execute(sql).fetchone()
     if row is None or len(row) != len(names):
         raise compilation_error(f"SET of {len(names)} variables needs as many values.")
+    for name, value in zip(names, row, strict=True):
+        size = len(str(value).encode())
+        if size > _MOST_BYTES:
+            raise compilation_error(
+                f"Assignment to '{name}' not done because value exceeds size limit for variables. "
+                f"Its size is {size}; the limit is {_MOST_BYTES} (internal storage size in bytes)."
+            )
     if len({*session.variables, *names}) > _MOST:
         raise SqlError("000002", "0A000", f"a session has {_MOST} variables at most.")
     session.variables.update(zip(names, row, strict=True))
@@ -218,11 +227,11 @@ STATEMENTS: dict[str, Handler] = {
     "DESCRIBE TABLE": show.describe_relation,
     "SHOW [TERSE] TABLES": _listing(show.show_tables),
     f"{_NEW} ICEBERG TABLE": ddl.create_table,
-    "ALTER ICEBERG TABLE": ddl.iceberg_only(alter_table.alter_table),
-    "DROP ICEBERG TABLE": ddl.iceberg_only(ddl.drop_table),
-    "TRUNCATE ICEBERG TABLE": ddl.iceberg_only(ddl.truncate_table),
-    "DESCRIBE ICEBERG TABLE": ddl.iceberg_only(show.describe_relation),
-    "SHOW [TERSE] ICEBERG TABLES": _listing(show.show_iceberg_tables),
+    "ALTER ICEBERG TABLE": iceberg.only(alter_table.alter_table),
+    "DROP ICEBERG TABLE": iceberg.only(ddl.drop_table),
+    "TRUNCATE ICEBERG TABLE": iceberg.only(ddl.truncate_table),
+    "DESCRIBE ICEBERG TABLE": iceberg.only(show.describe_relation),
+    "SHOW [TERSE] ICEBERG TABLES": _listing(iceberg.show_tables),
     "UNDROP": show.undrop,
     f"{_NEW} [SECURE] VIEW": views.create_view,
     "DROP VIEW": views.drop(VIEW),
@@ -320,6 +329,8 @@ def _declared() -> dict[str, dict[str, tuple[Handler, frozenset[str]]]]:
 
 _DECLARED = _declared()
 _MOST_WORDS = 2
+# What begins like a statement that is known.
+_UNKNOWN = frozenset(f"{verb} DATABASE ROLE" for verb in ("CREATE", "ALTER", "DROP", "SHOW"))
 # Statements of Snowflake's without an object behind them that are not supported here.
 _OTHER_VERBS = frozenset(
     {"EXPLAIN", "CALL", "EXECUTE", "DECLARE", "COPY", "ABORT", "IF", "FOR", "LET", "RETURN"}
@@ -352,7 +363,7 @@ def _handler(reader: Reader) -> Handler:
     # More words first: GRANT ROLE before GRANT.
     for count in range(_MOST_WORDS, -1, -1):
         kind = reader.ahead(count)
-        if kinds is not None and kind in kinds:
+        if kinds is not None and kind in kinds and f"{verb} {reader.ahead(2)}" not in _UNKNOWN:
             handler, allowed = kinds[kind]
             if not reader.modifiers <= allowed:
                 raise unsupported(f"{verb} {min(reader.modifiers - allowed)} {kind}")

@@ -12,23 +12,30 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.names import PipeKey
 from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
-from airflow_provider_snowpipe.local.sql import grants, show
+from airflow_provider_snowpipe.local.sql import grants, iceberg, show
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import OptionValue
-from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, TIMESTAMP_LTZ, Column, quote, read_path
+from airflow_provider_snowpipe.local.tables import (
+    IDENTITY,
+    NUMBER,
+    TEXT,
+    TIMESTAMP_LTZ,
+    Column,
+    quote,
+    read_path,
+)
 
 SCHEMA = "INFORMATION_SCHEMA"
 _NUMBERS = frozenset(
-    {"ROW_COUNT", "ORDINAL_POSITION", "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH",
+    {"ROW_COUNT", "BYTES", "ORDINAL_POSITION", "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH",
      "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "DATETIME_PRECISION",
      "RETENTION_TIME", "START_VALUE", "INCREMENT", "IDENTITY_START", "IDENTITY_INCREMENT"}
 )  # fmt: skip
 _Row = Sequence[Any]
 _Rows = Callable[[Session, Database], Iterator[_Row]]
-_IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
 
 
 def relation(session: Session, database: Database, name: str) -> exp.Expr:
@@ -79,8 +86,8 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
                 VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
                 "YES" if database.objects.table_option(schema, hidden, "transient") else "NO",
                 table.clustering_key.text if table is not None and table.clustering_key else None,
-                None if table is None else show.count_rows(session, table), timestamp(created),
-                timestamp(created),
+                None if table is None else show.count_rows(session, table), None,
+                None if table is None else 0, timestamp(created), timestamp(created),
                 "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
                 database.objects.comment(kind, schema, name) or None,
             )  # fmt: skip
@@ -99,7 +106,7 @@ def _columns(session: Session, database: Database) -> Iterator[_Row]:
 def _described(column: Column) -> _Row:
     kind = column.type
     is_text, is_number = kind.length is not None, kind.kind == "NUMBER"
-    identity = _IDENTITY.match(column.default_text or "")
+    identity = IDENTITY.match(column.default_text or "")
     return (
         None if identity else column.default_text, "YES" if column.nullable else "NO",
         "TEXT" if kind.kind == "VARCHAR" else kind.kind, kind.length if is_text else None, show.octets(kind),
@@ -221,8 +228,8 @@ _TABLE = ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME")
 _TIMES = ("CREATED", "LAST_ALTERED")
 _VIEWS: dict[str, tuple[tuple[str, ...], _Rows]] = {
     "TABLES": (
-        (*_TABLE, "TABLE_OWNER", "TABLE_TYPE", "IS_TRANSIENT", "CLUSTERING_KEY", "ROW_COUNT", *_TIMES,
-         "IS_INSERTABLE_INTO", "IS_TEMPORARY", "COMMENT"),
+        (*_TABLE, "TABLE_OWNER", "TABLE_TYPE", "IS_TRANSIENT", "CLUSTERING_KEY", "ROW_COUNT", "BYTES",
+         "RETENTION_TIME", *_TIMES, "IS_INSERTABLE_INTO", "IS_TEMPORARY", "COMMENT"),
         _tables,
     ),
     "COLUMNS": (
@@ -346,7 +353,7 @@ def _table(database: Database, schema: str, name: str, written: str) -> str:
     table = database.tables.find(schema, name)
     assert table is not None  # noqa: S101 - the caller has checked
     lines = [_column(database, schema, name, column) for column in table.columns]
-    lake = show.iceberg_options(database, schema, name)
+    lake = iceberg.options(database, schema, name)
     word = "TRANSIENT " if database.objects.table_option(schema, name, "transient") else ""
     word = "TEMPORARY " if table.is_temporary else word if lake is None else "ICEBERG "
     cluster = (
@@ -369,7 +376,7 @@ def _table(database: Database, schema: str, name: str, written: str) -> str:
 
 def _column(database: Database, schema: str, table: str, column: Column) -> str:
     text = f"\t{_name(column.name)} {column.type}"
-    identity = _IDENTITY.match(column.default_text or "")
+    identity = IDENTITY.match(column.default_text or "")
     if not column.nullable:
         text += " NOT NULL"
     if identity:

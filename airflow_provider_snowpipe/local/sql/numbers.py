@@ -24,7 +24,8 @@ def check_literal(node: exp.Literal) -> None:
 
     :raises SqlError: 100039.
     """
-    if node.is_string:
+    if node.is_string or "," in node.name:
+        # A text, or the rest of a list of numbers that have room.
         return
     mantissa, _, exponent = node.name.lower().partition("e")
     if exponent:

@@ -60,6 +60,15 @@ _WORD_STARTS = frozenset(
 _WORDS = _WORD_STARTS | {TokenType.DOT}
 _KEPT_CHARACTERS = 2_000
 _LONGEST_NAME = 255  # "Object identifiers", Snowflake documentation
+RESERVED = frozenset(
+    {"ALL", "ALTER", "AND", "ANY", "AS", "BETWEEN", "BY", "CHECK", "COLUMN", "CONNECT", "CREATE",
+     "CURRENT", "DELETE", "DISTINCT", "DROP", "ELSE", "EXISTS", "FOLLOWING", "FOR", "FROM", "GRANT",
+     "GROUP", "HAVING", "IN", "INCREMENT", "INSERT", "INTERSECT", "INTO", "IS", "LIKE", "MINUS", "NOT",
+     "NULL", "OF", "ON", "OR", "ORDER", "QUALIFY", "REGEXP", "REVOKE", "RLIKE", "ROW", "ROWS", "SAMPLE",
+     "SELECT", "SET", "SOME", "START", "TABLE", "TABLESAMPLE", "THEN", "TO", "TRIGGER", "UNION", "UNIQUE",
+     "UPDATE", "VALUES", "WHENEVER", "WHERE", "WITH"}
+)  # fmt: skip
+"""Words that name nothing without quotes ("Reserved & limited keywords")."""
 _EXISTS = {"CREATE": "IF NOT EXISTS", "DESCRIBE": ""}
 _COMMENTS = ("--", "//", "/*")
 _OPEN = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
@@ -456,13 +465,18 @@ class Reader:
         """Read ``[IF [NOT] EXISTS] name``.
 
         :param most: parts that the name may have.
-        :raises SqlError: 001003 for OR REPLACE with IF NOT EXISTS.
+        :raises SqlError: 001003 for OR REPLACE with IF NOT EXISTS, and for a reserved word that names
+            something new.
         """
         phrase = _EXISTS.get(self.verb, "IF EXISTS")
         is_tolerant = bool(phrase and self.accept(phrase))
         if is_tolerant and self.is_replacing:
             raise compilation_error("options IF NOT EXISTS and OR REPLACE are incompatible.")
+        begin = self._at
         self.about = Target(self.path(most), is_tolerant)
+        if self.verb == "CREATE" and not RESERVED.isdisjoint(self._words[begin : self._at]):
+            self._at = begin
+            raise self.unexpected()
         return self.about
 
     def last_path(self, most: int = 3) -> tuple[str, ...]:

@@ -312,9 +312,12 @@ class Session:
         """Return the role that owns an object."""
         return self.catalog.access.owner(Securable(kind, path))
 
-    def created(self, kind: str, *path: str) -> None:
-        """Make the session's role the owner of a new or replaced object, and give out future grants."""
-        self.catalog.access.created(Securable(kind, path), self.role)
+    def created(self, kind: str, *path: str, grants_of: Securable | None = None) -> None:
+        """Make the session's role the owner of a new or replaced object, and give out future grants.
+
+        :param grants_of: whose grants it gets instead (COPY GRANTS).
+        """
+        self.catalog.access.created(Securable(kind, path), self.role, grants_of)
 
     def dropped(self, kind: str, *path: str) -> None:
         """Forget the grants on a dropped object and on everything that was inside it."""
@@ -570,12 +573,17 @@ class Session:
             return database, schema, path[-1]
         return database, schema, f"{path[-1]}{TEMPORARY}{self.session_id}"
 
-    def created_table(self, database: str, schema: str, name: str) -> None:
-        """Give a new table its owner; a temporary one hides another table of its name from now on."""
+    def created_table(
+        self, database: str, schema: str, name: str, grants_of: Securable | None = None
+    ) -> None:
+        """Give a new table its owner; a temporary one hides another table of its name from now on.
+
+        :param grants_of: as for :meth:`created`.
+        """
         shown, sign, _ = name.partition(TEMPORARY)
         if sign:
             self.temporary_tables[database, schema, shown] = name
-        self.created("TABLE", database, schema, name)
+        self.created("TABLE", database, schema, name, grants_of=grants_of)
 
     def place(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` without checking privileges, for GRANT and REVOKE."""

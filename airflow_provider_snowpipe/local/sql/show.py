@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,8 +158,9 @@ def show_tables(session: Session, shown: Shown) -> Result:
     ]
     return listing(
         ("created_on", "name", "database_name", "schema_name", "kind", "comment", "cluster_by", "rows",
-         "owner", "retention_time", "automatic_clustering", "enable_schema_evolution", "owner_role_type",
-         "error_logging", "is_iceberg"),
+         "bytes", "owner", "retention_time", "automatic_clustering", "change_tracking", "is_external",
+         "enable_schema_evolution", "owner_role_type", "is_event", "budget", "is_hybrid", "is_iceberg",
+         "is_dynamic", "is_immutable", "error_logging"),
         rows,
         ("rows",),
     )  # fmt: skip
@@ -176,9 +177,10 @@ def _table_details(session: Session, database: Database, table: Table) -> tuple[
     return (
         database.objects.comment("TABLE", table.schema, table.name),
         "" if table.clustering_key is None else table.clustering_key.text, count_rows(session, table),
-        session.owner("TABLE", database.name, table.schema, table.name), "0", "OFF",
-        "Y" if table.schema_evolution else "N", "ROLE", "Y" if table.error_logging else "N",
+        None, session.owner("TABLE", database.name, table.schema, table.name), "0", "OFF", "OFF", "N",
+        "Y" if table.schema_evolution else "N", "ROLE", "N", None, "N",
         "Y" if database.objects.table_option(table.schema, table.name, "iceberg") else "N",
+        "N", "N", "Y" if table.error_logging else "N",
     )  # fmt: skip
 
 
@@ -456,44 +458,6 @@ def show_nothing(_session: Session, shown: Shown) -> Result:
         return listing((*_OF_PROCEDURES, *more), [])
     of_kind = ("table_name", "column_name") if shown.kind.endswith("KEYS") else ("owner", "comment")
     return listing((*_NAME, *_PLACE, *of_kind), [])
-
-
-_ICEBERG_SHOWN = (
-    "created_on", "name", "database_name", "schema_name", "owner", "external_volume_name", "catalog_name",
-    "iceberg_table_type", "catalog_table_name", "catalog_namespace", "base_location", "can_write_metadata",
-    "comment", "owner_role_type",
-)  # fmt: skip
-
-
-def iceberg_options(database: Database, schema: str, name: str) -> Mapping[str, Any] | None:
-    """Return the options of an Iceberg table, None for any other table."""
-    found: Mapping[str, Any] | None = database.objects.table_option(schema, name, "iceberg")
-    return found
-
-
-def show_iceberg_tables(session: Session, shown: Shown) -> Result:
-    """SHOW [TERSE] ICEBERG TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    rows = [
-        _iceberg_row(session, database, table)
-        for database, schema in schemas_in_scope(session, shown)
-        for table in database.tables
-        if table.schema == schema
-        and iceberg_options(database, schema, table.name) is not None
-        and shown.matches(table.name)
-        and session.can_see("TABLE", database.name, schema, table.name)
-    ]
-    return listing(_ICEBERG_SHOWN, rows)
-
-
-def _iceberg_row(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
-    chosen = iceberg_options(database, table.schema, table.name) or {}
-    place = (database.name, table.schema, table.name)
-    return (
-        table.created_on_ms, table.name, database.name, table.schema,
-        session.owner("TABLE", *place), chosen.get("EXTERNAL_VOLUME", ""),
-        chosen["CATALOG"], "MANAGED", "", "", chosen.get("BASE_LOCATION", ""), "Y",
-        database.objects.comment("TABLE", table.schema, table.name), "ROLE",
-    )  # fmt: skip
 
 
 def undrop(_session: Session, reader: Reader) -> Result:

@@ -111,6 +111,73 @@ class _Parser(SnowflakeParser):
         **dict.fromkeys(("TO_CHAR", "TO_VARCHAR"), exp.ToChar.from_arg_list),
     }
 
+    def _parse_in(self, this: exp.Expr | None, alias: bool = False) -> exp.In:
+        values = _long_list(self._tokens, self._index)
+        if not values:
+            return super()._parse_in(this, alias=alias)
+        # The parentheses, the values and the commas between them.
+        self._advance(2 * len(values) + 1)
+        return self.expression(exp.In(this=this, expressions=_folded(values)))
+
+
+# -- Long lists of literals: a node for each of them would be visited by every step of the translation -----
+
+_LONG = 100
+_WHOLE = re.compile(r"\d{1,18}")
+# Texts that are written as they are, and end where a quote is.
+_PLAIN = re.compile(r"[^'\\\x00-\x1f\x7f]*")
+
+
+def _long_list(found: Sequence[Token], at: int) -> list[Token]:
+    """Return the values of a long list of whole numbers or of plain texts; none where there is no such list.
+
+    :param at: the opening parenthesis.
+    """
+    last = at + 1
+    kind = found[last].token_type if last < len(found) else None
+    if kind not in {TokenType.NUMBER, TokenType.STRING}:
+        return []
+    most = len(found) - 2
+    while (
+        last < most and found[last + 1].token_type is TokenType.COMMA and found[last + 2].token_type is kind
+    ):
+        last += 2
+    values = list(found[at + 1 : last + 1 : 2])
+    is_closed = last <= most and found[last + 1].token_type is TokenType.R_PAREN
+    form = _WHOLE if kind is TokenType.NUMBER else _PLAIN
+    is_folded = is_closed and len(values) >= _LONG and all(form.fullmatch(token.text) for token in values)
+    return values if is_folded else []
+
+
+def _folded(values: Sequence[Token]) -> list[exp.Expr]:
+    """Return two nodes for a list, a literal and the text of the others, which are written as they are."""
+    first, *others = values
+    if first.token_type is TokenType.NUMBER:
+        return [exp.Literal.number(first.text), exp.Literal.number(", ".join(token.text for token in others))]
+    rest = "', '".join(token.text for token in others)
+    return [exp.Literal.string(first.text), exp.Var(this=f"'{rest}'")]
+
+
+def _lists_of_texts(tree: exp.Expr) -> list[exp.In]:
+    """Return the conditions with a folded list of texts."""
+    return [node for node in tree.find_all(exp.In) if _is_rest(node)]
+
+
+def _is_rest(node: exp.In) -> bool:
+    rest = node.expressions[-1] if node.expressions else None
+    return isinstance(rest, exp.Var) and rest.name.startswith("'")
+
+
+def _unfold(tree: exp.Expr) -> exp.Expr:
+    """Return a statement with a node for each text of its lists."""
+    for node in _lists_of_texts(tree):
+        texts = node.expressions[-1].name[1:-1].split("', '")
+        node.set("expressions", [node.expressions[0], *map(exp.Literal.string, texts)])
+    return tree
+
+
+# -- Reading and writing of trees ------------------------------------------------------------------------
+
 
 def parse(text: str) -> exp.Expr:
     """Parse one Snowflake statement.
@@ -167,6 +234,17 @@ def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> ex
         raise unsupported("SELECT .. INTO")
     if not is_checked:
         checks.check(tree)
+    written = tree.copy() if _lists_of_texts(tree) else None
+    tree = _prepared(session, tree)
+    if written is not None and any(
+        not isinstance(node.expressions[0], exp.Literal) for node in _lists_of_texts(tree)
+    ):
+        # These texts are read as another type, each of them.
+        return _prepared(session, _unfold(written))
+    return tree
+
+
+def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
     name_projections(tree)
     quoted = normalize_identifiers(tree)
     staged_rows.replace_staged_files(session, tree)

@@ -383,8 +383,8 @@ def _comment(reader: Reader, *, needed: bool = False) -> str:
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of users -----------------------------------------------------
 
 
-def _password(_name: str, value: str) -> str | None:
-    return digest_password(value) if value else None
+def _password(_name: str, value: str) -> str:
+    return digest_password(value) if value else ""
 
 
 def _secondary_of(name: str, value: str) -> str:
@@ -488,7 +488,7 @@ def show_users(session: Session, shown: Shown) -> Result:
             dict(user.properties).get("DISPLAY_NAME", user.name), dict(user.properties).get("EMAIL", ""),
             user.comment, str(user.disabled).lower(), user.default_warehouse or "",
             user.default_namespace or "", user.default_role or "", _secondary(user), user.owner,
-            str(user.password is not None or user.name == DEFAULT_USER).lower(),
+            str(bool(user.password)).lower(),
             str(any(user.public_keys)).lower(),
         )
         for user in sorted(session.catalog.access.state.users.values(), key=lambda user: user.name)
@@ -514,7 +514,7 @@ def describe_user(session: Session, reader: Reader) -> Result:
         ("COMMENT", user.comment),
         ("LOGIN_NAME", user.login_name or user.name),
         *user.properties,
-        ("PASSWORD", "********" if user.password or user.name == DEFAULT_USER else None),
+        ("PASSWORD", "********" if user.password else None),
         ("DISABLED", str(user.disabled).lower()),
         ("DEFAULT_WAREHOUSE", user.default_warehouse),
         ("DEFAULT_NAMESPACE", user.default_namespace),

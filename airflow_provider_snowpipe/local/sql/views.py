@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import sqlglot.errors
 from sqlglot import exp
 
+from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.names import Rename
 from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
+    another_kind,
     compilation_error,
+    exists_as,
     invalid_identifier,
     object_exists,
     object_missing,
@@ -94,6 +97,10 @@ def drop(kind: str) -> Callable[[Session, Reader], Result]:
     def handler(session: Session, reader: Reader) -> Result:
         head = reader.last_target()
         session.commit()
+        if kind == VIEW:
+            owner, schema, name = session.resolve(head.path)
+            if owner.objects.find(VIEW, schema, name) is None and owner.tables.find(schema, name) is not None:
+                raise another_kind("TABLE", VIEW)
         database, known = _existing(session, kind, head.path)
         session.require("OWNERSHIP", kind, database.name, known.schema, known.name)
         database.objects.remove(kind, known.schema, known.name)
@@ -162,9 +169,12 @@ def _engine_path(database: Database, known: SchemaObject) -> str:
 
 
 def _listed(session: Session, found: list[tuple[Database, SchemaObject]]) -> Result:
+    counted = dict(
+        session.cursor.execute("SELECT sequence_name, last_value FROM duckdb_sequences()").fetchall()
+    )
     rows = [
         (
-            known.name, database.name, known.schema, known.definition["start"],
+            known.name, database.name, known.schema, _following(known, counted),
             known.definition["increment"], known.created_on_ms,
             session.owner(SEQUENCE, database.name, known.schema, known.name), known.definition["comment"],
             "Y" if known.definition["ordered"] else "N",
@@ -172,6 +182,12 @@ def _listed(session: Session, found: list[tuple[Database, SchemaObject]]) -> Res
         for database, known in found
     ]  # fmt: skip
     return listing(_SHOWN, rows, ("next_value", "interval"))
+
+
+def _following(known: SchemaObject, counted: Mapping[str, int | None]) -> object:
+    """Return the value that a sequence gives next."""
+    last = counted.get(known.definition["engine_name"])
+    return known.definition["start"] if last is None else last + known.definition["increment"]
 
 
 def _options(reader: Reader) -> dict[str, object]:
@@ -297,11 +313,13 @@ def create_view(session: Session, reader: Reader) -> Result:
     A temporary one ends with its session; until then other sessions see it too.
     """
     head = reader.target()
-    columns, comment = _views_listed(reader), ""
-    while reader.accept("COPY GRANTS") or reader.word == "COMMENT":
-        if reader.accept("COMMENT"):
+    columns, comment, keeps_grants = _views_listed(reader), "", False
+    while word := reader.accept("COPY GRANTS", "COMMENT"):
+        if word == "COMMENT":
             reader.accept_sign("=")
             comment = reader.string()
+        else:
+            keeps_grants = True
     reader.expect("AS")
     query = reader.rest()
     session.commit()
@@ -310,7 +328,9 @@ def create_view(session: Session, reader: Reader) -> Result:
     known = database.objects.find(VIEW, schema, name)
     if known is not None and head.is_tolerant:
         return status(f"{name} already exists, statement succeeded.")
-    if database.tables.find(schema, name) is not None or (known is not None and not reader.is_replacing):
+    if database.tables.find(schema, name) is not None:
+        raise exists_as("TABLE", name)
+    if known is not None and not reader.is_replacing:
         raise object_exists(name)
     if known is not None:
         session.require("OWNERSHIP", VIEW, database.name, schema, name)
@@ -322,7 +342,8 @@ def create_view(session: Session, reader: Reader) -> Result:
     }
     database.objects.put(SchemaObject(VIEW, schema, name, database.clock.now_ms(), definition))
     database.objects.set_comment(VIEW, schema, name, comment)
-    session.created(VIEW, database.name, schema, name)
+    grants_of = Securable(VIEW, (database.name, schema, name)) if keeps_grants else None
+    session.created(VIEW, database.name, schema, name, grants_of=grants_of)
     if reader.is_temporary:
         session.temporary_views.append((database.name, schema, name))
     return status(f"View {name} successfully created.")

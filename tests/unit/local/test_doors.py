@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from airflow_provider_snowpipe.local import server
-from airflow_provider_snowpipe.local.accounts import fingerprint
+from airflow_provider_snowpipe.local.accounts import ensure_account, fingerprint
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.fronts import http, sessions
 from airflow_provider_snowpipe.local.limits import DEFAULTS, parse_limits
@@ -704,3 +704,32 @@ def test_a_quoted_name_in_a_url_is_taken_letter_by_letter(service: ServiceInProc
             answer = service.call("POST", f"/v2/streaming/data/{call}", b'{"ID":1}\n', token=scoped)
             assert answer.status == status, (call, answer.content)
             assert status == 200 or answer.json()["code"].endswith("NOT_AUTHORIZED")
+
+
+# -- the password that the service issued for its own user --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change", ["SET PASSWORD = 'another long password'", "UNSET PASSWORD", "SET DISABLED = TRUE"]
+)
+def test_alter_user_ends_the_password_that_was_issued_for_the_first_user(
+    service: ServiceInProcess, admin: Any, change: str
+) -> None:
+    issued = service.home.password_file.read_text().strip()
+    assert service.login("DEMO", issued)["success"]
+    assert admin.query(f"ALTER USER demo {change}")["success"]
+    assert service.login("DEMO", issued)["code"] == "390100"
+    ensure_account(service.home, service.access)
+    assert service.login("DEMO", issued)["code"] == "390100"
+
+
+def test_the_password_of_the_first_user_shows_until_it_is_removed(admin: Any) -> None:
+    def has_password() -> str:
+        shown = admin.query("SHOW USERS LIKE 'demo'")["data"]
+        return dict(zip((column["name"] for column in shown["rowtype"]), shown["rowset"][0], strict=True))[
+            "has_password"
+        ]
+
+    assert has_password() == "true"
+    admin.query("ALTER USER demo UNSET PASSWORD")
+    assert has_password() == "false"

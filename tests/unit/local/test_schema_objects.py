@@ -49,7 +49,6 @@ def test_a_view_reads_its_tables_as_they_are_now(sql):
 def test_a_view_is_stored_replaced_and_dropped(sql, tmp_path):
     sql.run("CREATE VIEW w AS SELECT id FROM t")
     assert sql.refused("CREATE VIEW w AS SELECT s FROM t").code == "002002"
-    assert sql.refused("CREATE VIEW t AS SELECT 1 AS x").code == "002002"
     sql.run("CREATE OR REPLACE VIEW w AS SELECT s FROM t", "CREATE VIEW IF NOT EXISTS w AS SELECT 1 AS x")
     sql.close()
     again = SqlSessions(tmp_path)
@@ -121,6 +120,171 @@ def test_temporary_tables_of_a_crashed_service_are_gone_at_the_next_start(tmp_pa
         assert list(again.catalog.database("LOCAL").tables) == []
     finally:
         again.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE w (a INT)",
+        "CREATE OR REPLACE TABLE w (a INT)",
+        "CREATE TABLE IF NOT EXISTS w (a INT)",
+        "CREATE TABLE w AS SELECT 1 AS a",
+        "CREATE TABLE w LIKE t",
+        "CREATE OR REPLACE TABLE w CLONE t",
+        "ALTER TABLE t RENAME TO w",
+        "CREATE VIEW t AS SELECT 1 AS x",
+        "CREATE OR REPLACE VIEW t AS SELECT 1 AS x",
+        "CREATE VIEW IF NOT EXISTS t AS SELECT 1 AS x",
+    ],
+)
+def test_tables_and_views_have_no_name_in_common(sql, statement):
+    sql.run("CREATE VIEW w AS SELECT id FROM t")
+    error = sql.refused(statement)
+    assert (error.code, error.sqlstate) == ("001998", "42710")
+    assert "already exists as" in error.message
+    assert sql.values("SELECT id FROM w ORDER BY 1") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("tolerant", ["", "IF EXISTS"])
+def test_drop_of_another_kind_is_refused(sql, tolerant):
+    sql.run("CREATE VIEW w AS SELECT id FROM t")
+    for kind, name, found in (("TABLE", "w", "VIEW"), ("VIEW", "t", "TABLE")):
+        error = sql.refused(f"DROP {kind} {tolerant} {name}")
+        assert error.code == "002203"
+        assert f"Object found is of type '{found}', not specified type '{kind}'" in error.message
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE OR REPLACE TABLE t COPY GRANTS (id INT)",
+        "CREATE OR REPLACE TABLE t COPY GRANTS AS SELECT 1 AS id",
+        "CREATE OR REPLACE TABLE t LIKE other COPY GRANTS",
+        "CREATE OR REPLACE TABLE t CLONE other COPY GRANTS",
+    ],
+)
+def test_copy_grants_keeps_those_of_the_replaced_table(sql, statement):
+    sql.run("CREATE ROLE reader", "CREATE TABLE other (id INT)", "GRANT SELECT ON TABLE t TO ROLE reader")
+    sql.run("GRANT INSERT ON FUTURE TABLES IN SCHEMA public TO ROLE reader", statement)
+    assert _granted(sql, "TABLE t") == [("OWNERSHIP", "ACCOUNTADMIN"), ("SELECT", "READER")]
+
+
+def test_copy_grants_of_a_new_copy_takes_those_of_its_source(sql):
+    sql.run("CREATE ROLE reader", "GRANT SELECT ON TABLE t TO ROLE reader")
+    sql.run("CREATE TABLE a CLONE t COPY GRANTS", "CREATE TABLE b CLONE t")
+    assert _granted(sql, "TABLE a") == [("OWNERSHIP", "ACCOUNTADMIN"), ("SELECT", "READER")]
+    assert _granted(sql, "TABLE b") == [("OWNERSHIP", "ACCOUNTADMIN")]
+
+
+def test_copy_grants_keeps_those_of_a_view(sql):
+    sql.run("CREATE ROLE reader", "CREATE VIEW w AS SELECT id FROM t")
+    sql.run("GRANT SELECT ON VIEW w TO ROLE reader")
+    sql.run("CREATE OR REPLACE VIEW w COPY GRANTS AS SELECT s FROM t")
+    assert _granted(sql, "VIEW w") == [("OWNERSHIP", "ACCOUNTADMIN"), ("SELECT", "READER")]
+    sql.run("CREATE OR REPLACE VIEW w AS SELECT s FROM t")
+    assert _granted(sql, "VIEW w") == [("OWNERSHIP", "ACCOUNTADMIN")]
+
+
+def _granted(sql: SqlSessions, target: str) -> list[tuple[str, str]]:
+    return sorted((row["privilege"], row["grantee_name"]) for row in sql.run(f"SHOW GRANTS ON {target}"))
+
+
+def test_a_renamed_temporary_table_stays_with_its_session(sql):
+    sql.run("CREATE TEMPORARY TABLE t (x INT)", "INSERT INTO t VALUES (7)", "ALTER TABLE t RENAME TO u")
+    assert sql.values("SELECT x FROM u") == [(7,)]
+    assert sql.values("SELECT id FROM t ORDER BY 1") == [(1,), (2,)]
+    assert sql.refused("SELECT * FROM u", role="SYSADMIN").code == "002003"
+    sql.run("GRANT ROLE SYSADMIN TO USER demo")
+    assert sql.run("SHOW TABLES LIKE 'u'")[0]["kind"] == "TEMPORARY"
+
+
+def test_the_copies_of_a_table_count_by_themselves(sql):
+    sql.run("CREATE TABLE a (n INT IDENTITY(10, 5), b INT)", "INSERT INTO a (b) VALUES (1), (2)")
+    sql.run("CREATE TABLE c CLONE a", "CREATE TABLE l LIKE a")
+    for table in ("c", "l", "a"):
+        sql.run(f"INSERT INTO {table} (b) VALUES (3)")
+    assert sql.values("SELECT n FROM c ORDER BY 1") == [(10,), (15,), (20,)]
+    assert sql.values("SELECT n FROM l") == [(10,)]
+    assert sql.values("SELECT n FROM a ORDER BY 1") == [(10,), (15,), (20,)]
+    sql.run("CREATE OR REPLACE TABLE a CLONE a", "INSERT INTO a (b) VALUES (4)")
+    assert sql.values("SELECT MAX(n) FROM a") == [(25,)]
+
+
+@pytest.mark.parametrize(
+    ("column", "code"),
+    [
+        ("a INT DEFAULT 'x'", "002023"),
+        ("a DATE DEFAULT 'yesterday'", "002023"),
+        ("a BOOLEAN DEFAULT 'x'", "002023"),
+        ("a NUMBER(3, 0) DEFAULT 1234", "002023"),
+        ("a VARCHAR(3) DEFAULT 'long'", "100078"),
+    ],
+)
+def test_a_default_that_no_row_could_have_is_refused(sql, column, code):
+    assert sql.refused(f"CREATE TABLE n ({column})").code == code
+    assert sql.refused(f"ALTER TABLE t ADD COLUMN {column}").code == code
+    sql.run(
+        "CREATE TABLE n (a INT DEFAULT '5', b VARCHAR(3) DEFAULT 'abc', c DATE DEFAULT CURRENT_DATE, "
+        "d VARIANT DEFAULT NULL, e TIMESTAMP_TZ DEFAULT CURRENT_TIMESTAMP, f BINARY DEFAULT 'AB')"
+    )
+
+
+def test_the_schema_of_views_exists_already(sql):
+    assert sql.refused("CREATE SCHEMA information_schema").code == "002002"
+
+
+def test_show_sequences_shows_the_value_that_comes_next(sql):
+    sql.run("CREATE SEQUENCE s START 5 INCREMENT 3")
+    assert sql.run("SHOW SEQUENCES")[0]["next_value"] == 5
+    sql.run("SELECT s.NEXTVAL, s.NEXTVAL")
+    assert sql.run("SHOW SEQUENCES")[0]["next_value"] == 11
+    assert sql.run("DESCRIBE SEQUENCE s")[0]["next_value"] == 11
+
+
+def test_fewer_digits_are_enough_where_all_values_fit(sql):
+    sql.run("ALTER TABLE t ALTER COLUMN id SET DATA TYPE NUMBER(5, 0)")
+    assert sql.run("DESCRIBE TABLE t")[0]["type"] == "NUMBER(5,0)"
+    sql.run("INSERT INTO t (id) VALUES (12345)")
+    assert sql.refused("ALTER TABLE t ALTER COLUMN id SET DATA TYPE NUMBER(4, 0)").sqlstate == "22003"
+    assert sql.run("DESCRIBE TABLE t")[0]["type"] == "NUMBER(5,0)"
+    assert sql.refused("ALTER TABLE t ALTER COLUMN id SET DATA TYPE NUMBER(5, 1)").code == "002108"
+
+
+def test_a_variable_holds_256_bytes(sql):
+    sql.run("SET v = REPEAT('x', 256)")
+    error = sql.refused("SET v = REPEAT('é', 129)")
+    assert "Its size is 258; the limit is 256" in error.message
+    assert sql.values("SELECT LENGTH($v)") == [(256,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE order (a INT)",
+        "CREATE OR REPLACE TABLE public.from LIKE t",
+        "CREATE VIEW table AS SELECT 1 AS a",
+        "CREATE STAGE values",
+        "CREATE ROLE grant",
+        "CREATE TABLE n (a INT, group INT)",
+        "CREATE TABLE n (start) AS SELECT 1",
+        "ALTER TABLE t ADD COLUMN from INT",
+    ],
+)
+def test_a_reserved_word_names_something_in_quotes_only(sql, statement):
+    error = sql.refused(statement)
+    assert error.code == "001003"
+    assert "unexpected" in error.message
+    assert "'select'" in sql.refused("CREATE TABLE select (a INT)").message
+    sql.run(
+        'CREATE TABLE "ORDER" ("GROUP" INT, value INT, date DATE)',
+        'ALTER TABLE "ORDER" ADD COLUMN "FROM" INT',
+    )
+    assert [row["name"] for row in sql.run('DESC TABLE "ORDER"')] == ["GROUP", "VALUE", "DATE", "FROM"]
+
+
+@pytest.mark.parametrize("columns", ["(a INT, a INT)", '(a INT, "a" INT)', "AS SELECT 1 AS a, 2 AS a"])
+def test_a_repeated_column_is_named(sql, columns):
+    assert sql.refused(f"CREATE TABLE n {columns}").code == "002025"
 
 
 def test_like_copies_the_columns_and_clone_the_rows_too(sql):
@@ -244,7 +408,10 @@ def test_tables_are_renamed_and_swapped_with_their_grants(sql):
     assert sql.refused("ALTER TABLE renamed RENAME TO o").code == "002002"
     sql.run("ALTER TABLE renamed SWAP WITH o")
     assert sql.values("SELECT COUNT(*) FROM o") == [(2,)]
+    assert [r["name"] for r in sql.run("SHOW GRANTS TO ROLE r")] == ["LOCAL.PUBLIC.O"]
     assert [r["name"] for r in sql.run("DESC TABLE renamed")] == ["X"]
+    sql.run("CREATE TEMPORARY TABLE passing (x INT)")
+    assert sql.refused("ALTER TABLE passing SWAP WITH o").code == "000002"
 
 
 def test_a_clustering_key_is_set_and_dropped(sql):
@@ -308,6 +475,10 @@ def test_kinds_that_never_exist_here_show_no_rows(unchanged, statement):
 @pytest.mark.parametrize(
     "statement",
     [
+        "ALTER TABLE t SET TAG x = 'y'",
+        "ALTER TABLE t ADD ROW ACCESS POLICY p ON (id)",
+        "ALTER TABLE t ADD SEARCH OPTIMIZATION",
+        "CREATE DATABASE ROLE r",
         "UNDROP TABLE t",
         "ALTER SCHEMA public SWAP WITH other",
         "ALTER DATABASE local REFRESH",
