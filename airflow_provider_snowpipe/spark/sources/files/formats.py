@@ -265,9 +265,9 @@ def with_values(rows: pa.Table, file: SourceFile) -> pa.Table:
 
 _TEXT_GROWTH = 8
 """A line of text may grow this much as JSON: six bytes for a control character, and the column's name."""
-_FILLED_OBJECT = re.compile(rb'(?m)^([ \t\r]*)\{(?=[ \t]*")')
+_FILLED_OBJECT = re.compile(rb'(?m)^([ \t\r]*)\{(?=[ \t\r]*")')
 _NEXT_DOCUMENT = re.compile(rb"\}[ \t\r]*\{")
-_EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t]*\}")
+_EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t\r]*\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
             f"file {file.name!r}, lines {block.first_line} to {block.last_line}: not UTF-8 text; convert "
             "the file. Nothing of these lines was sent"
         ) from None
-    filled = text.filter(pc.invert(pc.match_substring_regex(text, r"^\r?$")))
+    filled = text.filter(pc.greater(pc.binary_length(text), 0))
     return memoryview(encode_ndjson(with_values(pa.table({column: filled}), file)))
 
 

@@ -26,6 +26,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
         ({"growing": True, "compression": "zstd"}, "a compressed file cannot grow"),
         ({"group_by": "partition"}, "partition_key is None: with group_by='partition' give the key"),
         ({"partition_key": "day"}, "partition_key 'day' is only for group_by='partition'"),
+        ({"pattern": "**x"}, r"pattern '\*\*x' is no glob"),
+        ({"non_finite": "null"}, "non_finite 'null' is only for format 'parquet' or 'orc' or 'avro'"),
         ({"partition_columns": True}, "partition_columns True is only for group_by='partition'"),
     ],
 )
