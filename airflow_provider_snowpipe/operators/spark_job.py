@@ -32,6 +32,7 @@ from airflow_provider_snowpipe.operators.submission import (
     spark_connection,
 )
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.report import UnreadableReportError
 from airflow_provider_snowpipe.spark.submit.local_spark import (
     ClassDataArchive,
     QuickStart,
@@ -365,10 +366,16 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :raises AirflowException: if it has failed, in its own words where it left some
         """
-        found = self._taken(run)
-        if found is not None:
-            return found
-        failure = self._failure(run, _last_lines(run))
+        left, failure = "left no report", None
+        try:
+            found = self._taken(run)
+            if found is not None:
+                return found
+            failure = self._failure(run, _last_lines(run))
+        except UnreadableReportError as error:
+            if not isinstance(run, ClusterRun):
+                raise
+            left = f"left a report that cannot be read ({error})"
         if failure is not None:
             text, permanent = failure
             raise (AirflowFailException if permanent else AirflowException)(text)
@@ -380,11 +387,11 @@ class SparkDriverOperator(SparkSubmitOperator):
         found = self._without_driver(memory)
         if found is not None:
             self.log.warning(
-                "%s left no report, and all of the source is committed: the load is done", run.application
+                "%s %s, and all of the source is committed: the load is done", run.application, left
             )
             return found
         raise AirflowException(
-            f"{run.application} ended and left no report in {run.folder}: see the driver's log "
+            f"{run.application} ended and {left} in {run.folder}: see the driver's log "
             f"({run.log_command()}), and that the driver can write there. What is committed stays; a retry "
             "resumes from it"
         )
@@ -493,10 +500,13 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :raises AirflowFailException: if it has failed where a new one cannot help
         """
-        found = self._taken(run)
-        if found is not None:
-            return found
-        text, permanent = self._failure(run, _last_lines(run)) or ("it left no report", False)
+        try:
+            found = self._taken(run)
+            if found is not None:
+                return found
+            text, permanent = self._failure(run, _last_lines(run)) or ("it left no report", False)
+        except UnreadableReportError as error:
+            text, permanent = str(error), False
         if permanent:
             raise AirflowFailException(text)
         self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
