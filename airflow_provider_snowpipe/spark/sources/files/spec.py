@@ -156,6 +156,8 @@ class FileSource(SourceSpec):
             raise ConfigurationError(
                 f"source pattern {self.pattern!r} leaves the source's path: give one below it"
             )
+        if is_template(self.pattern):
+            return
         try:
             next(Path(os.devnull).glob(self.glob), None)
         except ValueError as error:

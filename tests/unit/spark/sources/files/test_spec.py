@@ -36,6 +36,10 @@ def test_options_that_do_not_fit_are_refused_by_name_and_value(options, message)
         source_spec({"path": "/data", **options})
 
 
+def test_a_pattern_that_is_a_template_is_checked_when_it_is_rendered():
+    assert FileSourceSpec("/data", pattern="{{ params.depth }}**/*.log").pattern.endswith("**/*.log")
+
+
 @pytest.mark.parametrize(
     ("options", "glob"),
     [
