@@ -90,7 +90,7 @@ def test_an_entry_point_of_a_broken_package_is_named(tmp_path, request):
     points = tmp_path / "sqlite_source-1.0.dist-info" / "entry_points.txt"
     points.write_text("[airflow_provider_snowpipe.sources]\nsqlite = sqlite_source:Misspelt\n")
 
-    with pytest.raises(ConfigurationError, match=r"'sqlite', and 'sqlite_source:Misspelt'.*cannot be imported"):
+    with pytest.raises(ConfigurationError, match=r"'sqlite_source:Misspelt'.*cannot be imported"):
         source_spec({"kind": "sqlite"})
 
 
