@@ -167,8 +167,8 @@ def refuse_password(path: str | None) -> None:
     found = _PASSWORD_IN_URL.match(path)
     if found:
         raise ConfigurationError(
-            f"source path '{found[1]}…@{path[found.end() :]}' holds a password: leave it out, and let Spark's "
-            "configuration, or the connection, give the credentials of that storage"
+            f"source path '{found[1]}…@{path[found.end() :]}' holds a password: leave it out, and let "
+            "Spark's configuration, or the connection, give the credentials of that storage"
         )
 
 
