@@ -328,8 +328,7 @@ def _checked(options: Mapping[str, str]) -> dict[str, Any]:
         known = _BY_LOWER.get(name.lower())
         if known is None:
             raise _unknown(name)
-        if value is not None:  # as option(name, None) leaves it
-            given[known] = value
+        given[known] = value
     for name, option in OPTIONS.items():
         if option.required and name not in given:
             raise ConfigurationError(f"option {name} is missing: add .option({name!r}, ...) to the write")

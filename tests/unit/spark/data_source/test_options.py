@@ -37,12 +37,6 @@ def test_option_names_have_no_case_and_sparks_own_are_passed_over():
     assert options.limits.raw_bytes == 1000
 
 
-def test_an_option_that_is_given_as_none_is_left_out():
-    assert WriteOptions.parse({**LEAST, "caBundle": None}) == _parse()
-    with pytest.raises(ConfigurationError, match="option database is missing"):
-        WriteOptions.parse({**LEAST, "database": None})
-
-
 def test_rows_are_checked_where_the_options_request_it():
     assert not _parse().checks_rows
     assert _parse(checkRows="True").checks_rows
