@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.operators.submission import job_error
+from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -118,7 +119,7 @@ class BulkDriverOperator(SparkDriverOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         hook = super()._get_hook()
-        master = str(hook._connection["master"])
+        master = SubmitHook(hook).master
         if self._run is not None and not self._shared_folder and not master.startswith("local"):
             raise ConfigurationError(
                 f"the master of the Spark connection {self._conn_id!r} is {master!r}, whose executors do not "

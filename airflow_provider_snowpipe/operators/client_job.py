@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.submission import launch_environment, search_path
+from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.spark.report import SubmittedLoad, UiAddresses
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
     from psutil import Process  # type: ignore[import-untyped]
 
@@ -253,7 +253,7 @@ _FOLLOW_SECONDS = 0.05
 
 
 def start_logged(
-    hook: SparkSubmitHook, command: Sequence[str], environment: Mapping[str, str], log: Path
+    hook: SubmitHook, command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> subprocess.Popen[str]:
     """Start ``spark-submit`` with its output in a file; a pipe would break with the worker.
 
@@ -268,10 +268,10 @@ def start_logged(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **environment, **(hook._env or {})},
+            env={**os.environ, **environment, **hook.env},
             text=True,
         )
-    hook._submit_sp = process
+    hook.process = process
     return process
 
 
@@ -400,7 +400,7 @@ class ClientRun:
         self._memory = memory
         self._log = log
         self._show = show
-        self._hook: SparkSubmitHook | None = None
+        self._hook: SubmitHook | None = None
         self._stopped = Event()
 
     @classmethod
@@ -472,14 +472,13 @@ class ClientRun:
 
         write_credentials(credentials, self.plan_keys()["credentials_path"], secrets)
 
-    def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
+    def prepare(self, hook: SubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
         """The environment of ``spark-submit`` on this machine."""
         if self._remote is not None:
             # The token is in the address, which nobody else reads in the environment of a process.
             environment = {"PATH": search_path(), "SPARK_REMOTE": self._remote}
         else:
-            elsewhere = hook._is_yarn or hook._is_kubernetes
-            python = "python3" if elsewhere else sys.executable
+            python = "python3" if hook.is_on_nodes else sys.executable
             environment = launch_environment(self.directory / "java", executor_python=python)
         return {**environment, **{name: str(value) for name, value in env_vars.items()}}
 
@@ -497,7 +496,7 @@ class ClientRun:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def submit(
-        self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
+        self, hook: SubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
         """Start the driver and wait for its end, instead of the hook's own ``submit``.
 
@@ -505,22 +504,20 @@ class ClientRun:
         """
         self._hook = hook
         if self._remote is not None:
-            command = [sys.executable, application, *map(str, hook._application_args or ())]
+            command = [sys.executable, application, *hook.arguments]
         else:
-            command = hook._build_spark_submit_command(application)
+            command = hook.command(application)
         if self._stopped.is_set():
             raise AirflowException("the task was killed before it submitted its application")
         process = start_logged(hook, command, environment, self.location.log_path)
         if self._stopped.is_set():  # by a signal, between the question and the start
             stop_process_tree(process)
         lines = follow(self.location.log_path, lambda: process.poll() is None)
-        hook._process_spark_submit_log(self._noticed(lines))
+        hook.log(self._noticed(lines))
         code = process.wait()
         if code:
-            raise AirflowException(
-                f"Cannot execute: {hook._mask_cmd(command)}. Error code is: {code}.{hook._submit_log_tail}"
-            )
-        hook._run_post_submit_commands()
+            raise AirflowException(hook.failure(command, code))
+        hook.has_submitted()
 
     def follow(self) -> None:
         """Follow a driver that an earlier try started, until it has ended; nothing where this one did."""
@@ -549,7 +546,7 @@ class ClientRun:
         """End the driver and everything that it started, within a few seconds; none is started any more."""
         self._stopped.set()
         if self._hook is not None:
-            stop_process_tree(self._hook._submit_sp)
+            stop_process_tree(self._hook.process)
         stop_processes(self.location.processes())
 
     def _still_runs(self, known: list[Process]) -> bool:

@@ -19,12 +19,11 @@ from airflow_provider_snowpipe.hooks.cluster import (
     KubernetesPods,
 )
 from airflow_provider_snowpipe.operators.storage import storage_path
+from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.application import spark_master
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
     from airflow_provider_snowpipe.operators.cluster_job import ClusterSettings, Submission
     from airflow_provider_snowpipe.triggers.application import Application
 
@@ -64,7 +63,7 @@ class Delivery(Protocol):
     def write_secrets(self, text: str) -> None:
         """Put the credentials where the driver, and nobody else, takes them."""
 
-    def complete(self, hook: SparkSubmitHook) -> None:
+    def complete(self, hook: SubmitHook) -> None:
         """Add the settings of the submission to those of the author, which the hook has."""
 
     def submitted(self, line: str) -> str | None:
@@ -151,13 +150,12 @@ class YarnDelivery:
 
         write_private(_JOB.format(variable=SECRET_VARIABLE, secret=text).encode(), self.job)
 
-    def complete(self, hook: SparkSubmitHook) -> None:
+    def complete(self, hook: SubmitHook) -> None:
         """Add the settings of the submission to those of the author."""
-        # Its own tracking would submit again what YARN calls failed though everything is committed.
-        hook._is_yarn_cluster_mode = False
-        tags = ",".join([*filter(None, [hook._conf.get(_TAGS)]), *self._tags])
-        hook._conf = {**hook._conf, _YARN_WAIT: "false", _TAGS: tags}
-        hook._files = ",".join([*filter(None, [hook._files]), str(self._directory / PLAN_NAME)])
+        hook.leave_following()
+        tags = ",".join([*filter(None, [hook.conf.get(_TAGS)]), *self._tags])
+        hook.conf = {**hook.conf, _YARN_WAIT: "false", _TAGS: tags}
+        hook.add_file(str(self._directory / PLAN_NAME))
 
     def submitted(self, line: str) -> str | None:
         """The application's id, where a line of ``spark-submit`` shows that YARN has it."""
@@ -302,10 +300,9 @@ class KubernetesDelivery:
             self._secret = f"{self._name}:{SECRET_KEY}"
             self._pods().create_secret(self._name, text)
 
-    def complete(self, hook: SparkSubmitHook) -> None:
+    def complete(self, hook: SubmitHook) -> None:
         """Add the settings of the submission to those of the author."""
-        # Its own tracking would submit again what Kubernetes calls failed though everything is committed.
-        hook._track_driver_via_k8s_api = False
+        hook.leave_following()
         labels = dict.fromkeys(self._tags, "true")
         if self._secret and self._settings.driver_secret == NEW_SECRET:
             labels[SECRET_LABEL] = self._name
@@ -313,7 +310,7 @@ class KubernetesDelivery:
         own |= {_KUBERNETES_WAIT: "false", _POD_NAME: self._pod_name}
         if self._secret:
             own[f"spark.kubernetes.driver.secretKeyRef.{SECRET_VARIABLE}"] = self._secret
-        hook._conf = {**hook._conf, **own}
+        hook.conf = {**hook.conf, **own}
 
     def submitted(self, line: str) -> str | None:
         """Nothing: the pod has the name that the submission gave it."""

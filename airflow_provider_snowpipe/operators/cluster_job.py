@@ -37,6 +37,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
 )
 from airflow_provider_snowpipe.operators.storage import file_system, read_text, storage_path
 from airflow_provider_snowpipe.operators.submission import launch_environment
+from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
@@ -48,7 +49,6 @@ from airflow_provider_snowpipe.triggers.application import (
 )
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from requests.auth import AuthBase
 
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
@@ -200,7 +200,7 @@ class ClusterRun:
         self._show = show
         self._cluster = settings.cluster()
         self._delivery = delivery_of(settings, submission)
-        self._hook: SparkSubmitHook | None = None
+        self._hook: SubmitHook | None = None
         self._stopped = Event()
 
     @classmethod
@@ -300,7 +300,7 @@ class ClusterRun:
 
         self._delivery.write_secrets(credentials_text(credentials, secrets))
 
-    def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
+    def prepare(self, hook: SubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
         """Complete the settings of the submission; the environment of ``spark-submit``."""
         self._delivery.complete(hook)
         environment = launch_environment(self.directory / "java")
@@ -316,7 +316,7 @@ class ClusterRun:
         return read_text(storage_path(f"{self.folder}/{name}", None))
 
     def submit(
-        self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
+        self, hook: SubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
         """Submit, instead of the hook's own ``submit``; ``spark-submit`` ends when it is taken.
 
@@ -325,23 +325,23 @@ class ClusterRun:
         self._hook = hook
         try:
             self._delivery.put_job(application)
-            command = hook._build_spark_submit_command(self._delivery.job)
+            command = hook.command(self._delivery.job)
             if self._stopped.is_set():
                 raise AirflowException("the task was killed before it submitted its application")
             log = self.directory / "submit.log"
             process = start_logged(hook, command, environment, log)
             if self._stopped.is_set():  # by a signal, between the question and the start
                 stop_process_tree(process)
-            hook._process_spark_submit_log(self._noticed(follow(log, lambda: process.poll() is None)))
+            hook.log(self._noticed(follow(log, lambda: process.poll() is None)))
             code = process.wait()
-            hook._run_post_submit_commands()
+            hook.has_submitted()
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
         if self._stopped.is_set():
             raise AirflowException(_KILLED)
         if self.submission.application_id is None and not self._found_by_tag():
             raise AirflowException(
-                f"Cannot execute: {hook._mask_cmd(command)}. Error code is: {code}.{hook._submit_log_tail}"
+                hook.failure(command, code)
                 if code
                 else "spark-submit ended well, and the cluster has no application with the tag "
                 f"{self.submission.tag!r}: {self._cluster.elsewhere}"
@@ -384,7 +384,7 @@ class ClusterRun:
         """Stop the submission and the application; none is started any more."""
         self._stopped.set()
         if self._hook is not None:
-            stop_process_tree(self._hook._submit_sp)
+            stop_process_tree(self._hook.process)
         self._end_submission()
         try:
             if self.submission.application_id is not None or self._found_by_tag():

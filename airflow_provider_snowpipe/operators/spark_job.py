@@ -31,7 +31,9 @@ from airflow_provider_snowpipe.operators.submission import (
     search_path,
     spark_connection,
 )
+from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.report import UnreadableReportError
 from airflow_provider_snowpipe.spark.submit.local_spark import (
     ClassDataArchive,
     QuickStart,
@@ -101,7 +103,7 @@ class DriverRun(Protocol):
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
         """Put the credentials of account and source where the driver, and nobody else, takes them."""
 
-    def prepare(self, hook: SparkSubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
+    def prepare(self, hook: SubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
         """Complete the settings of the submission; the environment of ``spark-submit``.
 
         :param hook: the settings
@@ -109,7 +111,7 @@ class DriverRun(Protocol):
         """
 
     def submit(
-        self, hook: SparkSubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
+        self, hook: SubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
         """Run ``spark-submit`` to its end, instead of the hook's own ``submit``.
 
@@ -365,10 +367,16 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :raises AirflowException: if it has failed, in its own words where it left some
         """
-        found = self._taken(run)
-        if found is not None:
-            return found
-        failure = self._failure(run, _last_lines(run))
+        left, failure = "left no report", None
+        try:
+            found = self._taken(run)
+            if found is not None:
+                return found
+            failure = self._failure(run, _last_lines(run))
+        except UnreadableReportError as error:
+            if not isinstance(run, ClusterRun):
+                raise
+            left = f"left a report that cannot be read ({error})"
         if failure is not None:
             text, permanent = failure
             raise (AirflowFailException if permanent else AirflowException)(text)
@@ -380,11 +388,11 @@ class SparkDriverOperator(SparkSubmitOperator):
         found = self._without_driver(memory)
         if found is not None:
             self.log.warning(
-                "%s left no report, and all of the source is committed: the load is done", run.application
+                "%s %s, and all of the source is committed: the load is done", run.application, left
             )
             return found
         raise AirflowException(
-            f"{run.application} ended and left no report in {run.folder}: see the driver's log "
+            f"{run.application} ended and {left} in {run.folder}: see the driver's log "
             f"({run.log_command()}), and that the driver can write there. What is committed stays; a retry "
             "resumes from it"
         )
@@ -429,14 +437,6 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Make the Spark hook, whose driver and executors may run where none of our code is."""
-        # Private members of SparkSubmitHook that this file, client_job.py, cluster_job.py and
-        # cluster_delivery.py use, as the Spark provider 6.3.4 has them. Read, since the hook alone resolves
-        # the Spark connection: _connection, _conf, _py_files, _files, _properties_file, _driver_class_path,
-        # _env, _is_yarn, _is_kubernetes. Written, since it is the operator that makes the hook: _conf,
-        # _py_files, _files, _properties_file, _is_yarn_cluster_mode, _track_driver_via_k8s_api, _submit_sp.
-        # Called, since its own submit() starts a process that dies with the worker:
-        # _build_spark_submit_command, _process_spark_submit_log, _run_post_submit_commands, _mask_cmd and,
-        # for the error, _submit_log_tail.
         try:
             hook = super()._get_hook()
         except NameError as error:  # of the Spark provider 6.3.4, where the Kubernetes provider is missing
@@ -451,33 +451,32 @@ class SparkDriverOperator(SparkSubmitOperator):
             raise AirflowException(_KILLED)
         if run is None:
             return hook
-        hook._conf = {"spark.log.level": self.spark_log_level, **hook._conf}
+        submit = SubmitHook(hook)
+        submit.conf = {"spark.log.level": self.spark_log_level, **submit.conf}
         # Over Spark Connect the job itself gives the server our code.
-        if not hook._connection["master"].startswith(("local", f"{SPARK_CONNECT}://")):
-            archive = run.put(write_package_archive(run.directory))
-            hook._py_files = ",".join(filter(None, [hook._py_files, archive]))
-        environment = run.prepare(hook, self.env_vars or {})
-        if is_local(hook._connection["master"]):
-            self._start_quickly(hook, environment)
-        hook.submit = partial(run.submit, hook, environment)  # type: ignore[method-assign]
+        if not submit.master.startswith(("local", f"{SPARK_CONNECT}://")):
+            submit.add_py_files(run.put(write_package_archive(run.directory)))
+        environment = run.prepare(submit, self.env_vars or {})
+        if is_local(submit.master):
+            self._start_quickly(submit, environment)
+        submit.submit_by(partial(run.submit, submit, environment))
         return hook
 
-    def _start_quickly(self, hook: SparkSubmitHook, environment: dict[str, str]) -> None:
+    def _start_quickly(self, hook: SubmitHook, environment: dict[str, str]) -> None:
         """Add the settings with which a local master starts quickly to those of the author."""
         known = {**os.environ, **environment}
         quick = QuickStart.of(
-            hook._conf,
+            hook.conf,
             known,
-            binary=hook._connection["spark_binary"],
-            properties_file=hook._properties_file,
-            driver_class_path=hook._driver_class_path,
+            binary=hook.binary,
+            properties_file=hook.properties_file,
+            driver_class_path=hook.driver_class_path,
             is_small=self._is_small,
         )
-        hook._conf = {**hook._conf, **quick.settings()}
+        hook.conf = {**hook.conf, **quick.settings()}
         environment.update(quick.variables())
         if isinstance(self._run, ClientRun):
-            binary = hook._connection["spark_binary"]
-            environment.update(quick_python(self._run.directory, known, binary=binary))
+            environment.update(quick_python(self._run.directory, known, binary=hook.binary))
         self._archive = quick.archive
 
     def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
@@ -493,10 +492,13 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :raises AirflowFailException: if it has failed where a new one cannot help
         """
-        found = self._taken(run)
-        if found is not None:
-            return found
-        text, permanent = self._failure(run, _last_lines(run)) or ("it left no report", False)
+        try:
+            found = self._taken(run)
+            if found is not None:
+                return found
+            text, permanent = self._failure(run, _last_lines(run)) or ("it left no report", False)
+        except UnreadableReportError as error:
+            text, permanent = str(error), False
         if permanent:
             raise AirflowFailException(text)
         self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)

@@ -28,6 +28,10 @@ START_FILE = "start.json"
 """Beside the report: rows that were skipped before the run began, by channel."""
 
 
+class UnreadableReportError(ConfigurationError):
+    """What a driver has left is no report of this release."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelReport:
     """What a run did on one channel.
@@ -138,14 +142,14 @@ class RunReport:
     def from_json(cls, text: str) -> Self:
         """Read a report.
 
-        :raises ConfigurationError: if the text is no report of this version
+        :raises UnreadableReportError: if the text is no report of this version
         """
         try:
             data: Any = json.loads(text)
         except ValueError as error:
-            raise ConfigurationError(f"the run report holds no JSON ({error})") from None
+            raise UnreadableReportError(f"the run report holds no JSON ({error})") from None
         if not isinstance(data, Mapping) or data.get("report_version") != REPORT_VERSION:
-            raise ConfigurationError(
+            raise UnreadableReportError(
                 f"the run report is not of version {REPORT_VERSION}: install one version of "
                 "airflow-provider-snowpipe where Airflow and where Spark run"
             )
@@ -162,7 +166,7 @@ class RunReport:
                 error_type=data.get("error_type"),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigurationError(f"the run report is incomplete ({error!r})") from None
+            raise UnreadableReportError(f"the run report is incomplete ({error!r})") from None
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the report so that a reader sees all of it or nothing.

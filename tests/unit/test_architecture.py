@@ -94,6 +94,16 @@ def test_an_address_that_the_docs_once_gave_still_works_and_warns(former, name):
     assert getattr(module, name).__module__ != module.__name__
 
 
+def test_private_members_of_airflows_spark_hook_are_used_in_one_file():
+    used = {
+        path.name
+        for path in (ROOT / PACKAGE / "operators").glob("*.py")
+        if re.search(r"hook\._[a-z]", path.read_text("utf-8"))
+    }
+
+    assert used == {"submit_hook.py"}
+
+
 ROOT = Path(__file__).parents[2]
 NOT_OURS = re.compile(
     r"\b(mend(s|ed|ing)?|moments?|patience|complain(s|ed|ing)?|in our words|lent|wanted|told apart|two looks"

@@ -49,6 +49,7 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         },
         {"path": "/in", "format": "text", "text_column": "ROW", "compression": "gzip"},
         {"path": "/in", "group_by": "partition", "partition_key": "day", "partition_columns": True},
+        {"path": "/in", "format": "parquet", "non_finite": "null"},
     ],
     KafkaSource: [
         {

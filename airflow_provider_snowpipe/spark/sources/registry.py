@@ -55,7 +55,13 @@ def spec_class(values: Any) -> type[SourceSpec]:
         if kind in _SOURCES:
             return _own_spec(kind)
         for added in entry_points(group=ENTRY_POINTS, name=kind):
-            found: type[SourceSpec] = added.load()
+            try:
+                found: type[SourceSpec] = added.load()
+            except (ImportError, AttributeError) as error:
+                raise ConfigurationError(
+                    f"source kind is {kind!r}, and {added.value!r}, which the entry point of an installed "
+                    f"package names for it, cannot be imported ({error}): correct or reinstall that package"
+                ) from None
             return found
     known = sorted({*_SOURCES, *entry_points(group=ENTRY_POINTS).names})
     raise ConfigurationError(f"source kind is {kind!r}: it must be one of {known}")

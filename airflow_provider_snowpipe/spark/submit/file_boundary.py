@@ -23,7 +23,12 @@ from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
 from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
-from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, line_without_a_document
+from airflow_provider_snowpipe.spark.sources.files.formats import (
+    BYTE_ORDER_MARK,
+    compression_of,
+    line_without_a_document,
+    pieces,
+)
 from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
 from airflow_provider_snowpipe.spark.sources.files.spec import (
@@ -497,6 +502,8 @@ def why_not_copy(spec: FileSource) -> str | None:
         return "partition_columns adds values of the paths to the rows, which COPY does not"
     if spec.columns is not None:
         return "columns leaves columns of the files out, and COPY takes all of them"
+    if spec.non_finite == "null":
+        return "non_finite writes NULL for NaN and the infinities, which COPY loads as they are"
     if spec.compression == "xz":
         return "COPY does not read xz"
     if spec.escape and any(spec.null_values):
@@ -514,6 +521,11 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
     """
     if spec.format in ("text", "ndjson", "csv") and compression_of(file, spec.compression) == "xz":
         return f"file {file.path!r} is compressed with xz, which COPY does not read"
+    if spec.format == "csv" and spec.header and not _begins_with_header(spec, file):
+        return (
+            f"file {file.path!r} has its header behind a blank line, or over several lines, and COPY takes "
+            "the first line for the header"
+        )
     if spec.format != "ndjson":
         return None
     blocks = reader_of(spec).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
@@ -524,6 +536,14 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
         f"file {file.path!r}, line {line} is not one JSON document: COPY takes documents wherever they begin "
         "and end, the stream takes lines"
     )
+
+
+def _begins_with_header(spec: FileSource, file: SourceFile) -> bool:
+    """True where the first line of a CSV file is its header, and all of it."""
+    text = next(pieces(file, 0, compression=compression_of(file, spec.compression)), b"")
+    line = text.removeprefix(BYTE_ORDER_MARK).partition(b"\n")[0]
+    quotes = line.count(spec.quote.encode()) if spec.quote else 0
+    return not text or (bool(line.strip(b"\r")) and quotes % 2 == 0)
 
 
 def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, Any]:

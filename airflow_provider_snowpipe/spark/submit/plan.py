@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     WrittenFiles,
     check_target,
 )
-from airflow_provider_snowpipe.spark.report import is_url
+from airflow_provider_snowpipe.spark.report import UnreadableReportError, is_url
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
@@ -426,9 +426,9 @@ class WriteReport(WrittenFiles):
         try:
             data: Any = json.loads(text)
         except ValueError as error:
-            raise ConfigurationError(f"the driver's report holds no JSON ({error})") from None
+            raise UnreadableReportError(f"the driver's report holds no JSON ({error})") from None
         if not isinstance(data, dict) or data.pop("write_report_version", None) != WRITE_PLAN_VERSION:
-            raise ConfigurationError(
+            raise UnreadableReportError(
                 "the driver's report is of another version: install one version of "
                 "airflow-provider-snowpipe where Airflow and where Spark run"
             )

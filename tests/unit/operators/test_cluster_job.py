@@ -44,6 +44,14 @@ from tests.unit.operators.cluster_lab import (
 
 __all__ = ["lab", "yarn"]
 
+UNREADABLE = [
+    pytest.param("", id="empty"),
+    pytest.param(REPORT.to_json()[:100], id="half"),
+    pytest.param(REPORT.to_json().replace('"report_version": ', '"report_version": 9'), id="version"),
+    pytest.param('{"report_version": 7, "channels": [{}]}', id="foreign"),
+]
+"""What may lie where a driver's report is expected."""
+
 
 def test_a_load_is_submitted_followed_and_reported(lab, capsys):
     lab.yarn.play("ACCEPTED", "RUNNING", "RUNNING", lab.leave, SUCCEEDED)
@@ -229,6 +237,30 @@ class TestEnds:
         assert lab.execute()["channels"][CHANNEL]["to"] == TARGET
         assert "left no report, and all of the source is committed" in capsys.readouterr().out
 
+    @pytest.mark.parametrize("report", UNREADABLE)
+    def test_a_report_that_cannot_be_read_is_none(self, lab, capsys, report):
+        def leave() -> None:
+            lab.leave(None)
+            lab.report_path().write_text(report)
+
+        lab.yarn.play("RUNNING", leave, ("FAILED", "FAILED"))
+
+        assert lab.execute()["channels"][CHANNEL]["to"] == TARGET
+        assert "a report that cannot be read (" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("report", UNREADABLE)
+    def test_rows_that_are_missing_with_such_a_report_are_a_failure(self, lab, report):
+        def leave() -> None:
+            lab.leave(None, committed="1.ndjson:1")
+            lab.report_path().write_text(report)
+
+        lab.yarn.play("RUNNING", leave, SUCCEEDED)
+
+        with pytest.raises(AirflowException, match=r"cannot be read \(.*yarn logs") as failed:
+            lab.execute()
+        assert not isinstance(failed.value, AirflowFailException)
+        assert lab.leftovers() == []
+
     @pytest.mark.parametrize("end", [SUCCEEDED, ("FAILED", "FAILED"), ("KILLED", "KILLED")])
     def test_rows_that_are_missing_without_a_report_are_a_failure(self, lab, end):
         lab.yarn.play("RUNNING", lambda: lab.leave(None, committed="1.ndjson:1"), end)
@@ -323,6 +355,20 @@ class TestAnotherTry:
         befores = [one.plan["rejected_before"] for one in lab.yarn.submissions]
         assert befores == [{}, {CHANNEL: 7}]
         assert lab.leftovers() == []
+
+    @keeps_state
+    @pytest.mark.parametrize("report", UNREADABLE)
+    def test_a_new_one_resumes_after_one_whose_report_cannot_be_read(self, lab, monkeypatch, report):
+        def leave() -> None:
+            lab.leave(None, committed=None)
+            lab.report_path().write_text(report)
+
+        lab.yarn.play(leave, ("FAILED", "FAILED"))
+        lab.dies(monkeypatch, "follow", after=True)
+        lab.yarn.play(lab.leave, SUCCEEDED)
+
+        assert lab.execute()["rows"] == 2
+        assert len(lab.yarn.submissions) == 2
 
     @keeps_state
     def test_when_its_task_lost_airflow_while_it_ran(self, lab):

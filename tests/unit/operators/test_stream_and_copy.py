@@ -124,7 +124,8 @@ def _csv(chance: random.Random) -> tuple[str, dict[str, Any]]:
         return text if chance.random() < 0.05 else text.replace(delimiter, "").replace(quote or "\0", "")
 
     ends = [end for end in ENDS if " " not in end and "\t" not in end]
-    head = delimiter.join(NAMES) + chance.choice(ends) if header else ""
+    blank = chance.choice(["", "", "", "\n", "\r\n"])
+    head = blank + delimiter.join(NAMES) + chance.choice(ends) if header else ""
     rows = (f"{value()}{delimiter}{value()}" + chance.choice(ends) for _ in range(5))
     return head + "".join(rows), source
 
@@ -206,6 +207,14 @@ def test_copy_is_refused_for_json_whose_lines_are_no_documents(
     why = why_not_copy_file(mixed.spec, mixed.file)
 
     assert why is None if line is None else f"line {line} " in str(why)
+
+
+@pytest.mark.parametrize("head", ["\nA,B\n", '"A\nA",B\r\n'])
+def test_copy_is_refused_for_a_header_that_is_more_than_the_first_line(tmp_path: Path, head: str) -> None:
+    mixed = Mixed(tmp_path / "x", f"{head}1,2\n".encode(), format="csv", column_names=NAMES)
+
+    assert mixed.streamed() == [{"A": "1", "B": "2"}]
+    assert "first line for the header" in str(why_not_copy_file(mixed.spec, mixed.file))
 
 
 def test_copy_is_refused_where_it_cannot_read_what_the_stream_reads(tmp_path: Path) -> None:

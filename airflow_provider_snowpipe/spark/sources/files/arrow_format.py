@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
 )
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.streaming.arguments import NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
@@ -94,9 +95,11 @@ class NumberedRowsReader(FileReader):
     """Reads files whose rows are numbered by the file's own structure.
 
     :param columns: the columns to read, None for all
+    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
     """
 
     columns: Sequence[str] | None = None
+    non_finite: NonFinite = "refuse"
 
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Make sure that the file has the committed row; where it is, its number shows."""
@@ -109,9 +112,9 @@ class NumberedRowsReader(FileReader):
         self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
     ) -> Iterator[RowBlock]:
         """Read the rows in their order."""
-        number = after_line
+        number, options = after_line, NdjsonOptions(non_finite=self.non_finite)
         for rows in self.tables(file, after_line):
-            yield from row_blocks_of(rows, file, after_line=number, limits=limits)
+            yield from row_blocks_of(rows, file, after_line=number, limits=limits, options=options)
             number += rows.num_rows
 
     @abstractmethod
@@ -208,7 +211,9 @@ class ParquetReader(NumberedRowsReader):
         with _parquet_file(file) as parquet:
             refuse_missing_columns(file, self.columns, parquet.schema_arrow.names)
             for batch, skip in batches_after(parquet, after_row, self.columns):
-                yield pa.Table.from_batches([batch.slice(skip)])
+                rows = pa.Table.from_batches([batch.slice(skip)])
+                # Parquet takes a name with a dot for a field of a structure as well.
+                yield rows if self.columns is None else rows.select(list(self.columns))
 
 
 def batches_after(

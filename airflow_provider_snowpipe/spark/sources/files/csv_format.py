@@ -198,6 +198,20 @@ def _unclosed(file: SourceFile, position: int) -> EncodingError:
 # -- The reader, which infers nothing: a type inferred from one part of a file need not fit the next -----
 
 
+_LONE_RETURN = (
+    "a carriage return without a newline ends a line or a value; convert the line ends, or quote the value"
+)
+
+
+def _terminated(text: memoryview) -> memoryview | bytes:
+    """Records with a newline at their end.
+
+    Without it Arrow takes an empty last value for quoted if the one before it was, and a header alone for no
+    record (PyArrow 26).
+    """
+    return text if text[-1] == _NEWLINE else bytes(text) + b"\n"
+
+
 @dataclass(frozen=True, slots=True)
 class CsvReader(FileReader):
     """Reads CSV.
@@ -275,19 +289,23 @@ class CsvReader(FileReader):
 
     def _names(self, file: SourceFile) -> list[str]:
         """The columns' names in the order of the file."""
-        if self.column_names is not None:
-            return list(self.column_names)
+        if not self.header:
+            return list(self.column_names or ())
         first = next(self._records(file, 0, keep_tail=True))
         text = first.text[: int(first.ends[0])]
         try:
             table = csv.read_csv(
-                pa.BufferReader(text),
+                pa.BufferReader(_terminated(text)),
                 csv.ReadOptions(autogenerate_column_names=True, use_threads=False),
                 self._parse_options(),
                 csv.ConvertOptions(
                     strings_can_be_null=False, null_values=[], true_values=[], false_values=[]
                 ),
             )
+            if table.num_rows > 1:  # rows that would be passed over with it
+                raise EncodingError(f"file {file.path!r}: in the header {_LONE_RETURN}")
+            if self.column_names is not None:
+                return list(self.column_names)
             names = [str(column[0].cast(pa.string()).as_py()) for column in table.columns]
         except pa.ArrowInvalid as error:
             raise EncodingError(f"file {file.path!r}: the header cannot be read ({error})") from None
@@ -311,9 +329,9 @@ class CsvReader(FileReader):
 
     def _parsed(self, records: Records, names: list[str], file: SourceFile, after: int) -> pa.Table:
         """Parse records in one piece, all values as text; ``after`` is the number of the record before."""
-        # Without a newline at the end Arrow takes an empty last value for quoted if the one before it was
-        # (PyArrow 26).
-        text = records.text if records.text[-1] == _NEWLINE else records.text.tobytes() + b"\n"
+        text = _terminated(records.text)
+        if text[: len(BYTE_ORDER_MARK)] == BYTE_ORDER_MARK:  # a value's own, and Arrow takes one away
+            text = BYTE_ORDER_MARK + bytes(text)
         bad: list[tuple[int, int]] = []
 
         def refuse(row: csv.InvalidRow) -> str:
@@ -323,7 +341,7 @@ class CsvReader(FileReader):
         try:
             rows = csv.read_csv(
                 pa.BufferReader(text),
-                csv.ReadOptions(column_names=names, use_threads=False, block_size=len(records.text) + 2),
+                csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
                 self._parse_options(refuse),
                 csv.ConvertOptions(
                     column_types=dict.fromkeys(names, pa.large_string()),
@@ -344,10 +362,8 @@ class CsvReader(FileReader):
                 reason = f"records {after + 1} to {last} cannot be parsed"
             raise EncodingError(f"file {file.path!r}: {reason}. Records before may have been sent") from None
         if rows.num_rows != len(records.ends):
-            raise EncodingError(
-                f"file {file.path!r}: between records {after + 1} and {after + len(records.ends)} a carriage "
-                "return without a newline ends a line or a value; convert the line ends, or quote the value"
-            )
+            last = after + len(records.ends)
+            raise EncodingError(f"file {file.path!r}: between records {after + 1} and {last} {_LONE_RETURN}")
         return self._with_nulls(rows)
 
     def _with_nulls(self, rows: pa.Table) -> pa.Table:

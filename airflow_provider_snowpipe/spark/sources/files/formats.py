@@ -6,6 +6,7 @@ A new format is one module with one :class:`FileReader`, named in
 
 from __future__ import annotations
 
+import io
 import json
 import lzma
 import os
@@ -13,7 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -230,8 +231,41 @@ def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: i
 
 def _decompressor(stored: BinaryIO, compression: str) -> BinaryIO:
     if compression == "xz":
-        return cast(BinaryIO, lzma.open(stored, "rb"))
+        return io.BufferedReader(_XzStreams(stored), READ_BYTES)
     return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(stored, "r"), compression))
+
+
+class _XzStreams(io.RawIOBase):
+    """Streams of xz one behind the other, padded by zeros.
+
+    Python's own reader takes whatever else follows a stream, a damaged one as well, for the end of the file.
+
+    :param stored: the file
+    """
+
+    def __init__(self, stored: BinaryIO) -> None:
+        self._stored = stored
+        self._stream = lzma.LZMADecompressor()
+
+    def readable(self) -> bool:
+        """True, it is read."""
+        return True
+
+    def readinto(self, into: Any) -> int:
+        """Read some text, none at the end of the file."""
+        while True:
+            data = b""
+            if self._stream.eof:
+                data = self._stream.unused_data
+                while not (data := data.lstrip(b"\0")):
+                    if not (data := self._stored.read(READ_BYTES)):
+                        return 0
+                self._stream = lzma.LZMADecompressor()
+            elif self._stream.needs_input and not (data := self._stored.read(READ_BYTES)):
+                raise EOFError("Truncated compressed stream")
+            if text := self._stream.decompress(data, len(into)):
+                into[: len(text)] = text
+                return len(text)
 
 
 def _shrunk(file: SourceFile, size: int) -> SourcePositionError:
@@ -265,9 +299,9 @@ def with_values(rows: pa.Table, file: SourceFile) -> pa.Table:
 
 _TEXT_GROWTH = 8
 """A line of text may grow this much as JSON: six bytes for a control character, and the column's name."""
-_FILLED_OBJECT = re.compile(rb'(?m)^([ \t\r]*)\{(?=[ \t]*")')
+_FILLED_OBJECT = re.compile(rb'(?m)^([ \t\r]*)\{(?=[ \t\r]*")')
 _NEXT_DOCUMENT = re.compile(rb"\}[ \t\r]*\{")
-_EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t]*\}")
+_EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t\r]*\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +367,7 @@ def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
             f"file {file.name!r}, lines {block.first_line} to {block.last_line}: not UTF-8 text; convert "
             "the file. Nothing of these lines was sent"
         ) from None
-    filled = text.filter(pc.invert(pc.match_substring_regex(text, r"^\r?$")))
+    filled = text.filter(pc.greater(pc.binary_length(text), 0))
     return memoryview(encode_ndjson(with_values(pa.table({column: filled}), file)))
 
 

@@ -188,7 +188,10 @@ class FilePartition(SourcePartition[Resume]):
         rest = [file for file in self.group.files if file.name >= committed_file]
         if any(file.size for file in rest if file.name > committed_file):
             return False
-        return self._is_within(_BYTES_A_SECOND, rest) and self.resume(committed) is None
+        if not self._is_within(_BYTES_A_SECOND, rest):
+            return False
+        resume_at = self.resume(committed)
+        return resume_at is None or next(self.blocks(resume_at, BatchLimits()), None) is None
 
     def is_quick(self, committed: Offset | None) -> bool:
         """True where the committed file is small: it is read up to the row."""
@@ -267,15 +270,15 @@ def reader_of(spec: FileSourceSpec) -> FileReader:
         case "parquet":
             from airflow_provider_snowpipe.spark.sources.files.arrow_format import ParquetReader
 
-            return ParquetReader(spec.columns)
+            return ParquetReader(spec.columns, spec.non_finite)
         case "orc":
             from airflow_provider_snowpipe.spark.sources.files.arrow_format import OrcReader
 
-            return OrcReader(spec.columns)
+            return OrcReader(spec.columns, spec.non_finite)
         case "avro":
             from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroReader
 
-            return AvroReader(spec.columns)
+            return AvroReader(spec.columns, spec.non_finite)
 
 
 # -- Partitions whose offset tokens show what the file held, so that a changed file is an error ----------

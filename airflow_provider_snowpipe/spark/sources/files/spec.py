@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 from airflow_provider_snowpipe.spark.submit.checked_values import is_template
+from airflow_provider_snowpipe.streaming.arguments import NonFinite
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
@@ -40,6 +41,7 @@ _OPTION_FORMATS: dict[str, tuple[str, ...]] = {
     "quote": ("csv",),
     "escape": ("csv",),
     "null_values": ("csv",),
+    "non_finite": ("parquet", "orc", "avro"),
 }
 """Options that some formats have; any other format refuses them."""
 _OPTION_GROUPINGS = {
@@ -55,7 +57,8 @@ class FileSource(SourceSpec):
     """Ordered groups of files.
 
     :param path: the directory that holds them, as the Spark driver and its executors see it
-    :param pattern: glob that a file must match: inside its group's directory, inside ``path`` where
+    :param pattern: glob that a file must match, and that takes names beginning with ``.`` only where it names
+        them so: inside its group's directory, inside ``path`` where
         ``group_by`` is ``name`` or ``all``, at any depth below it where that is ``partition``; None for
         the format's own, such as ``*.ndjson``
     :param group_by: what makes a partition. ``directory``: each directory in ``path`` is one; ``name``: the
@@ -89,6 +92,7 @@ class FileSource(SourceSpec):
         names the file in the log and leaves it out; ``load`` is refused
     :param listing_path: directory that keeps each run's listing for the next one, the same for all runs; None
         for ``_snowpipe`` in ``path``
+    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities in Parquet, ORC and Avro
     :param kind: always ``files``
     """
 
@@ -113,6 +117,7 @@ class FileSource(SourceSpec):
     verify: Literal["rows", "digest"] = "rows"
     on_late_files: Literal["fail", "warn", "load"] = "fail"
     listing_path: str | None = None
+    non_finite: NonFinite = "refuse"
     kind: Literal["files"] = "files"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
 
@@ -122,10 +127,7 @@ class FileSource(SourceSpec):
         for key in ("path", "pattern", "text_column", "columns", "column_names", "listing_path"):
             if getattr(self, key) in ("", ()):
                 raise ConfigurationError(f"source {key} is empty: give it a value")
-        if Path(self.glob).is_absolute() or ".." in Path(self.glob).parts:
-            raise ConfigurationError(
-                f"source pattern {self.pattern!r} leaves the source's path: give one below it"
-            )
+        self._check_glob()
         if self.on_late_files == "load":
             raise ConfigurationError(
                 "source on_late_files is 'load': a channel's token counts rows in the order of the files' "
@@ -148,6 +150,18 @@ class FileSource(SourceSpec):
             )
         if self.format == "csv":
             self._check_dialect()
+
+    def _check_glob(self) -> None:
+        if Path(self.glob).is_absolute() or ".." in Path(self.glob).parts:
+            raise ConfigurationError(
+                f"source pattern {self.pattern!r} leaves the source's path: give one below it"
+            )
+        if is_template(self.pattern):
+            return
+        try:
+            next(Path(os.devnull).glob(self.glob), None)
+        except ValueError as error:
+            raise ConfigurationError(f"source pattern {self.pattern!r} is no glob ({error})") from None
 
     def _refuse_options_of_others(self) -> None:
         defaults: dict[str, Any] = {one.name: one.default for one in fields(self)}
@@ -312,7 +326,9 @@ def _by_directory(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str,
             "use group_by='name' with a name_pattern"
         )
     groups: dict[str, list[tuple[str, Path]]] = {}
-    for directory in (entry for entry in root.iterdir() if entry.is_dir() and entry.name != LISTING_FOLDER):
+    for directory in root.iterdir():
+        if not directory.is_dir() or directory.name == LISTING_FOLDER or directory.name.startswith("."):
+            continue
         files = [(path.relative_to(directory).as_posix(), path) for path in _matching(directory, spec.glob)]
         if files:
             groups[directory.name] = files
@@ -372,8 +388,12 @@ _GROUPINGS = {
 
 
 def _matching(directory: Path, pattern: str, *, below: bool = True) -> Iterator[Path]:
+    names_hidden = any(part.startswith(".") for part in Path(pattern).parts)
     for path in directory.glob(pattern):
-        if LISTING_FOLDER in path.parts[len(directory.parts) :]:
+        parts = path.parts[len(directory.parts) :]
+        # As in a shell: copies of editors, snapshots and unfinished files have such names.
+        is_hidden = not names_hidden and any(part.startswith(".") for part in parts)
+        if is_hidden or LISTING_FOLDER in parts:
             continue
         if path.is_file() and (below or path.parent == directory):
             yield path
@@ -385,6 +405,7 @@ def _group(
     ordered = tuple(
         _file(name, path, reached, with_values=spec.partition_columns) for name, path in sorted(files)
     )
+    _check_partition(partition)
     for file in ordered:
         _check_name(file, partition)
     names = [file.name for file in ordered] if spec.numbering == "checked" else []
@@ -430,9 +451,20 @@ def _check_name(file: SourceFile, partition: str) -> None:
         survives = False
     if not survives:
         raise ConfigurationError(
-            f"partition {partition!r}: the file name {file.name!r} cannot be part of an offset token (not "
-            "printable UTF-8 text); rename the file"
+            f"partition {partition!r}: the file name {file.name!r} cannot be part of an offset token: it is "
+            "not printable UTF-8 text, or ends like the digest of a token, '@' and 16 hexadecimal digits; "
+            "rename the file"
         )
+
+
+def _check_partition(partition: str) -> None:
+    """Refuse a name that no channel's name can hold."""
+    try:
+        partition.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"partition {partition!r} is no UTF-8 text, as a channel's name has to be: rename the directory"
+        ) from None
 
 
 def refuse_numbers_before(group: FileGroup, committed: FileLineOffset | None) -> None:

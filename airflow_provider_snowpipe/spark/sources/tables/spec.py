@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.streaming.offsets import (
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
+_PASSWORD_IN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]*:[^/@]*@")
 _SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private.?key", re.IGNORECASE)
 
 
@@ -48,6 +49,7 @@ class TypedRowsSource(SourceSpec):
             raise ConfigurationError(
                 f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
             )
+        refuse_password(self.path)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -150,6 +152,23 @@ def check_one_input(source: Any, keys: Sequence[str]) -> None:
         raise ConfigurationError(
             f"source has {' and '.join(given) or 'no table, query or path'}: give exactly one of table, "
             "query and path"
+        )
+    for path in (source.path, *getattr(source, "paths", ())):
+        refuse_password(path)
+
+
+def refuse_password(path: str | None) -> None:
+    """Refuse a path with a password in it, since plans, logs and lineage show paths.
+
+    :param path: a path, a URL or nothing
+    :raises ConfigurationError: without the password
+    """
+    path = path or ""
+    found = _PASSWORD_IN_URL.match(path)
+    if found:
+        raise ConfigurationError(
+            f"source path '{found[1]}…@{path[found.end() :]}' holds a password: leave it out, and let "
+            "Spark's configuration, or the connection, give the credentials of that storage"
         )
 
 

@@ -85,6 +85,15 @@ def test_fields_of_the_source_are_checked():
         source_spec({"kind": "sqlite", "database": "orders.db"})
 
 
+def test_an_entry_point_of_a_broken_package_is_named(tmp_path, request):
+    request.getfixturevalue("installed")
+    points = tmp_path / "sqlite_source-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[airflow_provider_snowpipe.sources]\nsqlite = sqlite_source:Misspelt\n")
+
+    with pytest.raises(ConfigurationError, match=r"'sqlite_source:Misspelt'.*cannot be imported"):
+        source_spec({"kind": "sqlite"})
+
+
 def test_unknown_kind_is_refused_with_those_that_are_known(request):
     with pytest.raises(ConfigurationError, match="'kafka'") as unknown:
         source_spec({"kind": "sqlite"})

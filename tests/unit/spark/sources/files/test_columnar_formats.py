@@ -10,7 +10,9 @@ import pytest
 from pyarrow import orc
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import OrcReader, ParquetReader
-from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
+from airflow_provider_snowpipe.spark.submit.file_boundary import why_not_copy
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
@@ -192,6 +194,23 @@ def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
 
     with pytest.raises(EncodingError, match=r"a', rows 22 to 50 \(here row 0 is 22\): column 'X'.*in row 9"):
         rows_after(ParquetReader(), _parquet(tmp_path / "a", rows), 0)
+
+
+@pytest.mark.parametrize(("name", "write"), [("parquet", pq.write_table), ("orc", orc.write_table)])
+def test_values_that_are_no_numbers_can_become_null(tmp_path, name, write):
+    write(pa.table({"X": [1.5, float("nan"), float("-inf")]}), tmp_path / f"a.{name}")
+    spec = FileSourceSpec(str(tmp_path), group_by="all", format=name, non_finite="null")
+
+    rows = rows_after(reader_of(spec), listed(tmp_path / f"a.{name}"), 0)
+
+    assert [row["X"] for _, row in rows] == ["1.5", None, None]
+    assert "NaN" in str(why_not_copy(spec))
+
+
+def test_a_column_with_a_dot_in_its_name_is_no_field_of_another_one(tmp_path):
+    file = _parquet(tmp_path / "a", pa.table({"C.A": [1], "C": [{"A": 5}]}))
+
+    assert rows_after(ParquetReader(("C.A",)), file, 0) == [(1, {"C.A": 1})]
 
 
 def test_partition_values_become_columns(tmp_path):

@@ -91,6 +91,8 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
         ({"dialect": Dialect(",", '"', "\\")}, 'A,B\n"\\\\","x"\n', [{"A": "\\", "B": "x"}]),
         ({}, "A,B\r\n\r\n1,2\r\n\r\n\n3,4", [{"A": "1", "B": "2"}, {"A": "3", "B": "4"}]),
         ({}, "A,B\n", []),
+        ({}, "A,B", []),
+        ({"column_names": ("X", "Y")}, "A,B", []),
     ],
 )
 def test_dialects_names_and_nulls(path, options, content, expected):
@@ -136,6 +138,23 @@ def test_an_unfinished_record_of_a_growing_file_waits_for_the_next_run(path, wri
 def test_what_is_no_csv_is_refused_by_file_and_position(path, content, message):
     with pytest.raises(EncodingError, match=r"x\.csv.*" + message):
         _read(CsvReader(), path, content)
+
+
+@pytest.mark.parametrize("options", [{}, {"column_names": ("X", "Y")}])
+@pytest.mark.parametrize("content", ["A,B\r1,2\r3,4\r", "A,B\r1,2\n3,4\n"])
+def test_carriage_returns_alone_do_not_make_rows_a_part_of_the_header(path, options, content):
+    with pytest.raises(EncodingError, match=r"header.*a carriage return without a newline"):
+        _read(CsvReader(**options), path, content)
+
+
+def test_a_byte_order_mark_behind_the_first_record_belongs_to_its_value_wherever_reading_begins(
+    path, check_every_resume
+):
+    path.write_text("A\n1\n\ufeff2\n\ufeff\ufeff3\n")
+
+    rows = check_every_resume(CsvReader(), listed(path), count=3)
+
+    assert [row["A"] for row in rows] == ["1", "\ufeff2", "\ufeff\ufeff3"]
 
 
 def test_a_column_that_is_not_there_is_refused(path):

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, freeze
@@ -108,6 +110,37 @@ def test_name_that_no_token_can_carry_is_refused(tmp_path, name):
 
     with pytest.raises(ConfigurationError, match="cannot be part of an offset token"):
         freeze(FileSourceSpec(str(tmp_path)))
+
+
+def test_name_that_would_be_read_as_one_with_a_digest_is_refused(tmp_path):
+    _make(tmp_path, "a/x@0123456789abcdef")
+
+    with pytest.raises(ConfigurationError, match="ends like the digest of a token"):
+        freeze(FileSourceSpec(str(tmp_path), pattern="*"))
+
+
+def test_directory_whose_name_no_channel_can_have_is_refused(tmp_path):
+    _make(tmp_path, os.fsdecode(b"\xff/1.ndjson"))
+
+    with pytest.raises(ConfigurationError, match=r"partition '\\udcff'.*no UTF-8 text"):
+        freeze(FileSourceSpec(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, {"a": ["1.ndjson", "_2.ndjson"]}),
+        ({"pattern": "**/*.ndjson"}, {"a": ["1.ndjson", "_2.ndjson"]}),
+        ({"pattern": ".*.ndjson"}, {"a": [".1.ndjson"]}),
+        ({"group_by": "all", "pattern": "a/*"}, {"all": ["a/1.ndjson", "a/_2.ndjson"]}),
+    ],
+)
+def test_hidden_files_and_directories_match_only_patterns_that_name_them(tmp_path, options, left):
+    _make(
+        tmp_path, "a/1.ndjson", "a/_2.ndjson", "a/.1.ndjson", "a/.snapshot/1.ndjson", ".checkpoints/1.ndjson"
+    )
+
+    assert _names(freeze(FileSourceSpec(str(tmp_path), **options))) == left
 
 
 def test_colon_in_a_name_is_taken(tmp_path):

@@ -35,7 +35,9 @@ def test_each_line_becomes_one_row_of_the_column(body, lines):
     assert _rows(body) == [{"LINE": line} for line in lines]
 
 
-@pytest.mark.parametrize("content", [b"one\n\x00\n", b"\x01", b"one\n\n\x02\r\n \t\n", b" \x03 \n\x0b"])
+@pytest.mark.parametrize(
+    "content", [b"one\n\x00\n", b"\x01", b"one\n\n\x02\r\n \t\n", b" \x03 \n\x0b", b"\r\r\na\n\r\n\r"]
+)
 def test_text_has_as_many_rows_as_are_counted(tmp_path, content):
     path = tmp_path / "a.txt"
     path.write_bytes(content)
@@ -46,7 +48,8 @@ def test_text_has_as_many_rows_as_are_counted(tmp_path, content):
     )
 
     sent = [json.loads(line)["LINE"] for block in blocks for line in bytes(block.body).splitlines()]
-    assert sent == [line.decode().removesuffix("\r") for line in content.split(b"\n") if line.strip(b"\r")]
+    lines = [line.decode().removesuffix("\r") for line in content.split(b"\n")]
+    assert sent == [line for line in lines if line]
     assert sum(block.rows for block in blocks) == len(sent)
 
 

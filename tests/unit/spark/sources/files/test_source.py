@@ -31,6 +31,23 @@ def test_empty_files_between_others_are_passed_over(tmp_path):
     assert _ends(tmp_path, format="csv") == ["1.csv:1", "4.csv:1", "4.csv:2"]
 
 
+def _is_done(path, token, **options):
+    (partition,) = FileSource(FileSourceSpec(str(path), group_by="all", **options), "fail").partitions()
+    return partition.is_done(FileLineOffset.parse(token))
+
+
+def test_what_is_no_row_leaves_nothing_to_load_behind_the_last_row(tmp_path):
+    (tmp_path / "1.ndjson").write_bytes(b"{}\n{}\n \n\n")
+    (tmp_path / "2.csv").write_bytes(b"A\n1\n\r\n")
+    (tmp_path / "3.txt").write_bytes(b"a\nunfinished")
+
+    assert _is_done(tmp_path, "1.ndjson:2")
+    assert not _is_done(tmp_path, "1.ndjson:1")
+    assert _is_done(tmp_path, "2.csv:1", format="csv")
+    assert _is_done(tmp_path, "3.txt:1", format="text", growing=True)
+    assert not _is_done(tmp_path, "3.txt:1", format="text")
+
+
 def test_position_in_a_small_file_or_none_is_quickly_found(tmp_path, monkeypatch):
     (tmp_path / "1.ndjson").write_bytes(b"{}\n" * 100)
     (tmp_path / "2.ndjson").write_bytes(b"{}\n" * 101)

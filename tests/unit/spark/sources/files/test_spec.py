@@ -26,12 +26,18 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
         ({"growing": True, "compression": "zstd"}, "a compressed file cannot grow"),
         ({"group_by": "partition"}, "partition_key is None: with group_by='partition' give the key"),
         ({"partition_key": "day"}, "partition_key 'day' is only for group_by='partition'"),
+        ({"pattern": "**x"}, r"pattern '\*\*x' is no glob"),
+        ({"non_finite": "null"}, "non_finite 'null' is only for format 'parquet' or 'orc' or 'avro'"),
         ({"partition_columns": True}, "partition_columns True is only for group_by='partition'"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_by_name_and_value(options, message):
     with pytest.raises(ConfigurationError, match=message):
         source_spec({"path": "/data", **options})
+
+
+def test_a_pattern_that_is_a_template_is_checked_when_it_is_rendered():
+    assert FileSourceSpec("/data", pattern="{{ params.depth }}**/*.log").pattern.endswith("**/*.log")
 
 
 @pytest.mark.parametrize(

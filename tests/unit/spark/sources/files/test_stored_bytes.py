@@ -6,7 +6,12 @@ import random
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.formats import LineReader, compression_of, pieces
+from airflow_provider_snowpipe.spark.sources.files.formats import (
+    READ_BYTES,
+    LineReader,
+    compression_of,
+    pieces,
+)
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from tests.unit.spark.sources.files.conftest import listed
@@ -60,6 +65,22 @@ def test_a_compressed_file_that_is_cut_off_is_an_error_and_no_end(tmp_path, endi
 
     with pytest.raises(EncodingError, match=r"a\.ndjson\.\w+' cannot be decompressed as \w+ after .*cut off"):
         list(pieces(listed(path), 0, compression=compression_of(listed(path), "auto")))
+
+
+@ENDINGS
+def test_what_follows_a_whole_part_and_is_none_is_an_error_and_no_end(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(PACKED[ending](TEXT) + b"plain text behind it")
+
+    with pytest.raises(EncodingError, match="cannot be decompressed"):
+        list(pieces(listed(path), 0, compression=compression_of(listed(path), "auto")))
+
+
+def test_padding_between_and_behind_the_parts_of_xz_is_passed_over(tmp_path):
+    path = tmp_path / "a.xz"
+    path.write_bytes(PACKED["xz"](TEXT[:100]) + bytes(8) + PACKED["xz"](TEXT[100:]) + bytes(READ_BYTES + 4))
+
+    assert b"".join(pieces(listed(path), 0, compression="xz", read_bytes=7)) == TEXT
 
 
 def test_a_file_that_is_not_compressed_as_declared_is_refused(tmp_path):

@@ -32,6 +32,12 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
         ({"kind": "table", "offset_column": "ID", "path": "/p", "options": {"a": 1}}, "'a' is no text"),
         ({"kind": "table", "offset_column": "ID", "table": "t", "offset_type": "float"}, "offset_type"),
         ({"kind": "table", "offset_column": "ID", "table": "t", "binary": "OCTAL"}, "binary"),
+        (
+            {"kind": "table", "offset_column": "ID", "path": "s3a://key:hush@b/t"},
+            "path 's3a://…@b/t' holds a password",
+        ),
+        ({"kind": "delta", "order_by": "ID", "path": "s3a://key:hush@b/t"}, "'s3a://…@b/t' holds a password"),
+        ({"kind": "iceberg", "path": "https://key:hush@b/t"}, "path 'https://…@b/t' holds a password"),
         ({"kind": "delta", "order_by": "ID"}, "exactly one of the two"),
         ({"kind": "delta", "order_by": "ID", "path": "/p", "starting_version": -1}, "starting_version is -1"),
         ({"kind": "delta", "order_by": "", "path": "/p"}, "order_by is empty"),
