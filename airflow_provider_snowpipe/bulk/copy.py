@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -403,6 +404,20 @@ class CopyRun:
             tuple(load for part in parts for load in part.loads),
             tuple(load for part in parts for load in part.before),
         )
+
+    def finish(self, handle: str, wait: Wait | None = None) -> None:
+        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it has loaded.
+
+        :param handle: the statement's handle
+        :param wait: as for :meth:`load`
+        """
+        words = f"COPY INTO {full_name(*self.copy.table)}"
+        self._running = (handle, words)
+        with suppress(SqlError):  # which has left the table as it was
+            (wait or self._ask)(handle, words)
+        self._running = None
+        if self._stopped:
+            raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
 
     def stop(self) -> None:
         """Cancel the statement that runs, and begin no other."""

@@ -161,16 +161,19 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             done = run.load(partial(self._written, context, run), partial(self._copied, context, run))
             return self._concluded(context, run, done)
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], listed: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Go on where the task was deferred: the statement is asked for by its request id.
 
         :param event: the payload of the statement's trigger
+        :param listed: the staged files that COPY was given, None where it was given none yet
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
         with failing_at_once():
             run = self._run_of(context)
-            done = run.resume(partial(self._copied, context, run, resumed=True))
+            done = run.resume(partial(self._copied, context, run, listed=listed))
             return self._concluded(context, run, done)
 
     def on_kill(self) -> None:
@@ -217,7 +220,12 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         return self.writing(context, plan, url)
 
     def _copied(
-        self, context: Context, run: BulkRun, manifest: RunManifest, *, resumed: bool = False
+        self,
+        context: Context,
+        run: BulkRun,
+        manifest: RunManifest,
+        *,
+        listed: Mapping[str, Any] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """What COPY reports of each file of a manifest, by its path below the stage."""
         from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -235,7 +243,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             snowflake_conn_id=self.snowflake_conn_id,
             **copy_arguments(manifest, run.hook.table_columns, mapping_argument("options", self.options)),
         )
-        self._copying.resumed = resumed
+        self._copying.go_on(listed)
         copied = self._copying.perform(context)
         return {**copied["loaded_before"], **copied["files"]}
 

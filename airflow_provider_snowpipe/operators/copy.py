@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.bulk.copy import (
     CopyRun,
     RunIdentity,
 )
+from airflow_provider_snowpipe.bulk.load_history import running_statements
 from airflow_provider_snowpipe.bulk.run_files import run_folder
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_HISTORY,
@@ -64,8 +65,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
 
     The files are listed first, so every statement names its files. Each goes through the SQL API under a
     request id that every try of this task in this run derives alike, from DAG, run, task, map index,
-    statement and the files' checksums: a try after an unknown outcome asks load history, joins a statement
-    that still runs, and submits only what neither knows. What each file's status is, is read from the result.
+    statement and the files' checksums: a try after an unknown outcome waits for a statement of an earlier one
+    that still runs, and submits only what neither that nor load history knows. What each file's status is, is read from the result.
 
     Files that a pipe has loaded, has in its queue or gets by events are refused, since COPY and pipes
     do not share their memory of files; so are those that another task is about to give to a pipe. When COPY
@@ -144,6 +145,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self._run: CopyRun | None = None
         self.resumed = False
+        self.passes_over = False
+        """True for a load whose runs take more than one way: what another way has loaded is passed over."""
         self.listed: Mapping[str, Any] | None = None
         check_fail_or_report(self, "on_rejected", "on_nothing")
         StagedChoice(stage, files, prefix, pattern).check()
@@ -158,12 +161,21 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
-        self.resumed, self.listed = True, listed
+        self.go_on(listed)
         return self.execute(context)
+
+    def go_on(self, listed: Mapping[str, Any] | None) -> None:
+        """Take the files that a COPY was given before its task was deferred.
+
+        :param listed: the files, None where none were listed
+        """
+        self.resumed, self.listed = listed is not None, listed
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
         hook, identity, copy = self.hook, run_identity(context), self._copy(self.hook)
+        if identity.try_number > 1:
+            self._finish_earlier(hook, copy, identity)
         choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
         forced = copy.options.force and self.validation_mode is None
         first = FirstTryFiles(hook, identity, (*copy.table, copy.location)) if forced else None
@@ -189,15 +201,21 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             copy = self._without_limit(copy, staged)
         has_noted = self.resumed or identity.try_number > 1
         is_forced = self.force or copy.options.force
-        others = OtherLoaders(hook, self.table, identity, has_noted, is_forced)
-        if not self.resumed:
-            others.refuse(staged)
+        others = OtherLoaders(hook, self.table, identity, has_noted, is_forced, self.passes_over)
+        if self.resumed:
+            passed = (self.listed or {}).get("before", {})
+            before = {path: FileLoad.from_result(path, one) for path, one in passed.items()}
+        else:
+            before = others.refuse(staged)
+            staged = staged.without(before)
+        listed = {**staged.to_json(), "before": {path: load.result() for path, load in before.items()}}
         try:
             with closing(hook.get_statement_client()) as client:
                 history = partial(hook.loads_of, self.table)
                 self._run = CopyRun(copy, staged.stage, client, history, identity, staged.url)
-                wait = partial(self._wait_in_triggerer, staged) if self.deferrable else None
+                wait = partial(self._wait_in_triggerer, listed) if self.deferrable else None
                 outcome = self._run.load(list(staged.files.values()), wait)
+                outcome = replace(outcome, before=(*before.values(), *outcome.before))
         except SqlError:
             others.withdraw(staged)
             raise
@@ -230,6 +248,23 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             checked = replace(copy, options=replace(copy.options, purge=False))
             lines += map(str, self._validated(self.hook, checked, "RETURN_ERRORS", files)["rows"])
         return lines
+
+    def _finish_earlier(self, hook: SnowpipeBulkHook, copy: CopyInto, identity: RunIdentity) -> None:
+        """Wait for a statement of an earlier try that runs, before the files are listed.
+
+        For other files, as where one has arrived since, it has another request id, and may purge its own.
+        """
+        database, _ = hook.database_and_schema()
+        running = running_statements(hook.run_sql, database, identity.query_tag)
+        if not running:
+            return
+        self.log.info("%s: %d statements of an earlier try run; they end first", self.table, len(running))
+        with closing(hook.get_statement_client()) as client:
+            history = partial(hook.loads_of, self.table)
+            self._run = CopyRun(copy, StageReference.parse(self.stage), client, history, identity)
+            wait = partial(self._wait_in_triggerer, self.listed) if self.deferrable else None
+            for handle in running:
+                self._run.finish(handle, wait)
 
     def _reported(self, context: Context, outcome: CopyOutcome) -> dict[str, Any]:
         """The task's value, after asset events and lineage have reported the rows, also of a failed task."""
@@ -289,7 +324,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             found.require(self.on_rejected, self.table)
         return found
 
-    def _wait_in_triggerer(self, staged: StagedFiles, handle: str, statement: str) -> Rows:
+    def _wait_in_triggerer(self, listed: Mapping[str, Any] | None, handle: str, statement: str) -> Rows:
         """Poll a few times, then leave the worker; :meth:`execute_complete` comes back."""
         from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
@@ -304,7 +339,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
                 poll_interval=self.poll_interval,
             ),
             method_name="execute_complete",
-            kwargs={"listed": staged.to_json()},
+            kwargs={"listed": listed},
         )
 
     def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:

@@ -119,7 +119,8 @@ class FileLoading:
         task = self.task
         arguments = {"options": task.options, "deferrable": task.deferrable}
         copier = self._copier(str(task.source), arguments)
-        copier.listed = self.listed
+        copier.passes_over = True
+        copier.go_on(self.listed)
         return copier.perform(self.context)
 
     def _staged_by_pipe(self) -> dict[str, Any]:
@@ -127,6 +128,7 @@ class FileLoading:
         target = self._target(pipe)
         prefix = target.below(source, self._full_name(pipe))
         ingester = self._ingester(pipe, target, deferrable=self.task.deferrable, prefix=prefix or None)
+        ingester.passes_over = True
         return ingested_value(ingester.perform(self.context))
 
     def _loader(self, pipe: str | None, *, deferrable: bool) -> FileLoader:

@@ -157,6 +157,8 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self.max_consecutive_errors = max_consecutive_errors
+        self.passes_over = False
+        """As of :class:`SnowpipeCopyOperator`."""
         self._check_arguments()
 
     @cached_property
@@ -265,12 +267,11 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             )
         if not files:
             return Submission(())
-        paths = [one.path for one in files]
-        history = choice.known_loads(paths, self.table, force=self.force, begin=begin)
+        history = choice.known_loads(files, self.table, force=self.force, begin=begin)
         if not self.wait_for_load:
             return Submission(tuple(files))
         if history is None:
-            history = choice.reported_loads(paths)
+            history = choice.reported_loads([one.path for one in files])
         submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
         if again := submission.staged_again():
             self.log.warning(
@@ -285,7 +286,13 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 
     def _files(self) -> PipeFiles:
         return PipeFiles(
-            self.hook, self.pipe_name(self.pipe), self.files, self.stage, self.prefix, self.pattern
+            self.hook,
+            self.pipe_name(self.pipe),
+            self.files,
+            self.stage,
+            self.prefix,
+            self.pattern,
+            self.passes_over,
         )
 
     def _wait_in_triggerer(self, submission: Submission, value: dict[str, Any]) -> None:
@@ -332,7 +339,8 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             self.task_lineage = TaskLineage(hook, sources=(self.stage,) if self.stage else (), rows=rows)
             describe_file_load(self, context, hook, self.table, rows, value["pipe"])
         if loads:
-            self._files().known_loads(list(loads), self.table, force=self.force)
+            loaded = [SubmittedFile(path) for path in loads]
+            self._files().known_loads(loaded, self.table, force=self.force)
         return {**value, "loads": dict(loads), "rows_loaded": rows}
 
     def _tolerance(self) -> Tolerance:
@@ -363,6 +371,7 @@ class PipeFiles:
     :param stage: the pipe's location, where the files are listed; None to take them as they are named
     :param prefix: instead of files: the start of their paths below it
     :param pattern: instead of files: a regular expression that the whole path matches
+    :param passes_over: True where files are passed over that others have loaded since they were staged
     """
 
     hook: SnowpipeBulkHook
@@ -371,6 +380,7 @@ class PipeFiles:
     stage: str | None = None
     prefix: str | None = None
     pattern: str | None = None
+    passes_over: bool = False
 
     def chosen(self) -> list[SubmittedFile]:
         """The files by their paths below the pipe's location.
@@ -388,11 +398,13 @@ class PipeFiles:
         ]
 
     def known_loads(
-        self, paths: Sequence[str], table: str | None, *, force: bool, begin: Begin | None = None
+        self, files: Sequence[SubmittedFile], table: str | None, *, force: bool, begin: Begin | None = None
     ) -> list[FileLoad] | None:
         """The pipe's loads of these files, as the load history of its table remembers them.
 
-        :param paths: paths below the pipe's location
+        Those of files that are passed over come last.
+
+        :param files: the files
         :param table: the pipe's table, None to take it from the pipe's own statement
         :param force: True accepts files that somebody else has put into the table
         :param begin: called with the files before other pipes and history are asked, where table and location
@@ -407,18 +419,19 @@ class PipeFiles:
         target = self._target(is_needed=is_needed) if is_needed or is_compared else None
         if is_compared and target is not None:
             self._require(target, table)
+        paths = [one.path for one in files]
         if force:
             return self.hook.loads_of(table, paths, self.pipe.pipe) if table else None
         if table:
             if self.stage is None and target is None:
                 return self.hook.loads_of(table, paths, self.pipe.pipe)
-            return self._loads_into(self.hook, table, self._location(target), paths, begin)
+            return self._loads_into(self.hook, table, self._location(target), files, begin)
         if target is None:
             return None
         database, schema, name = target.table
         hook = SnowpipeBulkHook(self.hook.snowflake_conn_id, table=name, database=database, schema=schema)
         try:
-            return self._loads_into(hook, name, self._location(target), paths, begin)
+            return self._loads_into(hook, name, self._location(target), files, begin)
         except SqlError as error:
             if error.errno not in NOT_AUTHORIZED:
                 raise
@@ -442,24 +455,37 @@ class PipeFiles:
         hook: SnowpipeBulkHook,
         table: str,
         location: StageReference,
-        paths: Sequence[str],
+        files: Sequence[SubmittedFile],
         begin: Begin | None,
     ) -> list[FileLoad]:
-        whole = tuple(location.below(path) for path in paths)
-        files = StagedFiles({path: StagedFile(path) for path in whole}, location, self._url(location))
+        whole = {location.below(one.path): one for one in files}
+        staged = StagedFiles(
+            {path: StagedFile(path, staged_at=one.staged_at) for path, one in whole.items()},
+            location,
+            self._url(location),
+        )
         loader = str(self.pipe)
         if begin is not None:
-            begin(hook, table, files)
-            for one in pipes_beside(hook, table, files):
-                # Without the time at which the files were staged nobody knows which ones events announce.
-                refuse_files_for_pipe(replace(one, announced=()), table=table, loader=loader)
-        loads = hook.loads_of(table, whole)
+            begin(hook, table, staged)
+            for one in pipes_beside(hook, table, staged):
+                if self.stage is None:
+                    # Without the time at which the files were staged nobody knows which ones events announce.
+                    one = replace(one, announced=())
+                refuse_files_for_pipe(one, table=table, loader=loader)
+        loads = hook.loads_of(table, list(whole))
         # What this pipe has loaded it does not load again, so a retry need not search far back.
-        new = not_loaded_by(whole, loads, loader)
-        older = hook.older_copies(table, new) if new else []
-        history = list(dict.fromkeys([*older, *loads]))
-        refuse_files_of_others(files, history, table=table, now=dt.datetime.now(dt.UTC), loader=loader)
-        return [load for load in loads if load.pipe == loader]
+        new = not_loaded_by(list(whole), loads, loader)
+        older = hook.older_copies(table, new, by_pipes=self.passes_over) if new else []
+        passed = refuse_files_of_others(
+            staged,
+            list(dict.fromkeys([*older, *loads])),
+            table=table,
+            now=dt.datetime.now(dt.UTC),
+            loader=loader,
+            passes_over=self.passes_over,
+        )
+        own = [load for load in loads if load.pipe == loader]
+        return [*own, *(replace(load, path=whole[path].path) for path, load in passed.items())]
 
     def _location(self, target: PipeTarget | None) -> StageReference:
         return target.stage if self.stage is None and target else StageReference.parse(str(self.stage))
