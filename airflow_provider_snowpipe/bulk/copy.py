@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     is_of_stage,
     newest_loads,
 )
-from airflow_provider_snowpipe.streaming.arguments import known_arguments
+from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ConfigurationError,
@@ -95,6 +95,7 @@ class CopyOptions:
     file_processor: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_numbers_and_switches(self)
         _one_of("on_error", self.on_error, _ON_ERROR, "CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …")
         _one_of("match_by_column_name", self.match_by_column_name, _MATCHING, ", ".join(_MATCHING))
         _one_of("load_mode", self.load_mode, _LOAD_MODES, ", ".join(_LOAD_MODES))
@@ -126,7 +127,8 @@ class CopyOptions:
         :param options: options by the names of the fields, None for none
         :raises ConfigurationError: if a name or a value is wrong
         """
-        return cls(**known_arguments(cls, options, "options")) if options else cls()
+        given = known_arguments(cls, options, "options") if options else {}
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
     def written(self) -> list[str]:
         """Each option as it is written in a statement."""
@@ -293,7 +295,9 @@ def _written_format(file_format: str | Mapping[str, Any]) -> str:
 def _one_of(name: str, value: str | None, allowed: Sequence[str] | re.Pattern[str], shown: str) -> None:
     if value is None:
         return
-    fits = allowed.fullmatch(value) is not None if isinstance(allowed, re.Pattern) else value in allowed
+    fits = (
+        allowed.fullmatch(str(value)) is not None if isinstance(allowed, re.Pattern) else value in allowed
+    )
     if not fits:
         raise ConfigurationError(f"{name} is {value!r}: give {shown}")
 

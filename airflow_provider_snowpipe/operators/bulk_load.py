@@ -35,9 +35,8 @@ from airflow_provider_snowpipe.operators.account_operator import (
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
-from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
-from airflow_provider_snowpipe.streaming.arguments import known_arguments
+from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 

@@ -316,7 +316,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity
     ) -> CopyOutcome | None:
         """What an earlier try has loaded and removed from the stage."""
-        if identity.try_number == 1 or not (self.options or {}).get("purge"):
+        if identity.try_number == 1 or not CopyOptions.of(self.options).purge:
             return None
         found = choice.loaded_and_gone(hook, self.table, identity.since)
         if found is not None:

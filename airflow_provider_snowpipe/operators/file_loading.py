@@ -117,7 +117,7 @@ class FileLoading:
 
     def _staged_by_copy(self) -> dict[str, Any]:
         task = self.task
-        arguments = {"options": task.options, "deferrable": task.deferrable}
+        arguments = {"options": task.copy_options, "deferrable": task.deferrable}
         copier = self._copier(str(task.source), arguments)
         copier.passes_over = True
         copier.go_on(self.listed)
@@ -139,7 +139,7 @@ class FileLoading:
         files = self.task.source_files()
         if files is None:
             raise ConfigurationError(f"source is {self.task.source!r}: only files are copied")
-        arguments = {**copy_arguments(files, self.task.options or {}), "deferrable": deferrable}
+        arguments = {**copy_arguments(files, self.task.copy_options), "deferrable": deferrable}
 
         def copy(paths: Sequence[str]) -> dict[str, Any]:
             return self._copier(stage, {**arguments, "files": paths}).perform(self.context)
@@ -174,9 +174,9 @@ class FileLoading:
                 "path is 'pipe' and file_pipe is None: name the file pipe of this table in file_pipe=…, "
                 "which SnowpipePipeOperator(action='create', …) makes, or set path='copy'"
             )
-        if self.task.options and self.task.path == LoadPath.PIPE:
+        if self.task.copy_options and self.task.path == LoadPath.PIPE:
             raise ConfigurationError(
-                f"path is 'pipe' and options is {self.task.options!r}: these are options of COPY, and a pipe "
+                f"path is 'pipe' and options is {self.task.copy_options!r}: these are options of COPY, and a pipe "
                 "has those of its own statement; leave them out"
             )
         return pipe

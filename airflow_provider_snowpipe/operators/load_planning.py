@@ -113,12 +113,12 @@ def path_before(context: Context) -> LoadPath | None:
     return LoadPath(kept["path"])
 
 
-def splits_csv(options: Mapping[str, Any] | None) -> bool:
+def splits_csv(options: Mapping[str, Any]) -> bool:
     """True for options of COPY by which many threads read one CSV file.
 
     :param options: the author's options
     """
-    given = {name.lower(): value for name, value in (options or {}).items()}
+    given = {name.lower(): value for name, value in options.items()}
     form = given.get("file_format")
     if not isinstance(form, Mapping):
         return False

@@ -221,3 +221,24 @@ def test_no_options_are_all_defaults(options: dict[str, Any] | None) -> None:
 def test_options_that_are_no_mapping_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="options is"):
         CopyOptions.of(["force"])  # type: ignore[arg-type]
+
+
+def test_what_a_template_has_made_text_of_is_read_again() -> None:
+    given = {"force": "False", "purge": "true", "size_limit": "100", "enforce_length": "False"}
+
+    assert CopyOptions.of(given) == CopyOptions(purge=True, size_limit=100, enforce_length=False)
+    assert CopyOptions.of('{"on_error": "CONTINUE", "force": null}') == CopyOptions(on_error="CONTINUE")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"force": "no"}, "force is 'no': give true or false"),
+        ({"purge": 1}, "purge is 1: give true or false"),
+        ({"size_limit": True}, "size_limit is True: give a number"),
+        ({"on_error": 5}, "on_error is 5: give CONTINUE"),
+    ],
+)
+def test_a_switch_or_number_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        CopyOptions.of(options)
