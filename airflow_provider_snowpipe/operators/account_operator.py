@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +72,20 @@ def check_fail_or_report(operator: Any, *names: str) -> None:
     for name in names:
         if (value := getattr(operator, name)) not in FAIL_OR_REPORT:
             raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(FAIL_OR_REPORT)}")
+
+
+def check_seconds(operator: Any, *names: str) -> None:
+    """Make sure that each argument is a number of seconds.
+
+    :param operator: the operator
+    :param names: of its arguments
+    :raises ConfigurationError: if one is none, or below 0
+    """
+    for name in names:
+        value = getattr(operator, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and math.isfinite(value) and value >= 0):
+            raise ConfigurationError(f"{name} is {value!r}: give a number of seconds, 0 or more")
 
 
 class AccountArguments(BaseOperator):

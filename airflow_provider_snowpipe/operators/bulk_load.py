@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     RunManifest,
     WrittenFile,
+    check_target,
     loaded_files,
     refuse_loaded_folder,
     refuse_other_files,
@@ -30,6 +31,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     AccountArguments,
     check_fail_or_report,
+    check_seconds,
     failing_at_once,
     run_identity,
 )
@@ -275,7 +277,9 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
 
     def _check_arguments(self) -> None:
         check_fail_or_report(self, "on_rejected")
+        check_seconds(self, "poll_interval")
         check_parallel(self.parallel)
+        check_target(self.target_file_bytes)
         if isinstance(self.options, Mapping):
             check_options(self.options)
         if self.stage is not None and "{" not in self.stage:

@@ -45,6 +45,7 @@ from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FileOperator,
     check_fail_or_report,
+    check_seconds,
     run_identity,
 )
 from airflow_provider_snowpipe.streaming.errors import (
@@ -149,6 +150,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         """True for a load whose runs take more than one way: what another way has loaded is passed over."""
         self.listed: Mapping[str, Any] | None = None
         check_fail_or_report(self, "on_rejected", "on_nothing")
+        check_seconds(self, "poll_interval")
         StagedChoice(stage, files, prefix, pattern).check()
 
     def execute_complete(

@@ -39,6 +39,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     FileOperator,
     check_fail_or_report,
+    check_seconds,
     failing_at_once,
     require_name,
     run_identity,
@@ -351,6 +352,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self._tolerance()
         RetryBudget(self.max_consecutive_errors)
         check_fail_or_report(self, "on_unmatched", "on_nothing")
+        check_seconds(self, "load_timeout", "retry_seconds", "poll_interval")
         check_choice(self.files, self.stage, self.prefix, self.pattern)
 
 
