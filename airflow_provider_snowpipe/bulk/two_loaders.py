@@ -32,7 +32,7 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     stage_key,
 )
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
-from airflow_provider_snowpipe.bulk.run_files import run_folder
+from airflow_provider_snowpipe.bulk.run_files import FileAccount, run_folder
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     PARTIALLY_LOADED,
@@ -60,7 +60,7 @@ _MOST_SHOWN = 10_000
 RunSql = Callable[..., list[dict[str, Any]]]
 
 
-class Account(Protocol):
+class Account(FileAccount, Protocol):
     """As much of the account's hook as the two loaders need."""
 
     def database_and_schema(self) -> tuple[str, str]:
@@ -71,15 +71,6 @@ class Account(Protocol):
 
     def sql_session(self, purpose: str) -> AbstractContextManager[RunSql]:
         """Sign in once for several statements."""
-
-    def list_files(self, stage: str) -> list[dict[str, Any]]:
-        """List the files of a stage."""
-
-    def put_file(self, path: str, location: str) -> None:
-        """Upload a small file."""
-
-    def get_file(self, location: str, folder: str) -> None:
-        """Bring one file of an internal stage to this machine."""
 
     def stage_url(self, stage: str) -> str | None:
         """The URL that an external stage stands for."""

@@ -36,6 +36,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
+from airflow_provider_snowpipe.operators.copy import CopyLoad, StagedChoice, copy_into, wait_in_triggerer
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.operators.bulk_driver import RunStage
-    from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
     from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WriteReport
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -147,7 +147,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         self.parallel = parallel
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._copying: SnowpipeCopyOperator | None = None
+        self._copying: CopyLoad | None = None
         self._staging: RunStage | None = None
         self._check_arguments()
 
@@ -180,7 +180,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
     def on_kill(self) -> None:
         """Cancel the COPY that runs, begin no other upload, or stop Spark."""
         if self._copying is not None:
-            self._copying.on_kill()
+            self._copying.stop()
         if self._staging is not None:
             self._staging.stop()
         super().on_kill()
@@ -229,23 +229,19 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         listed: Mapping[str, Any] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """What COPY reports of each file of a manifest, by its path below the stage."""
-        from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-
-        self._copying = SnowpipeCopyOperator(
-            task_id=self.task_id,
-            table=self.table,
-            stage=run.stage.location,
-            files=manifest.names,
+        stage, options = run.stage.location, mapping_argument("options", self.options)
+        arguments = copy_arguments(manifest, run.hook.table_columns, options)
+        self._copying = CopyLoad(
+            run.hook,
+            copy_into(run.hook, self.table, stage, **arguments),
+            StagedChoice(stage, manifest.names),
+            run_identity(context),
             on_rejected=self.on_rejected,
-            deferrable=self.deferrable,
-            poll_interval=self.poll_interval,
-            database=self.database,
-            schema=self.schema,
-            snowflake_conn_id=self.snowflake_conn_id,
-            **copy_arguments(manifest, run.hook.table_columns, mapping_argument("options", self.options)),
+            leave_worker=partial(wait_in_triggerer, self) if self.deferrable else None,
+            listed=listed,
+            resumed=listed is not None,
         )
-        self._copying.go_on(listed)
-        copied = self._copying.perform(context)
+        copied = self._copying.run()
         return {**copied["loaded_before"], **copied["files"]}
 
     def _concluded(self, context: Context, run: BulkRun, done: dict[str, Any]) -> dict[str, Any]:
@@ -319,7 +315,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 def copy_arguments(
     manifest: RunManifest, table_columns: Callable[[], Sequence[TableColumn]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of :class:`SnowpipeCopyOperator` for the files of a manifest.
+    """The columns, expressions and options of a COPY of the files of a manifest.
 
     Columns are matched by their names. Where one holds JSON as text, which only an expression parses, all are
     named: a COPY cannot do both.

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from os.path import commonprefix
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,8 @@ from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_co
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.account_operator import run_identity
+from airflow_provider_snowpipe.operators.copy import CopyLoad, StagedChoice, copy_into, wait_in_triggerer
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
-    from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
     from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
     from airflow_provider_snowpipe.spark.submit.file_boundary import CopyShare, FileBoundary
@@ -54,7 +56,7 @@ class FileLoading:
     resumed: bool = False
     listed: Mapping[str, Any] | None = None
     reported: Mapping[str, FileLoad] = field(default_factory=dict)
-    _copying: SnowpipeCopyOperator | None = None
+    _copying: CopyLoad | None = None
     _targets: dict[str, PipeTarget] = field(default_factory=dict)
 
     def run(self, path: LoadPath, boundary: FileBoundary | None) -> dict[str, Any]:
@@ -113,15 +115,12 @@ class FileLoading:
     def stop(self) -> None:
         """Cancel the COPY that runs; a pipe loads what it was given all the same."""
         if self._copying is not None:
-            self._copying.on_kill()
+            self._copying.stop()
 
     def _staged_by_copy(self) -> dict[str, Any]:
-        task = self.task
-        arguments = {"options": task.copy_options, "deferrable": task.deferrable}
-        copier = self._copier(str(task.source), arguments)
-        copier.passes_over = True
-        copier.go_on(self.listed)
-        return copier.perform(self.context)
+        load = self._copier(str(self.task.source), {"options": self.task.copy_options}, self.task.deferrable)
+        load.passes_over, load.listed, load.resumed = True, self.listed, self.listed is not None
+        return load.run()
 
     def _staged_by_pipe(self) -> dict[str, Any]:
         pipe, source = self._pipe(), StageReference.parse(str(self.task.source))
@@ -139,10 +138,10 @@ class FileLoading:
         files = self.task.source_files()
         if files is None:
             raise ConfigurationError(f"source is {self.task.source!r}: only files are copied")
-        arguments = {**copy_arguments(files, self.task.copy_options), "deferrable": deferrable}
+        arguments = copy_arguments(files, self.task.copy_options)
 
         def copy(paths: Sequence[str]) -> dict[str, Any]:
-            return self._copier(stage, {**arguments, "files": paths}).perform(self.context)
+            return self._copier(stage, arguments, deferrable, paths).run()
 
         return FileLoader(self.task.bulk_hook(self.task.table), StageReference.parse(stage), copy)
 
@@ -205,25 +204,23 @@ class FileLoading:
     def _full_name(self, pipe: str) -> PipeName:
         return PipeName(*self.task.bulk_hook(self.task.table).database_and_schema(), pipe)
 
-    def _copier(self, stage: str, arguments: Mapping[str, Any]) -> SnowpipeCopyOperator:
-        from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-
+    def _copier(
+        self, stage: str, arguments: Mapping[str, Any], deferrable: bool, files: Sequence[str] | None = None
+    ) -> CopyLoad:
         task = self.task
         if task.table is None:
             raise ConfigurationError("table is None: name the table that the files are copied into")
-        self._copying = SnowpipeCopyOperator(
-            task_id=task.task_id,
-            table=task.table,
-            stage=stage,
+        hook = task.bulk_hook()
+        self._copying = CopyLoad(
+            hook,
+            copy_into(hook, task.table, stage, **arguments),
+            StagedChoice(stage, files),
+            run_identity(self.context),
             on_rejected=task.on_rejected,
             on_nothing="report",
-            poll_interval=task.poll_interval,
-            database=task.database,
-            schema=task.schema,
-            snowflake_conn_id=task.snowflake_conn_id,
-            **arguments,
+            leave_worker=partial(wait_in_triggerer, task) if deferrable else None,
+            resumed=self.resumed,
         )
-        self._copying.resumed = self.resumed
         return self._copying
 
     def _ingester(self, pipe: str, target: PipeTarget, **arguments: Any) -> SnowpipeIngestFilesOperator:

@@ -527,7 +527,7 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
 
 
 def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of :class:`SnowpipeCopyOperator` for the files of a source.
+    """The columns, expressions and options of a COPY of the files of a source.
 
     :param spec: the source
     :param options: the author's options of COPY, which go before these

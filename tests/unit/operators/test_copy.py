@@ -189,27 +189,29 @@ class TestLeftOut:
     """What COPY leaves out without a load in history may be in no table, and the log names it."""
 
     def test_files_that_no_history_knows_are_named(
-        self, copying: Copying, capsys: pytest.CaptureFixture[str]
+        self, copying: Copying, caplog: pytest.LogCaptureFixture
     ) -> None:
         done = copying.run({"size_limit": 9})
 
         assert (done["rows_loaded"], list(done["loaded_before"])) == (4, ["c", "d"])
-        assert "T: COPY has left out 2 files" in (printed := capsys.readouterr().out)
+        assert "T: COPY has left out 2 files" in (printed := caplog.text)
         assert "such as 'c'" in printed
 
     def test_files_that_another_run_has_loaded_are_not(
-        self, copying: Copying, capsys: pytest.CaptureFixture[str]
+        self, copying: Copying, caplog: pytest.LogCaptureFixture
     ) -> None:
         copying.run({})
 
         assert list(copying.run({}, run="r2")["loaded_before"]) == list(FILES)
-        assert "left out" not in capsys.readouterr().out
+        assert "left out" not in caplog.text
 
 
 class TestEarlierTry:
     """A statement of an earlier try that still runs has another request id as soon as a file has come."""
 
-    OPTIONS = pytest.mark.parametrize("options", [{}, {"purge": True}, FORCED], ids=["plain", "purge", "force"])
+    OPTIONS = pytest.mark.parametrize(
+        "options", [{}, {"purge": True}, FORCED], ids=["plain", "purge", "force"]
+    )
 
     @staticmethod
     def killed_while_it_runs(copying: Copying, options: dict[str, Any]) -> None:
