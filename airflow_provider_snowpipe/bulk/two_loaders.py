@@ -159,6 +159,7 @@ def refuse_files_of_others(
     table: str,
     now: dt.datetime,
     loader: str | None = None,
+    older: Sequence[FileLoad] = (),
     passes_over: bool = False,
 ) -> dict[str, FileLoad]:
     """Refuse files of which somebody else has put rows into the table, and report who and when.
@@ -168,20 +169,22 @@ def refuse_files_of_others(
     :param table: the table, for the error's text
     :param now: the time
     :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
-    :param passes_over: True accepts a file that others have loaded since it was staged, or the loader itself,
-        if it has forgotten that
+    :param older: loads of before the history, which the loader itself may have forgotten
+    :param passes_over: True accepts a file that others have loaded since it was staged, or the loader itself
+        before the history
     :return: such files' loads, by their paths; they need no other
     :raises FilesGivenTwiceError: if there is another such load
     """
-    known = remembered_loads(files, history, now)
+    every = list(dict.fromkeys([*older, *history]))
+    known = remembered_loads(files, every, now)
     own = [load for load in known if load.pipe == loader]
     others = [load for load in known if load.pipe != loader]
     passed: dict[str, FileLoad] = {}
     if passes_over:
-        by_loader = {load.path for load in own}
+        by_loader = {load.path for load in remembered_loads(files, history, now) if load.pipe == loader}
         passed = {
             load.path: load
-            for load in remembered_loads(files, history, None)
+            for load in remembered_loads(files, every, None)
             if load.path not in by_loader and _is_of_content(load, files.files[load.path])
         }
         others = [load for load in others if load.path not in passed]
@@ -349,13 +352,15 @@ class OtherLoaders:
         try:
             # The queues first: what is loaded between the two questions is in history then.
             history = self.account.loads_of(self.table, list(staged.files))
+            older: list[FileLoad] = []
             if self.passes_over and pipes and (forgotten := unknown_since(staged, history)):
-                history = [*self.account.older_copies(self.table, forgotten, by_pipes=True), *history]
+                older = self.account.older_copies(self.table, forgotten, by_pipes=True)
             passed = refuse_files_of_others(
                 staged,
                 history,
                 table=self.table,
                 now=dt.datetime.now(dt.UTC),
+                older=older,
                 passes_over=self.passes_over,
             )
             for one in pipes:
