@@ -121,6 +121,22 @@ def remembered_loads(
     return found
 
 
+def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
+    """The newest load of each file's content, by path.
+
+    One from before the file was staged may have been of another content: it does not count.
+
+    :param files: the files
+    :param history: loads into the table, from the oldest
+    """
+    found = {}
+    for load in remembered_loads(files, history, None):
+        staged = files.files[load.path].staged_at
+        if staged is None or load.loaded_at is None or staged <= load.loaded_at:
+            found[load.path] = load
+    return found
+
+
 def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
     """The files that may have been loaded before load history begins: staged before, and without a load in it.
 
@@ -183,9 +199,7 @@ def refuse_files_of_others(
     if passes_over:
         by_loader = {load.path for load in remembered_loads(files, history, now) if load.pipe == loader}
         passed = {
-            load.path: load
-            for load in remembered_loads(files, every, None)
-            if load.path not in by_loader and _is_of_content(load, files.files[load.path])
+            path: load for path, load in loads_since_staged(files, every).items() if path not in by_loader
         }
         others = [load for load in others if load.path not in passed]
     if not others:
@@ -209,11 +223,6 @@ def refuse_files_of_others(
         "them under other names, or set force=True",
         files=paths,
     )
-
-
-def _is_of_content(load: FileLoad, file: StagedFile) -> bool:
-    """False for a load from before a file was staged, which may have been one of another content."""
-    return file.staged_at is None or load.loaded_at is None or file.staged_at <= load.loaded_at
 
 
 @dataclass(frozen=True, slots=True)
