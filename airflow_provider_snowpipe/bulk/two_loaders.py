@@ -112,6 +112,22 @@ def remembered_loads(
     return found
 
 
+def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
+    """The newest load of each file's content, by path.
+
+    One from before the file was staged may have been of another content: it does not count.
+
+    :param files: the files
+    :param history: loads into the table, from the oldest
+    """
+    found = {}
+    for load in remembered_loads(files, history, None):
+        staged = files.files[load.path].staged_at
+        if staged is None or load.loaded_at is None or staged <= load.loaded_at:
+            found[load.path] = load
+    return found
+
+
 def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
     """The files that may have been loaded before load history begins: staged before, and without a load in it.
 
@@ -150,6 +166,7 @@ def refuse_files_of_others(
     table: str,
     now: dt.datetime,
     loader: str | None = None,
+    older: Sequence[FileLoad] = (),
     passes_over: bool = False,
 ) -> dict[str, FileLoad]:
     """Refuse files of which somebody else has put rows into the table, and report who and when.
@@ -159,21 +176,21 @@ def refuse_files_of_others(
     :param table: the table, for the error's text
     :param now: the time
     :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
-    :param passes_over: True accepts a file that others have loaded since it was staged, or the loader itself,
-        if it has forgotten that
+    :param older: loads of before the history, which the loader itself may have forgotten
+    :param passes_over: True accepts a file that others have loaded since it was staged, or the loader itself
+        before the history
     :return: such files' loads, by their paths; they need no other
     :raises FilesGivenTwiceError: if there is another such load
     """
-    known = remembered_loads(files, history, now)
+    every = list(dict.fromkeys([*older, *history]))
+    known = remembered_loads(files, every, now)
     own = [load for load in known if load.pipe == loader]
     others = [load for load in known if load.pipe != loader]
     passed: dict[str, FileLoad] = {}
     if passes_over:
-        by_loader = {load.path for load in own}
+        by_loader = {load.path for load in remembered_loads(files, history, now) if load.pipe == loader}
         passed = {
-            load.path: load
-            for load in remembered_loads(files, history, None)
-            if load.path not in by_loader and _is_of_content(load, files.files[load.path])
+            path: load for path, load in loads_since_staged(files, every).items() if path not in by_loader
         }
         others = [load for load in others if load.path not in passed]
     if not others:
@@ -197,11 +214,6 @@ def refuse_files_of_others(
         "them under other names, or set force=True",
         files=paths,
     )
-
-
-def _is_of_content(load: FileLoad, file: StagedFile) -> bool:
-    """False for a load from before a file was staged, which may have been one of another content."""
-    return file.staged_at is None or load.loaded_at is None or file.staged_at <= load.loaded_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,13 +352,15 @@ class OtherLoaders:
         try:
             # The queues first: what is loaded between the two questions is in history then.
             history = self.account.loads_of(self.table, list(staged.files))
+            older: list[FileLoad] = []
             if self.passes_over and pipes and (forgotten := unknown_since(staged, history)):
-                history = [*self.account.older_copies(self.table, forgotten, by_pipes=True), *history]
+                older = self.account.older_copies(self.table, forgotten, by_pipes=True)
             passed = refuse_files_of_others(
                 staged,
                 history,
                 table=self.table,
                 now=dt.datetime.now(dt.UTC),
+                older=older,
                 passes_over=self.passes_over,
             )
             for one in pipes:

@@ -480,10 +480,11 @@ class PipeFiles:
         older = hook.older_copies(table, new, by_pipes=self.passes_over) if new else []
         passed = refuse_files_of_others(
             staged,
-            list(dict.fromkeys([*older, *loads])),
+            loads,
             table=table,
             now=dt.datetime.now(dt.UTC),
             loader=loader,
+            older=older,
             passes_over=self.passes_over,
         )
         own = [load for load in loads if load.pipe == loader]

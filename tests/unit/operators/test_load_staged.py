@@ -218,3 +218,21 @@ def test_files_that_another_pipe_is_notified_of_are_not_given_to_the_pipe(loadin
     loading.account.put("a", "a1")
 
     assert "LOCAL.PUBLIC.Q" in loading.refused("pipe")
+
+
+def test_the_plan_is_of_what_is_not_in_the_table_yet(loading: Loading) -> None:
+    context = task_context()
+
+    def plan(way: str = "auto", **given: Any) -> dict[str, Any]:
+        loading.operator(way, **given).execute(context)
+        found: dict[str, Any] = context["ti"].xcom_pull(key="plan")
+        return found
+
+    loading.account.put("a", "a1")
+    assert plan()["shape"]["files"]["count"] == 1
+    loading.account.put("b", "b1")
+    loading.account.put("c", "c1")
+    assert plan()["shape"]["files"]["count"] == 2
+    assert plan()["nothing_to_load"]
+    assert plan("copy", options={"force": True})["shape"]["files"]["count"] == 3
+    assert sorted(loading.account.rows) == ["a1", "a1", "b1", "b1", "c1", "c1"]
