@@ -95,10 +95,13 @@ class CopyOptions:
     file_processor: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_numbers_and_switches(self)
-        _one_of("on_error", self.on_error, _ON_ERROR, "CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …")
-        _one_of("match_by_column_name", self.match_by_column_name, _MATCHING, ", ".join(_MATCHING))
-        _one_of("load_mode", self.load_mode, _LOAD_MODES, ", ".join(_LOAD_MODES))
+        for name, allowed, shown in (
+            ("on_error", _ON_ERROR, "CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …"),
+            ("match_by_column_name", _MATCHING, ", ".join(_MATCHING)),
+            ("load_mode", _LOAD_MODES, ", ".join(_LOAD_MODES)),
+        ):
+            if (word := getattr(self, name)) is not None:
+                _one_of(name, word, allowed, shown)
         for name in ("include_metadata", "file_processor"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ConfigurationError(f"{name} is {getattr(self, name)!r}: give a mapping")
@@ -127,8 +130,12 @@ class CopyOptions:
         :param options: options by the names of the fields, None for none
         :raises ConfigurationError: if a name or a value is wrong
         """
-        given = known_arguments(cls, options, "options") if options else {}
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        if not options:
+            return cls()
+        given = known_arguments(cls, options, "options")
+        found = cls(**{name: value for name, value in given.items() if value is not None})
+        check_numbers_and_switches(found)
+        return found
 
     def written(self) -> list[str]:
         """Each option as it is written in a statement."""
@@ -292,9 +299,7 @@ def _written_format(file_format: str | Mapping[str, Any]) -> str:
     return option_group("FILE_FORMAT", file_format)
 
 
-def _one_of(name: str, value: str | None, allowed: Sequence[str] | re.Pattern[str], shown: str) -> None:
-    if value is None:
-        return
+def _one_of(name: str, value: str, allowed: Sequence[str] | re.Pattern[str], shown: str) -> None:
     fits = allowed.fullmatch(str(value)) is not None if isinstance(allowed, re.Pattern) else value in allowed
     if not fits:
         raise ConfigurationError(f"{name} is {value!r}: give {shown}")

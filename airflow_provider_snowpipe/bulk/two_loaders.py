@@ -38,7 +38,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     PARTIALLY_LOADED,
     ExpectedFiles,
     FileLoad,
-    StagedFile,
     StagedFiles,
     StageReference,
     is_of_stage,
@@ -340,7 +339,7 @@ class OtherLoaders:
         :return: the loads of files that are passed over, by their paths
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of the others
         """
-        if has_copied:
+        if has_copied and self.has_noted:
             self.withdraw(staged)
         if self.is_forced or not staged.files:
             return {}

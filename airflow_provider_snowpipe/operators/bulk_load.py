@@ -30,8 +30,7 @@ from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     AccountArguments,
-    check_fail_or_report,
-    check_seconds,
+    check_arguments,
     failing_at_once,
     run_identity,
 )
@@ -272,8 +271,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         return RowsToWrite.from_mapping(mapping_argument("source", self.source))
 
     def _check_arguments(self) -> None:
-        check_fail_or_report(self, "on_rejected")
-        check_seconds(self, "poll_interval")
+        check_arguments(self, fail_or_report=["on_rejected"], seconds=["poll_interval"])
         check_parallel(self.parallel)
         check_target(self.target_file_bytes)
         if isinstance(self.options, Mapping):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -40,8 +40,8 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FileOperator,
-    check_fail_or_report,
-    check_seconds,
+    check_arguments,
+    failing_at_once,
     run_identity,
 )
 from airflow_provider_snowpipe.streaming.errors import (
@@ -53,7 +53,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.copy import Rows, Wait
+    from airflow_provider_snowpipe.bulk.copy import Rows
 
 
 class SnowpipeCopyOperator(ReportsLineage, FileOperator):
@@ -142,8 +142,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self._load: CopyLoad | None = None
         self._listed: Mapping[str, Any] | None = None
-        check_fail_or_report(self, "on_rejected", "on_nothing")
-        check_seconds(self, "poll_interval")
+        check_arguments(self, fail_or_report=("on_rejected", "on_nothing"), seconds=["poll_interval"])
         StagedChoice(stage, files, prefix, pattern).check()
 
     def execute_complete(
@@ -159,12 +158,17 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self._listed = listed
         return self.execute(context)
 
-    def perform(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
-        self._load = self._made(run_identity(context), partial(self._report, context))
-        if self.validation_mode is not None:
-            return self._load.validated(self.validation_mode)
-        return self._load.run()
+        with failing_at_once():
+            load = self._load = self._made(run_identity(context))
+            try:
+                return load.run() if self.validation_mode is None else load.validated(self.validation_mode)
+            finally:  # files that are in the table are there in a task that fails for others, too
+                if load.outcome is not None:
+                    hook, rows = self.bulk_hook(self.table), load.outcome.result()["rows_loaded"]
+                    self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=rows)
+                    describe_file_load(self, context, hook, self.table, rows, "COPY")
 
     def on_kill(self) -> None:
         """Cancel the statement that runs: COPY then leaves the table as it was."""
@@ -173,9 +177,9 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
 
     def preview(self) -> list[str]:
         """Report which statements would be run, and which errors the files would have; loads nothing."""
-        return self._made(RunIdentity((), dt.datetime.now(dt.UTC)), lambda _: None).preview()
+        return self._made(RunIdentity((), dt.datetime.now(dt.UTC))).preview()
 
-    def _made(self, identity: RunIdentity, report: Report) -> CopyLoad:
+    def _made(self, identity: RunIdentity) -> CopyLoad:
         return CopyLoad(
             self.hook,
             copy_into(self.hook, self.table, self.stage, self.options, self.columns, self.expressions),
@@ -184,17 +188,10 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             on_rejected=self.on_rejected,
             on_nothing=self.on_nothing,
             force=self.force,
-            report=report,
             leave_worker=partial(wait_in_triggerer, self) if self.deferrable else None,
             listed=self._listed,
             resumed=self._listed is not None,
         )
-
-    def _report(self, context: Context, outcome: CopyOutcome) -> None:
-        """Have asset events and lineage report the rows, also of a task that fails for others."""
-        hook, rows = self.bulk_hook(self.table), outcome.result()["rows_loaded"]
-        self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=rows)
-        describe_file_load(self, context, hook, self.table, rows, "COPY")
 
 
 def wait_in_triggerer(task: Any, listed: Mapping[str, Any] | None, handle: str, statement: str) -> NoReturn:
@@ -224,8 +221,6 @@ def wait_in_triggerer(task: Any, listed: Mapping[str, Any] | None, handle: str, 
 # -- The COPY of staged files, for every operator that has one -------------------------------------------
 
 log = logging.getLogger(__name__)
-Report = Callable[[CopyOutcome], None]
-"""Called with what came of the files, before a file that was not loaded fails the task."""
 LeaveWorker = Callable[[Mapping[str, Any] | None, str, str], NoReturn]
 """Defers the task, given the files that were listed, a statement's handle and its text."""
 
@@ -267,7 +262,6 @@ class CopyLoad:
     :param force: likewise
     :param passes_over: True for a load whose runs take more than one way: what another way has loaded is
         passed over
-    :param report: see :data:`Report`
     :param leave_worker: leaves the worker while a statement runs, None to wait here
     :param listed: the files that COPY was given before the task was deferred, None to list them
     :param resumed: True where the task was deferred for this COPY
@@ -282,10 +276,11 @@ class CopyLoad:
     on_nothing: str = "fail"
     force: bool = False
     passes_over: bool = False
-    report: Report | None = None
     leave_worker: LeaveWorker | None = None
     listed: Mapping[str, Any] | None = None
     resumed: bool = False
+    outcome: CopyOutcome | None = field(default=None, init=False)
+    """What came of the files, once that is known."""
     _run: CopyRun | None = field(default=None, init=False)
 
     def run(self) -> dict[str, Any]:
@@ -297,42 +292,55 @@ class CopyLoad:
         :raises FilesRejectedError: if one was not loaded as a whole
         :raises SqlError: if a statement fails
         """
+        table, options = self.copy.table[-1], self.copy.options
         if self.identity.try_number > 1:
             self._finish_earlier()
-        first = self._first_try()
-        staged = self._staged(first)
+        staged = self._staged()
         if isinstance(staged, CopyOutcome):
-            return self._reported(staged)
-        if first is not None and all(file.size is not None for file in staged.files.values()):
-            # They are cut to the limit already, so COPY takes all of them or none.
-            self.copy = replace(self.copy, options=replace(self.copy.options, size_limit=None))
-        others = self._other_loaders()
+            self.outcome = staged
+            return staged.result()
+        others = OtherLoaders(
+            self.hook,
+            table,
+            self.identity,
+            has_noted=self.resumed or self.identity.try_number > 1,
+            is_forced=self.force or options.force,
+            passes_over=self.passes_over,
+        )
         if self.resumed:
             passed = (self.listed or {}).get("before", {})
             before = {path: FileLoad.from_result(path, one) for path, one in passed.items()}
-        else:
-            before = others.refuse(staged)
+        elif before := others.refuse(staged):
             staged = staged.without(before)
-        self.listed = {**staged.to_json(), "before": {path: load.result() for path, load in before.items()}}
+        wait = None
+        if self.leave_worker is not None:
+            passed = {path: load.result() for path, load in before.items()}
+            wait = partial(
+                self._poll_or_leave, partial(self.leave_worker, {**staged.to_json(), "before": passed})
+            )
         try:
-            outcome = self._copied(staged)
+            with closing(self.hook.get_statement_client()) as client:
+                history = partial(self.hook.loads_of, table)
+                self._run = CopyRun(self.copy, staged.stage, client, history, self.identity, staged.url)
+                outcome = self._run.load(list(staged.files.values()), wait)
         except SqlError:
             others.withdraw(staged)
             raise
-        outcome = replace(outcome, before=(*before.values(), *outcome.before))
-        value = self._reported(outcome)
+        self.outcome = replace(outcome, before=(*before.values(), *outcome.before))
+        value = self.outcome.result()
         log.info(
             "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
-            self._table,
+            table,
             len(outcome.loads),
             len(staged.files),
             value["rows_loaded"],
             value["rejected"],
-            len(outcome.before),
+            len(self.outcome.before),
         )
-        self._warn_of_unknown(outcome)
+        if unknown := [load for load in outcome.before if load.status == LOAD_SKIPPED]:
+            self._warn_of_unknown(unknown)
         others.refuse(staged, has_copied=True)
-        outcome.require(self.on_rejected, self._table)
+        self.outcome.require(self.on_rejected, table)
         return value
 
     def validated(self, mode: str) -> dict[str, Any]:
@@ -343,7 +351,8 @@ class CopyLoad:
         """
         files = list(self.choice.find(self.hook).files)
         if not files:
-            return self._reported(self._nothing_staged())
+            self.outcome = self._nothing_staged()
+            return self.outcome.result()
         rows = self._validation_rows(self.copy, mode, files)
         log.info("%s: validation by %s of %d files: %d rows", self._table, mode, len(files), len(rows))
         return {"validation_mode": mode, "files": len(files), "rows": rows}
@@ -376,25 +385,25 @@ class CopyLoad:
         if not running:
             return
         log.info("%s: %d statements of an earlier try run; they end first", self._table, len(running))
-        with self._running(self.choice.reference, None) as run:
+        with closing(self.hook.get_statement_client()) as client:
+            stage, history = StageReference.parse(self.choice.stage), partial(self.hook.loads_of, self._table)
+            self._run = CopyRun(self.copy, stage, client, history, self.identity)
+            leave = None if self.leave_worker is None else partial(self.leave_worker, self.listed)
             for handle in running:
-                run.finish(handle, self._wait)
+                self._run.finish(handle, None if leave is None else partial(self._poll_or_leave, leave))
 
-    def _first_try(self) -> FirstTryFiles | None:
-        if not self.copy.options.force:
-            return None
-        return FirstTryFiles(self.hook, self.identity, (*self.copy.table, self.copy.location))
-
-    def _staged(self, first: FirstTryFiles | None) -> StagedFiles | CopyOutcome:
-        """The files to load, or what came of them where an earlier try has removed them from the stage."""
-        if first is not None:
-            kept, self.identity = first.read(self.choice.reference)
-            if kept is not None:
-                log.info("%s: the run's first try has listed %d files", self._table, len(kept.files))
-                return kept
+    def _staged(self) -> StagedFiles | CopyOutcome:
+        """The files to load; where there are none, what an earlier try has loaded and removed."""
+        stage, first = StageReference.parse(self.choice.stage), None
+        if self.copy.options.force:
+            first = FirstTryFiles(self.hook, self.identity, (*self.copy.table, self.copy.location))
+            found, self.identity = first.read(stage)
+            if found is not None:
+                log.info("%s: the run's first try has listed %d files", self._table, len(found.files))
+                return self._within_limit(found)
         if self.listed is not None:
             # The stage may have others now, or these no more (``purge``).
-            return StagedFiles.from_json(self.listed, self.choice.reference)
+            return StagedFiles.from_json(self.listed, stage)
         try:
             found = self.choice.find(self.hook)
         except NothingStagedError:
@@ -403,56 +412,31 @@ class CopyLoad:
             return gone
         if not found.files:
             return self._nothing_staged()
-        return found if first is None else first.keep(found, self.copy.options.size_limit)
+        return found if first is None else self._within_limit(first.keep(found, self.copy.options.size_limit))
 
-    def _other_loaders(self) -> OtherLoaders:
-        has_noted = self.resumed or self.identity.try_number > 1
-        is_forced = self.force or self.copy.options.force
-        return OtherLoaders(self.hook, self._table, self.identity, has_noted, is_forced, self.passes_over)
+    def _within_limit(self, staged: StagedFiles) -> StagedFiles:
+        """Have COPY take all of the files or none where they are cut to the limit already."""
+        if all(file.size is not None for file in staged.files.values()):
+            self.copy = replace(self.copy, options=replace(self.copy.options, size_limit=None))
+        return staged
 
-    def _copied(self, staged: StagedFiles) -> CopyOutcome:
-        with self._running(staged.stage, staged.url) as run:
-            return run.load(list(staged.files.values()), self._wait)
-
-    @contextmanager
-    def _running(self, stage: StageReference, url: str | None) -> Iterator[CopyRun]:
-        with closing(self.hook.get_statement_client()) as client:
-            history = partial(self.hook.loads_of, self._table)
-            self._run = CopyRun(self.copy, stage, client, history, self.identity, url)
-            yield self._run
-
-    @property
-    def _wait(self) -> Wait | None:
+    def _poll_or_leave(self, leave: Callable[[str, str], NoReturn], handle: str, statement: str) -> Rows:
         """Poll a few times, then leave the worker."""
-        leave, run = self.leave_worker, self._run
-        if leave is None or run is None:
-            return None
+        rows = None if self._run is None else self._run.poll(handle, statement)
+        return leave(handle, statement) if rows is None else rows
 
-        def wait(handle: str, statement: str) -> Rows:
-            rows = run.poll(handle, statement)
-            return leave(self.listed, handle, statement) if rows is None else rows
-
-        return wait
-
-    def _reported(self, outcome: CopyOutcome) -> dict[str, Any]:
-        if self.report is not None:
-            self.report(outcome)
-        return outcome.result()
-
-    def _warn_of_unknown(self, outcome: CopyOutcome) -> None:
+    def _warn_of_unknown(self, unknown: Sequence[FileLoad]) -> None:
         """Name files that COPY has left out and load history does not know: they may not be in the table."""
-        unknown = [load for load in outcome.before if load.status == LOAD_SKIPPED]
-        if unknown:
-            log.warning(
-                "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
-                "%r (%s). They were loaded longer ago, or pattern or size_limit leave them out, or they are "
-                "older than 64 days, so that COPY does not know whether they were loaded: "
-                "load_uncertain_files=True loads those",
-                self._table,
-                len(unknown),
-                unknown[0].path,
-                unknown[0].first_error or "no message",
-            )
+        log.warning(
+            "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
+            "%r (%s). They were loaded longer ago, or pattern or size_limit leave them out, or they are "
+            "older than 64 days, so that COPY does not know whether they were loaded: "
+            "load_uncertain_files=True loads those",
+            self._table,
+            len(unknown),
+            unknown[0].path,
+            unknown[0].first_error or "no message",
+        )
 
     def _nothing_staged(self) -> CopyOutcome:
         """What an earlier try has loaded and removed from a stage that has no such file now.
@@ -504,11 +488,6 @@ class StagedChoice:
     prefix: str | None = None
     pattern: str | None = None
 
-    @property
-    def reference(self) -> StageReference:
-        """The stage, with its path."""
-        return StageReference.parse(self.stage)
-
     def check(self) -> None:
         """Find what no rendering of templates can fix.
 
@@ -526,7 +505,7 @@ class StagedChoice:
         :param table: the table
         :param since: when the run began
         """
-        reference, url = self.reference, hook.stage_url(self.stage)
+        reference, url = StageReference.parse(self.stage), hook.stage_url(self.stage)
         loads = (FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since))
         history = [load for load in loads if load.pipe is None and is_of_stage(load, reference, url)]
         if self.files is not None:
@@ -544,7 +523,7 @@ class StagedChoice:
         :raises NothingStagedError: if a file that is named is not there
         :raises SqlError: if the stage cannot be listed
         """
-        stage = self.reference
+        stage = StageReference.parse(self.stage)
         listed = hook.list_files(self.stage, self.prefix or "", self.pattern)
         url = hook.stage_url(self.stage) if listed and "://" in str(listed[0]["name"]) else None
         found: dict[str, StagedFile] = {}

@@ -128,7 +128,7 @@ class FileLoading:
         prefix = target.below(source, self._full_name(pipe))
         ingester = self._ingester(pipe, target, deferrable=self.task.deferrable, prefix=prefix or None)
         ingester.passes_over = True
-        return ingested_value(ingester.perform(self.context))
+        return ingested_value(ingester.execute(self.context))
 
     def _loader(self, pipe: str | None, *, deferrable: bool) -> FileLoader:
         return self._copy_loader(deferrable) if pipe is None else self._pipe_loader(pipe, deferrable)
@@ -158,7 +158,7 @@ class FileLoading:
 
         def ingest(paths: Sequence[str]) -> dict[str, Any]:
             ingester = self._ingester(pipe, target, deferrable=deferrable, files=list(paths))
-            value = ingested_value(ingester.perform(self.context))
+            value = ingested_value(ingester.execute(self.context))
             # The paths name content that nobody else loads: what was loaded before, this load has loaded.
             loads = {**value["loaded_before"], **value["files"]}
             rows = sum(int(load["rows_loaded"]) for load in loads.values())

@@ -38,8 +38,7 @@ from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     FileOperator,
-    check_fail_or_report,
-    check_seconds,
+    check_arguments,
     failing_at_once,
     require_name,
     run_identity,
@@ -173,7 +172,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             schema=self.schema,
         )
 
-    def perform(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Submit the files, and wait.
 
         :return: the task's value
@@ -183,52 +182,55 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         :raises FilesRejectedError: if a file did not load as a whole, or the pipe leaves it out
         :raises FilesNotLoadedError: if the time is over
         """
-        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+        with failing_at_once():
+            from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
-        identity = run_identity(context)
-        intent: LoadIntent | None = None
+            identity = run_identity(context)
+            intent: LoadIntent | None = None
 
-        def begin(hook: SnowpipeBulkHook, table: str, files: StagedFiles) -> None:
-            nonlocal intent
-            intent = LoadIntent(hook, table, identity, str(self.pipe_name(self.pipe)), files)
-            intent.declare()
+            def begin(hook: SnowpipeBulkHook, table: str, files: StagedFiles) -> None:
+                nonlocal intent
+                intent = LoadIntent(hook, table, identity, str(self.pipe_name(self.pipe)), files)
+                intent.declare()
 
-        try:
-            submission = self._planned(begin)
-            client = self.hook.get_file_pipe_client(retry=RetryPolicy(self.retry_seconds, cap_seconds=60.0))
-        except SnowpipeError:
-            if intent is not None:
-                intent.revoke()
-            raise
-        is_known = False
-        try:
-            submission = submission.submit(client, identity)
-            is_known = True
-        except SnowpipeError as error:
-            is_known = not error.retryable
-            raise
-        finally:
-            client.close()
-            if intent is not None and is_known:
-                intent.withdraw()
-        value = submission.result(str(client.pipe))
-        self.log.info(
-            "pipe %s: %d files submitted in %d posts, %d were loaded before",
-            client.pipe,
-            len(value["submitted"]),
-            submission.posts,
-            len(submission.before),
-        )
-        context["ti"].xcom_push(key=FILES_KEY, value=submission.taken())
-        if self.on_unmatched == "fail":
-            submission.require_matched(str(client.pipe))
-        if not self.wait_for_load:
-            return value
-        if not submission.awaited():
-            return self._loaded(context, value, {})
-        if self.deferrable:
-            self._wait_in_triggerer(submission, value)
-        return self._loaded(context, value, self._waited_here(submission))
+            try:
+                submission = self._planned(begin)
+                client = self.hook.get_file_pipe_client(
+                    retry=RetryPolicy(self.retry_seconds, cap_seconds=60.0)
+                )
+            except SnowpipeError:
+                if intent is not None:
+                    intent.revoke()
+                raise
+            is_known = False
+            try:
+                submission = submission.submit(client, identity)
+                is_known = True
+            except SnowpipeError as error:
+                is_known = not error.retryable
+                raise
+            finally:
+                client.close()
+                if intent is not None and is_known:
+                    intent.withdraw()
+            value = submission.result(str(client.pipe))
+            self.log.info(
+                "pipe %s: %d files submitted in %d posts, %d were loaded before",
+                client.pipe,
+                len(value["submitted"]),
+                submission.posts,
+                len(submission.before),
+            )
+            context["ti"].xcom_push(key=FILES_KEY, value=submission.taken())
+            if self.on_unmatched == "fail":
+                submission.require_matched(str(client.pipe))
+            if not self.wait_for_load:
+                return value
+            if not submission.awaited():
+                return self._loaded(context, value, {})
+            if self.deferrable:
+                self._wait_in_triggerer(submission, value)
+            return self._loaded(context, value, self._waited_here(submission))
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], submitted: Mapping[str, Any]
@@ -351,8 +353,8 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         """Find what no rendering can fix."""
         self._tolerance()
         RetryBudget(self.max_consecutive_errors)
-        check_fail_or_report(self, "on_unmatched", "on_nothing")
-        check_seconds(self, "load_timeout", "retry_seconds", "poll_interval")
+        seconds = ("load_timeout", "retry_seconds", "poll_interval")
+        check_arguments(self, fail_or_report=("on_unmatched", "on_nothing"), seconds=seconds)
         check_choice(self.files, self.stage, self.prefix, self.pattern)
 
 

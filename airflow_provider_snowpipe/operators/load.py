@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file
 from airflow_provider_snowpipe.lineage import ChannelOffsets, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
-    check_seconds,
+    check_arguments,
     failing_at_once,
     require_own_channels,
 )
@@ -118,7 +118,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self._frozen: FileBoundary | None = None
         if "path" in (policy or {}):
             raise ConfigurationError("policy has the key 'path': give path=… beside it")
-        check_seconds(self, "load_timeout", "poll_interval")
+        check_arguments(self, seconds=("load_timeout", "poll_interval"))
         load_policy(policy, costs)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]

@@ -73,7 +73,7 @@ class Load:
             deferrable=False,
             options={"file_format": {"type": "PARQUET"}},
         )
-        copied = task.perform(task_context("r1", try_number, self.began))
+        copied = task.execute(task_context("r1", try_number, self.began))
         return {**copied["loaded_before"], **copied["files"]}
 
     def load(self, try_number: int = 1) -> dict[str, Any]:
