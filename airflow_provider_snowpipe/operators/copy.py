@@ -176,8 +176,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     def perform(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
         hook, identity, copy = self.hook, run_identity(context), self._copy(self.hook)
-        if identity.try_number > 1:
-            self._finish_earlier(hook, copy, identity)
+        self.finish_earlier(identity)
         choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
         forced = copy.options.force and self.validation_mode is None
         first = FirstTryFiles(hook, identity, (*copy.table, copy.location)) if forced else None
@@ -236,6 +235,27 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         outcome.require(self.on_rejected, self.table)
         return value
 
+    def finish_earlier(self, identity: RunIdentity) -> None:
+        """Wait for a statement of an earlier try that runs, before the files are listed.
+
+        For other files, as where one has arrived since, it has another request id, and may purge its own.
+
+        :param identity: whose work it is
+        """
+        if identity.try_number == 1:
+            return
+        hook = self.hook
+        running = running_statements(hook.run_sql, hook.database_and_schema()[0], identity.query_tag)
+        if not running:
+            return
+        self.log.info("%s: %d statements of an earlier try run; they end first", self.table, len(running))
+        with closing(hook.get_statement_client()) as client:
+            history, stage = partial(hook.loads_of, self.table), StageReference.parse(self.stage)
+            self._run = CopyRun(self._copy(hook), stage, client, history, identity)
+            wait = partial(self._wait_in_triggerer, self.listed) if self.deferrable else None
+            for handle in running:
+                self._run.finish(handle, wait)
+
     def on_kill(self) -> None:
         """Cancel the statement that runs: COPY then leaves the table as it was."""
         if self._run is not None:
@@ -250,23 +270,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             checked = replace(copy, options=replace(copy.options, purge=False))
             lines += map(str, self._validated(self.hook, checked, "RETURN_ERRORS", files)["rows"])
         return lines
-
-    def _finish_earlier(self, hook: SnowpipeBulkHook, copy: CopyInto, identity: RunIdentity) -> None:
-        """Wait for a statement of an earlier try that runs, before the files are listed.
-
-        For other files, as where one has arrived since, it has another request id, and may purge its own.
-        """
-        database, _ = hook.database_and_schema()
-        running = running_statements(hook.run_sql, database, identity.query_tag)
-        if not running:
-            return
-        self.log.info("%s: %d statements of an earlier try run; they end first", self.table, len(running))
-        with closing(hook.get_statement_client()) as client:
-            history = partial(hook.loads_of, self.table)
-            self._run = CopyRun(copy, StageReference.parse(self.stage), client, history, identity)
-            wait = partial(self._wait_in_triggerer, self.listed) if self.deferrable else None
-            for handle in running:
-                self._run.finish(handle, wait)
 
     def _reported(self, context: Context, outcome: CopyOutcome) -> dict[str, Any]:
         """The task's value, after asset events and lineage have reported the rows, also of a failed task."""

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_co
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.account_operator import run_identity
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
@@ -125,6 +126,9 @@ class FileLoading:
 
     def _staged_by_pipe(self) -> dict[str, Any]:
         pipe, source = self._pipe(), StageReference.parse(str(self.task.source))
+        # An earlier try may have taken COPY, whose files the pipe is not to load beside it.
+        copier = self._copier(str(self.task.source), {"deferrable": False})
+        copier.finish_earlier(run_identity(self.context))
         target = self._target(pipe)
         prefix = target.below(source, self._full_name(pipe))
         ingester = self._ingester(pipe, target, deferrable=self.task.deferrable, prefix=prefix or None)
