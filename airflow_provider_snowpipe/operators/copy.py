@@ -293,8 +293,7 @@ class CopyLoad:
         :raises SqlError: if a statement fails
         """
         table, options = self.copy.table[-1], self.copy.options
-        if self.identity.try_number > 1:
-            self._finish_earlier()
+        self.finish_earlier()
         staged = self._staged()
         if isinstance(staged, CopyOutcome):
             self.outcome = staged
@@ -375,11 +374,15 @@ class CopyLoad:
     def _table(self) -> str:
         return self.copy.table[-1]
 
-    def _finish_earlier(self) -> None:
+    def finish_earlier(self) -> None:
         """Wait for a statement of an earlier try that runs, before the files are listed.
 
         For other files, as where one has arrived since, it has another request id, and may purge its own.
+
+        :raises SqlError: if the account cannot be asked
         """
+        if self.identity.try_number == 1:
+            return
         database, _ = self.hook.database_and_schema()
         running = running_statements(self.hook.run_sql, database, self.identity.query_tag)
         if not running:

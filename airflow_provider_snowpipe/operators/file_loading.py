@@ -124,6 +124,8 @@ class FileLoading:
 
     def _staged_by_pipe(self) -> dict[str, Any]:
         pipe, source = self._pipe(), StageReference.parse(str(self.task.source))
+        # An earlier try may have taken COPY, whose files the pipe is not to load beside it.
+        self._copier(str(self.task.source), {}, deferrable=False).finish_earlier()
         target = self._target(pipe)
         prefix = target.below(source, self._full_name(pipe))
         ingester = self._ingester(pipe, target, deferrable=self.task.deferrable, prefix=prefix or None)

@@ -236,3 +236,19 @@ def test_the_plan_is_of_what_is_not_in_the_table_yet(loading: Loading) -> None:
     assert plan()["nothing_to_load"]
     assert plan("copy", options={"force": True})["shape"]["files"]["count"] == 3
     assert sorted(loading.account.rows) == ["a1", "a1", "b1", "b1", "c1", "c1"]
+
+
+def test_a_try_by_the_pipe_waits_for_the_copy_of_an_earlier_one(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = loading.account
+    account.put("a", "a1")
+    account.holds = True
+    account.fault("submit", AFTER, CrashError())
+    with pytest.raises(CrashError):
+        loading.run("copy")
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: account.finish())
+    done = loading.run("pipe", number=2)
+
+    assert account.rows == ["a1"]
+    assert (done["rows_loaded"], list(done["loaded_before"])) == (0, ["a"])
