@@ -12,13 +12,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.bulk.files_watch import Tolerance
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED
 from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.account_operator import run_identity
+from airflow_provider_snowpipe.operators import ingest_files
+from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, run_identity
 from airflow_provider_snowpipe.operators.copy import CopyLoad, StagedChoice, copy_into, wait_in_triggerer
+from airflow_provider_snowpipe.operators.pipe_load import PipeFiles, PipeLoad
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
-    from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
     from airflow_provider_snowpipe.spark.submit.file_boundary import CopyShare, FileBoundary
 
@@ -128,9 +130,8 @@ class FileLoading:
         self._copier(str(self.task.source), {}, deferrable=False).finish_earlier()
         target = self._target(pipe)
         prefix = target.below(source, self._full_name(pipe))
-        ingester = self._ingester(pipe, target, deferrable=self.task.deferrable, prefix=prefix or None)
-        ingester.passes_over = True
-        return ingested_value(ingester.execute(self.context))
+        files = self._pipe_files(pipe, target, prefix=prefix or None, passes_over=True)
+        return self._ingested(files, self.task.deferrable)
 
     def _loader(self, pipe: str | None, *, deferrable: bool) -> FileLoader:
         return self._copy_loader(deferrable) if pipe is None else self._pipe_loader(pipe, deferrable)
@@ -159,8 +160,7 @@ class FileLoading:
             )
 
         def ingest(paths: Sequence[str]) -> dict[str, Any]:
-            ingester = self._ingester(pipe, target, deferrable=deferrable, files=list(paths))
-            value = ingested_value(ingester.execute(self.context))
+            value = self._ingested(self._pipe_files(pipe, target, files=list(paths)), deferrable)
             # The paths name content that nobody else loads: what was loaded before, this load has loaded.
             loads = {**value["loaded_before"], **value["files"]}
             rows = sum(int(load["rows_loaded"]) for load in loads.values())
@@ -177,8 +177,8 @@ class FileLoading:
             )
         if self.task.copy_options and self.task.path == LoadPath.PIPE:
             raise ConfigurationError(
-                f"path is 'pipe' and options is {self.task.copy_options!r}: these are options of COPY, and a pipe "
-                "has those of its own statement; leave them out"
+                f"path is 'pipe' and options is {self.task.copy_options!r}: these are options of COPY, and a "
+                "pipe has those of its own statement; leave them out"
             )
         return pipe
 
@@ -225,25 +225,28 @@ class FileLoading:
         )
         return self._copying
 
-    def _ingester(self, pipe: str, target: PipeTarget, **arguments: Any) -> SnowpipeIngestFilesOperator:
-        from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
-
+    def _pipe_files(self, pipe: str, target: PipeTarget, **chosen: Any) -> PipeFiles:
         task = self.task
-        return SnowpipeIngestFilesOperator(
-            task_id=task.task_id,
-            pipe=pipe,
-            stage=str(target.stage),
-            table=task.table,
-            on_partial=task.on_rejected,
-            on_failed=task.on_rejected,
+        hook = SnowpipeBulkHook(
+            task.snowflake_conn_id, table=task.table, pipe=pipe, database=task.database, schema=task.schema
+        )
+        return PipeFiles(hook, self._full_name(pipe), stage=str(target.stage), **chosen)
+
+    def _ingested(self, files: PipeFiles, deferrable: bool) -> dict[str, Any]:
+        """Have a pipe load the files; the value of a task, in the words of a COPY task."""
+        task = self.task
+        load = PipeLoad(
+            files,
+            task.table,
+            tolerance=Tolerance(task.on_rejected, task.on_rejected),
             on_nothing="report",
             load_timeout=task.load_timeout,
             poll_interval=task.poll_interval,
-            database=task.database,
-            schema=task.schema,
-            snowflake_conn_id=task.snowflake_conn_id,
-            **arguments,
         )
+        ti: Any = self.context["ti"]
+        leave = partial(ingest_files.wait_in_triggerer, task, load) if deferrable else None
+        value, loads = load.run(run_identity(self.context), partial(ti.xcom_push, FILES_KEY), leave)
+        return ingested_value(load.checked(value, loads or {}))
 
 
 # -- What loads the files of a boundary: COPY or a file pipe, from a path in a stage that is its own -----
