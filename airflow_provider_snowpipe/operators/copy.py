@@ -266,9 +266,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
         files, copy = list(staged.files), self._copy(self.hook)
         lines = [f"{len(part)} files: {statement}" for part, statement in copy.statements(files)]
-        if not self.expressions and files:
-            checked = replace(copy, options=replace(copy.options, purge=False))
-            lines += map(str, self._validated(self.hook, checked, "RETURN_ERRORS", files)["rows"])
+        if copy.not_validated is None and files:
+            lines += map(str, self._validated(self.hook, copy, "RETURN_ERRORS", files)["rows"])
         return lines
 
     def _reported(self, context: Context, outcome: CopyOutcome) -> dict[str, Any]:
