@@ -304,9 +304,7 @@ def _written_format(file_format: str | Mapping[str, Any]) -> str:
 def _one_of(name: str, value: str | None, allowed: Sequence[str] | re.Pattern[str], shown: str) -> None:
     if value is None:
         return
-    fits = (
-        allowed.fullmatch(str(value)) is not None if isinstance(allowed, re.Pattern) else value in allowed
-    )
+    fits = allowed.fullmatch(str(value)) is not None if isinstance(allowed, re.Pattern) else value in allowed
     if not fits:
         raise ConfigurationError(f"{name} is {value!r}: give {shown}")
 
@@ -419,7 +417,7 @@ class CopyRun:
         )
 
     def finish(self, handle: str, wait: Wait | None = None) -> None:
-        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it has loaded.
+        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it loaded.
 
         :param handle: the statement's handle
         :param wait: as for :meth:`load`

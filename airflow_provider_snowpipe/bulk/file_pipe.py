@@ -373,8 +373,8 @@ class Submission:
         if bad:
             path, load = next(iter(bad.items()))
             raise FilesRejectedError(
-                f"{len(bad):,} of {len(self.files):,} files for pipe {pipe} were loaded in part before, and are "
-                f"not loaded again: {path!r} with {load.rows_loaded:,} of {load.rows_parsed:,} rows, first "
+                f"{len(bad):,} of {len(self.files):,} files for pipe {pipe} were loaded in part before, and "
+                f"are not loaded again: {path!r} with {load.rows_loaded:,} of {load.rows_parsed:,} rows, first "
                 f"error: {load.first_error or 'no message'}. Stage what is fixed under other names, or set "
                 "on_partial='report'",
                 files=tuple(bad),

@@ -67,7 +67,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     The files are listed first, so every statement names its files. Each goes through the SQL API under a
     request id that every try of this task in this run derives alike, from DAG, run, task, map index,
     statement and the files' checksums: a try after an unknown outcome waits for a statement of an earlier one
-    that still runs, and submits only what neither that nor load history knows. What each file's status is, is read from the result.
+    that still runs, and submits only what neither that nor load history knows. What each file's status is, is
+    read from the result.
 
     Files that a pipe has loaded, has in its queue or gets by events are refused, since COPY and pipes
     do not share their memory of files; so are those that another task is about to give to a pipe. When COPY

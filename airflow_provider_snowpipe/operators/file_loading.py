@@ -180,8 +180,8 @@ class FileLoading:
             )
         if self.task.copy_options and self.task.path == LoadPath.PIPE:
             raise ConfigurationError(
-                f"path is 'pipe' and options is {self.task.copy_options!r}: these are options of COPY, and a pipe "
-                "has those of its own statement; leave them out"
+                f"path is 'pipe' and options is {self.task.copy_options!r}: these are options of COPY, and a "
+                "pipe has those of its own statement; leave them out"
             )
         return pipe
 

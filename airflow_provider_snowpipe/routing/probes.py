@@ -133,7 +133,9 @@ class DataShape:
         if files is not None:
             found = _known(FileSet, files, "files of the shape")
             if missing := {"count", "bytes"} - found.keys():
-                raise ConfigurationError(f"files of the shape is {files!r}: give {' and '.join(sorted(missing))}")
+                raise ConfigurationError(
+                    f"files of the shape is {files!r}: give {' and '.join(sorted(missing))}"
+                )
             given["files"] = FileSet(**found)
         return cls(**given)
 

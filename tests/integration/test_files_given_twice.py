@@ -176,7 +176,16 @@ class TestOneTaskByBoth:
     ) -> None:
         second = "copy" if first == "pipe" else "pipe"
         assert self.load(target, "r1", first)["rows_loaded"] == 1
-        names = ("b c.csv", "d--e.csv", "f'g.csv", "$$.csv", "ü.csv", "%20.csv", "(h*).csv", f"{'i' * 180}.csv")
+        names = (
+            "b c.csv",
+            "d--e.csv",
+            "f'g.csv",
+            "$$.csv",
+            "ü.csv",
+            "%20.csv",
+            "(h*).csv",
+            f"{'i' * 180}.csv",
+        )
         (folder := tmp_path / "odd names").mkdir()
         for number, name in enumerate(names, 2):
             (folder / name).write_text(f"{number},x\n")

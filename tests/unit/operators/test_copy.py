@@ -209,7 +209,9 @@ class TestLeftOut:
 class TestEarlierTry:
     """A statement of an earlier try that still runs has another request id as soon as a file has come."""
 
-    OPTIONS = pytest.mark.parametrize("options", [{}, {"purge": True}, FORCED], ids=["plain", "purge", "force"])
+    OPTIONS = pytest.mark.parametrize(
+        "options", [{}, {"purge": True}, FORCED], ids=["plain", "purge", "force"]
+    )
 
     @staticmethod
     def killed_while_it_runs(copying: Copying, options: dict[str, Any]) -> None:
