@@ -95,7 +95,6 @@ class CopyOptions:
     file_processor: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_numbers_and_switches(self)
         _one_of("on_error", self.on_error, _ON_ERROR, "CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …")
         _one_of("match_by_column_name", self.match_by_column_name, _MATCHING, ", ".join(_MATCHING))
         _one_of("load_mode", self.load_mode, _LOAD_MODES, ", ".join(_LOAD_MODES))
@@ -127,8 +126,12 @@ class CopyOptions:
         :param options: options by the names of the fields, None for none
         :raises ConfigurationError: if a name or a value is wrong
         """
-        given = known_arguments(cls, options, "options") if options else {}
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        if not options:
+            return cls()
+        given = known_arguments(cls, options, "options")
+        found = cls(**{name: value for name, value in given.items() if value is not None})
+        check_numbers_and_switches(found)
+        return found
 
     def written(self) -> list[str]:
         """Each option as it is written in a statement."""

@@ -396,12 +396,9 @@ def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -
     own = own[-1:] if len(own) < 3 else own
     # As Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out.
     return all(
-        _bare(name) == _bare(given) for name, given in zip(named.groups()[-len(own) :], own, strict=True)
+        len({re.sub('"("?)', r"\1", name).upper() for name in pair}) == 1
+        for pair in zip(named.groups()[-len(own) :], own, strict=True)
     )
-
-
-def _bare(name: str) -> str:
-    return re.sub('"("?)', r"\1", name).upper()
 
 
 def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:

@@ -177,7 +177,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     def perform(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
         hook, identity, copy = self.hook, run_identity(context), self._copy(self.hook)
-        self.finish_earlier(identity)
+        if identity.try_number > 1:
+            self.finish_earlier(identity)
         choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
         forced = copy.options.force and self.validation_mode is None
         first = FirstTryFiles(hook, identity, (*copy.table, copy.location)) if forced else None
@@ -204,18 +205,13 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         has_noted = self.resumed or identity.try_number > 1
         is_forced = self.force or copy.options.force
         others = OtherLoaders(hook, self.table, identity, has_noted, is_forced, self.passes_over)
-        if self.resumed:
-            passed = (self.listed or {}).get("before", {})
-            before = {path: FileLoad.from_result(path, one) for path, one in passed.items()}
-        else:
-            before = others.refuse(staged)
-            staged = staged.without(before)
-        listed = {**staged.to_json(), "before": {path: load.result() for path, load in before.items()}}
+        before = self._passed_before() if self.resumed else others.refuse(staged)
+        staged = staged.without(before) if before else staged
         try:
             with closing(hook.get_statement_client()) as client:
                 history = partial(hook.loads_of, self.table)
                 self._run = CopyRun(copy, staged.stage, client, history, identity, staged.url)
-                wait = partial(self._wait_in_triggerer, listed) if self.deferrable else None
+                wait = partial(self._wait_in_triggerer, staged, before) if self.deferrable else None
                 outcome = self._run.load(list(staged.files.values()), wait)
                 outcome = replace(outcome, before=(*before.values(), *outcome.before))
         except SqlError:
@@ -243,8 +239,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
 
         :param identity: whose work it is
         """
-        if identity.try_number == 1:
-            return
         hook = self.hook
         running = running_statements(hook.run_sql, hook.database_and_schema()[0], identity.query_tag)
         if not running:
@@ -253,7 +247,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         with closing(hook.get_statement_client()) as client:
             history, stage = partial(hook.loads_of, self.table), StageReference.parse(self.stage)
             self._run = CopyRun(self._copy(hook), stage, client, history, identity)
-            wait = partial(self._wait_in_triggerer, self.listed) if self.deferrable else None
+            wait = partial(self._wait_in_triggerer, None, {}) if self.deferrable else None
             for handle in running:
                 self._run.finish(handle, wait)
 
@@ -329,13 +323,24 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             found.require(self.on_rejected, self.table)
         return found
 
-    def _wait_in_triggerer(self, listed: Mapping[str, Any] | None, handle: str, statement: str) -> Rows:
+    def _passed_before(self) -> dict[str, FileLoad]:
+        """The loads of files that were passed over before the task was deferred."""
+        kept = (self.listed or {}).get("before", {})
+        return {path: FileLoad.from_result(path, one) for path, one in kept.items()}
+
+    def _wait_in_triggerer(
+        self, staged: StagedFiles | None, before: Mapping[str, FileLoad], handle: str, statement: str
+    ) -> Rows:
         """Poll a few times, then leave the worker; :meth:`execute_complete` comes back."""
         from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
         rows = None if self._run is None else self._run.poll(handle, statement)
         if rows is not None:
             return rows
+        listed = self.listed
+        if staged is not None:
+            passed = {path: load.result() for path, load in before.items()}
+            listed = {**staged.to_json(), "before": passed}
         self.defer(
             trigger=SnowpipeStatementTrigger(
                 handle=handle,

@@ -127,8 +127,8 @@ class FileLoading:
     def _staged_by_pipe(self) -> dict[str, Any]:
         pipe, source = self._pipe(), StageReference.parse(str(self.task.source))
         # An earlier try may have taken COPY, whose files the pipe is not to load beside it.
-        copier = self._copier(str(self.task.source), {"deferrable": False})
-        copier.finish_earlier(run_identity(self.context))
+        if (identity := run_identity(self.context)).try_number > 1:
+            self._copier(str(self.task.source), {"deferrable": False}).finish_earlier(identity)
         target = self._target(pipe)
         prefix = target.below(source, self._full_name(pipe))
         ingester = self._ingester(pipe, target, deferrable=self.task.deferrable, prefix=prefix or None)
