@@ -260,15 +260,24 @@ class CopyInto:
 
         :param mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``
         :param files: as for :meth:`statement`
-        :raises ConfigurationError: if the mode is another one, or rows are transformed
+        :raises ConfigurationError: if the mode is another one, or rows are transformed or matched by name
         """
         _one_of("validation_mode", mode, _VALIDATION, "RETURN_ERRORS, RETURN_ALL_ERRORS, RETURN_10_ROWS, …")
-        if self.expressions:
+        if self.not_validated is not None:
             raise ConfigurationError(
-                f"validation_mode is {mode!r}, which Snowflake refuses together with expressions: "
+                f"validation_mode is {mode!r}, which Snowflake refuses together with {self.not_validated}: "
                 "leave one out"
             )
-        return f"{self.statement(files)} VALIDATION_MODE = {mode}"
+        # Snowflake refuses PURGE beside it, and nothing is loaded that could be removed.
+        copy = replace(self, options=replace(self.options, purge=False))
+        return f"{copy.statement(files)} VALIDATION_MODE = {mode}"
+
+    @property
+    def not_validated(self) -> str | None:
+        """The argument with which Snowflake validates no files, None where it does."""
+        if self.expressions:
+            return "expressions"
+        return None if self.options.match_by_column_name in (None, "NONE") else "match_by_column_name"
 
 
 def quoted_location(location: str) -> str:
@@ -413,7 +422,7 @@ class CopyRun:
         )
 
     def finish(self, handle: str, wait: Wait | None = None) -> None:
-        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it has loaded.
+        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it loaded.
 
         :param handle: the statement's handle
         :param wait: as for :meth:`load`

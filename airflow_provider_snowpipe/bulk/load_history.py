@@ -180,8 +180,8 @@ class CopyHistory:
 #
 # The account's own view, ``SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY``, keeps them for a year. It is hours late,
 # for a table that is seldom loaded up to two days (page "COPY_HISTORY view"); that does not matter for
-# loads of two weeks ago. Loads by pipes, which a pipe itself forgets after 14 days, count where one task loads
-# a stage by both.
+# loads of two weeks ago. Loads by pipes, which a pipe itself forgets after 14 days, count where one task
+# loads a stage by both.
 
 _OVERLAP = dt.timedelta(hours=1)
 """The view is asked for so much of what the information schema knows as well: two clocks may differ."""

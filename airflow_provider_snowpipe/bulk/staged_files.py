@@ -395,9 +395,10 @@ def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -
     own = [*re.findall(_PART, stage.owner), stage.name]
     own = own[-1:] if len(own) < 3 else own
     # As Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out.
-    pairs = zip(named.groups()[-len(own) :], own, strict=True)
-    bare = ([re.sub('"("?)', r"\1", name).upper() for name in pair] for pair in pairs)
-    return all(name == given for name, given in bare)
+    return all(
+        len({re.sub('"("?)', r"\1", name).upper() for name in pair}) == 1
+        for pair in zip(named.groups()[-len(own) :], own, strict=True)
+    )
 
 
 def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:

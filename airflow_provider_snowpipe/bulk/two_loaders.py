@@ -128,7 +128,7 @@ def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[
 
 
 def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
-    """The files that may have been loaded before load history begins: staged before, and without a load in it.
+    """The files that may have been loaded before load history begins: staged before, with no load in it.
 
     :param files: the files
     :param history: loads into the table
@@ -209,8 +209,8 @@ def refuse_files_of_others(
     raise FilesGivenTwiceError(
         f"{len(paths):,} of {len(files.files):,} files for {table} were loaded another way: "
         f"{_evidence(others)}. {'COPY' if loader is None else f'pipe {loader}'} has no memory of that and "
-        "would load their rows a second time: take these files from one of the two, stage what has changed in "
-        "them under other names, or set force=True",
+        "would load their rows a second time: take these files from one of the two, stage what has changed "
+        "in them under other names, or set force=True",
         files=paths,
     )
 

@@ -352,7 +352,7 @@ class CopyLoad:
         if not files:
             self.outcome = self._nothing_staged()
             return self.outcome.result()
-        rows = self._validation_rows(self.copy, mode, files)
+        rows = self._validation_rows(mode, files)
         log.info("%s: validation by %s of %d files: %d rows", self._table, mode, len(files), len(rows))
         return {"validation_mode": mode, "files": len(files), "rows": rows}
 
@@ -360,9 +360,8 @@ class CopyLoad:
         """The statements that would be run, and the errors that the files would have; loads nothing."""
         files = list(self.choice.find(self.hook).files)
         lines = [f"{len(part)} files: {statement}" for part, statement in self.copy.statements(files)]
-        if not self.copy.expressions and files:
-            checked = replace(self.copy, options=replace(self.copy.options, purge=False))
-            lines += map(str, self._validation_rows(checked, "RETURN_ERRORS", files))
+        if self.copy.not_validated is None and files:
+            lines += map(str, self._validation_rows("RETURN_ERRORS", files))
         return lines
 
     def stop(self) -> None:
@@ -466,8 +465,8 @@ class CopyLoad:
             found.require(self.on_rejected, self._table)
         return found
 
-    def _validation_rows(self, copy: CopyInto, mode: str, files: Sequence[str]) -> list[dict[str, Any]]:
-        parts = [copy.validation(mode, part) for part, _ in copy.statements(files)]
+    def _validation_rows(self, mode: str, files: Sequence[str]) -> list[dict[str, Any]]:
+        parts = [self.copy.validation(mode, part) for part, _ in self.copy.statements(files)]
         return [row for part in parts for row in self.hook.run_sql(part)]
 
 

@@ -135,6 +135,9 @@ def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
         copy().validation("ALL")
     with pytest.raises(ConfigurationError, match="together with expressions"):
         CopyInto(TABLE, "@s", expressions=["$1"]).validation("RETURN_ERRORS")
+    with pytest.raises(ConfigurationError, match="together with match_by_column_name"):
+        copy(match_by_column_name="CASE_INSENSITIVE").validation("RETURN_ERRORS")
+    assert "PURGE" not in copy(purge=True).validation("RETURN_ERRORS")
 
 
 @pytest.mark.parametrize(
