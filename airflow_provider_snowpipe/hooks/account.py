@@ -186,10 +186,9 @@ class AccountHook(BaseHook):
         """
         database, schema = self.database_and_schema()
         location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
-        with self.sql_session("LIST %s", (location,)) as run:
-            if pattern is None:
-                return run("LIST %s", (location,))
-            return run("LIST %s PATTERN = %s", (location, pattern))
+        if pattern is None:
+            return self.run_sql("LIST %s", (location,))
+        return self.run_sql("LIST %s PATTERN = %s", (location, pattern))
 
     def list_stage(self, stage: str, prefix: str = "") -> list[str]:
         """List the files of a stage by ``LIST``: their paths below it, below an external one their URLs.
@@ -244,8 +243,7 @@ class AccountHook(BaseHook):
         statement, values = copy_history(
             (*schema, table), since, (*schema, pipe) if pipe else None, paths=paths
         )
-        with self.sql_session(statement, values) as run:
-            return [FileLoad.read(row, COPY_HISTORY) for row in run(statement, values)]
+        return [FileLoad.read(row, COPY_HISTORY) for row in self.run_sql(statement, values)]
 
     def older_copies(self, table: str, paths: Sequence[str], *, by_pipes: bool = False) -> list[FileLoad]:
         """COPY's loads of some files 14 to 64 days ago, as the account's usage history reports them.
