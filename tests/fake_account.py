@@ -104,6 +104,8 @@ class FakeAccount:
         """When LIST reports that a file was staged which was put by no statement, or is put from now on."""
         self.stage_urls: dict[str, str] = {}
         """What the external ones stand for."""
+        self.created = _now()
+        """The table's age."""
         self.put_at: dict[tuple[str, str], str] = {}
         self.names_skipped = True
         """False leaves files that COPY skips out of its result."""
@@ -162,10 +164,11 @@ class FakeAccount:
             ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
             ("SELECT WAREHOUSE_SIZE", "USAGE", lambda *_: []),
+            ("SELECT QUERY_ID", "RUNNING", self._running),
             (
                 "SELECT MAX(CREATED) AS CREATED",
                 "AGE",
-                lambda *_: [{"created": _now(), "account_now": _now()}],
+                lambda *_: [{"created": self.created, "account_now": _now()}],
             ),
         ):
             if statement.startswith(begin):
@@ -347,7 +350,19 @@ class FakeAccount:
         self.tokens[values[1]] = values[2]
         return [{"status": "ok"}]
 
+    def _running(self, _: str, values: list[str]) -> list[Row]:
+        return [
+            {"query_id": one.handle}
+            for one in self.statements.values()
+            if one.tag == values[0] and one.rows is None and one.failure is None
+        ]
+
     def _copy_history(self, statement: str, values: list[str]) -> list[Row]:
+        if "ACCOUNT_USAGE" in statement:
+            since, until = map(dt.datetime.fromisoformat, values[3:5])
+            found = [one for one in self.history if since <= one["last_load_time"] < until]
+            found = [one for one in found if "PIPE_NAME IS NULL" not in statement or one["pipe_name"] is None]
+            return sorted(found, key=lambda one: one["last_load_time"])
         since, more = dt.datetime.fromisoformat(values[1]), values[2:]
         found = [one for one in self.history if one["last_load_time"] >= since]
         if "PIPE_NAME =>" in statement:

@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +23,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     is_of_stage,
     newest_loads,
 )
-from airflow_provider_snowpipe.streaming.arguments import known_arguments
+from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ConfigurationError,
@@ -94,9 +95,13 @@ class CopyOptions:
     file_processor: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _one_of("on_error", self.on_error, _ON_ERROR, "CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …")
-        _one_of("match_by_column_name", self.match_by_column_name, _MATCHING, ", ".join(_MATCHING))
-        _one_of("load_mode", self.load_mode, _LOAD_MODES, ", ".join(_LOAD_MODES))
+        for name, allowed, shown in (
+            ("on_error", _ON_ERROR, "CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …"),
+            ("match_by_column_name", _MATCHING, ", ".join(_MATCHING)),
+            ("load_mode", _LOAD_MODES, ", ".join(_LOAD_MODES)),
+        ):
+            if (word := getattr(self, name)) is not None:
+                _one_of(name, word, allowed, shown)
         for name in ("include_metadata", "file_processor"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ConfigurationError(f"{name} is {getattr(self, name)!r}: give a mapping")
@@ -125,7 +130,12 @@ class CopyOptions:
         :param options: options by the names of the fields, None for none
         :raises ConfigurationError: if a name or a value is wrong
         """
-        return cls(**known_arguments(cls, options, "options")) if options else cls()
+        if not options:
+            return cls()
+        given = known_arguments(cls, options, "options")
+        found = cls(**{name: value for name, value in given.items() if value is not None})
+        check_numbers_and_switches(found)
+        return found
 
     def written(self) -> list[str]:
         """Each option as it is written in a statement."""
@@ -250,15 +260,24 @@ class CopyInto:
 
         :param mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``
         :param files: as for :meth:`statement`
-        :raises ConfigurationError: if the mode is another one, or rows are transformed
+        :raises ConfigurationError: if the mode is another one, or rows are transformed or matched by name
         """
         _one_of("validation_mode", mode, _VALIDATION, "RETURN_ERRORS, RETURN_ALL_ERRORS, RETURN_10_ROWS, …")
-        if self.expressions:
+        if self.not_validated is not None:
             raise ConfigurationError(
-                f"validation_mode is {mode!r}, which Snowflake refuses together with expressions: "
+                f"validation_mode is {mode!r}, which Snowflake refuses together with {self.not_validated}: "
                 "leave one out"
             )
-        return f"{self.statement(files)} VALIDATION_MODE = {mode}"
+        # Snowflake refuses PURGE beside it, and nothing is loaded that could be removed.
+        copy = replace(self, options=replace(self.options, purge=False))
+        return f"{copy.statement(files)} VALIDATION_MODE = {mode}"
+
+    @property
+    def not_validated(self) -> str | None:
+        """The argument with which Snowflake validates no files, None where it does."""
+        if self.expressions:
+            return "expressions"
+        return None if self.options.match_by_column_name in (None, "NONE") else "match_by_column_name"
 
 
 def quoted_location(location: str) -> str:
@@ -289,10 +308,8 @@ def _written_format(file_format: str | Mapping[str, Any]) -> str:
     return option_group("FILE_FORMAT", file_format)
 
 
-def _one_of(name: str, value: str | None, allowed: Sequence[str] | re.Pattern[str], shown: str) -> None:
-    if value is None:
-        return
-    fits = allowed.fullmatch(value) is not None if isinstance(allowed, re.Pattern) else value in allowed
+def _one_of(name: str, value: str, allowed: Sequence[str] | re.Pattern[str], shown: str) -> None:
+    fits = allowed.fullmatch(str(value)) is not None if isinstance(allowed, re.Pattern) else value in allowed
     if not fits:
         raise ConfigurationError(f"{name} is {value!r}: give {shown}")
 
@@ -403,6 +420,20 @@ class CopyRun:
             tuple(load for part in parts for load in part.loads),
             tuple(load for part in parts for load in part.before),
         )
+
+    def finish(self, handle: str, wait: Wait | None = None) -> None:
+        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it loaded.
+
+        :param handle: the statement's handle
+        :param wait: as for :meth:`load`
+        """
+        words = f"COPY INTO {full_name(*self.copy.table)}"
+        self._running = (handle, words)
+        with suppress(SqlError):  # which has left the table as it was
+            (wait or self._ask)(handle, words)
+        self._running = None
+        if self._stopped:
+            raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
 
     def stop(self) -> None:
         """Cancel the statement that runs, and begin no other."""

@@ -373,10 +373,10 @@ class Submission:
         if bad:
             path, load = next(iter(bad.items()))
             raise FilesRejectedError(
-                f"pipe {pipe} has loaded {len(bad):,} of {len(self.files):,} files in part before, and takes "
-                f"them not again: {path!r} with {load.rows_loaded:,} of {load.rows_parsed:,} rows, first "
-                f"error: {load.first_error or 'no message'}. Stage what is fixed under other names, or set "
-                "on_partial='report'",
+                f"{len(bad):,} of {len(self.files):,} files for pipe {pipe} were loaded in part before, and "
+                f"are not loaded again: {path!r} with {load.rows_loaded:,} of {load.rows_parsed:,} rows, "
+                f"first error: {load.first_error or 'no message'}. Stage what is fixed under other names, "
+                "or set on_partial='report'",
                 files=tuple(bad),
                 rejected=sum(one.errors_seen for one in bad.values()),
             )

@@ -176,14 +176,17 @@ class CopyHistory:
         """Nothing stays open between two polls."""
 
 
-# -- COPY's loads of 14 to 64 days ago: COPY still knows their files, the information schema no more -----
+# -- Loads of more than 14 days ago: COPY still knows its own for 64 days, the information schema no more -
 #
 # The account's own view, ``SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY``, keeps them for a year. It is hours late,
 # for a table that is seldom loaded up to two days (page "COPY_HISTORY view"); that does not matter for
-# loads of two weeks ago. Loads by pipes are not asked for: a pipe forgets after 14 days.
+# loads of two weeks ago. Loads by pipes, which a pipe itself forgets after 14 days, count where one task
+# loads a stage by both.
 
 _OVERLAP = dt.timedelta(hours=1)
 """The view is asked for so much of what the information schema knows as well: two clocks may differ."""
+_KEPT = dt.timedelta(days=365)
+"""How far back the view goes."""
 _NO_RIGHT = frozenset({2003, 3001})
 """Does not exist or not authorized; insufficient privileges."""
 
@@ -204,7 +207,12 @@ def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
 
 
 def account_copies(
-    table: tuple[str, str, str], since: dt.datetime, until: dt.datetime, paths: Collection[str] | None = None
+    table: tuple[str, str, str],
+    since: dt.datetime,
+    until: dt.datetime,
+    paths: Collection[str] | None = None,
+    *,
+    by_pipes: bool = False,
 ) -> tuple[str, list[str]]:
     """The statement that asks the account's view for loads by COPY, and the values that it binds.
 
@@ -212,22 +220,27 @@ def account_copies(
     :param since: the first timestamp
     :param until: the timestamp after the last one
     :param paths: only files with these paths, None for all
+    :param by_pipes: True for loads by pipes as well
     """
     values = [*table, *(end.isoformat(timespec="milliseconds") for end in (since, until))]
     condition = ""
     if paths is not None:
         condition = f" AND FILE_NAME IN ({', '.join(['%s'] * len(paths))})"
         values += sorted(paths)
+    if not by_pipes:
+        condition = f" AND PIPE_NAME IS NULL{condition}"
     return (
         f"SELECT {HISTORY_COLUMNS} FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY "  # noqa: S608
-        "WHERE TABLE_CATALOG_NAME = %s AND TABLE_SCHEMA_NAME = %s AND TABLE_NAME = %s AND PIPE_NAME IS NULL "
+        "WHERE TABLE_CATALOG_NAME = %s AND TABLE_SCHEMA_NAME = %s AND TABLE_NAME = %s "
         "AND LAST_LOAD_TIME >= %s::TIMESTAMP_LTZ AND LAST_LOAD_TIME < %s::TIMESTAMP_LTZ"
         f"{condition} ORDER BY LAST_LOAD_TIME",
         values,
     )
 
 
-def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str]) -> list[FileLoad]:
+def older_copies(
+    run: RunSql, table: tuple[str, str, str], paths: Sequence[str], *, by_pipes: bool = False
+) -> list[FileLoad]:
     """COPY's loads of some files that the information schema has forgotten, from the oldest.
 
     The view knows tables by their names, dropped ones as well. So loads from before the table was made do not
@@ -239,25 +252,31 @@ def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str])
     :param run: runs SQL in the table's account; the times are the account's own
     :param table: database, schema and name of the table
     :param paths: the files' paths below the stage
+    :param by_pipes: True for loads by pipes as well, as far back as the view goes
     :raises SqlError: if a statement fails, but for the right to the view
     """
     (age,) = run(*age_of_table(table))
     now: dt.datetime = age["account_now"].astimezone(dt.UTC)
-    since, until = now - COPY_MEMORY, now - REMEMBERED + _OVERLAP
+    since, until = now - (_KEPT if by_pipes else COPY_MEMORY), now - REMEMBERED + _OVERLAP
     if age["created"] is not None:
         since = max(since, age["created"].astimezone(dt.UTC))
     if since >= until or not paths:
         return []
     known = possible_paths(paths)
     try:
-        rows = run(*account_copies(table, since, until, known if len(known) <= MOST_NAMES else None))
+        rows = run(
+            *account_copies(
+                table, since, until, known if len(known) <= MOST_NAMES else None, by_pipes=by_pipes
+            )
+        )
     except SqlError as error:
         if error.errno not in _NO_RIGHT:
             raise
         log.warning(
-            "whether COPY has loaded these %d files into %s between %s and %s is not known, because the role "
+            "whether %s loaded these %d files into %s between %s and %s is not known, because the role "
             "may not read SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY: GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER "
             "TO ROLE …, or GRANT IMPORTED PRIVILEGES ON DATABASE SNOWFLAKE TO ROLE …, opens it",
+            "COPY or a pipe has" if by_pipes else "COPY has",
             len(paths),
             full_name(*table),
             *(f"{end:%Y-%m-%d %H:%M %Z}" for end in (since, until)),
@@ -271,7 +290,7 @@ def older_copies(run: RunSql, table: tuple[str, str, str], paths: Sequence[str])
 
 # -- What COPY statements have cost: seconds of a warehouse, and the credits that the account reports ----
 #
-# ``QUERY_HISTORY`` of the information schema knows a statement as soon as it has ended. The account's own
+# ``QUERY_HISTORY`` of the information schema knows a statement as soon as it runs. The account's own
 # view ``QUERY_ATTRIBUTION_HISTORY`` knows the credits, up to eight hours later. Neither has idle time of
 # the warehouse, nor the minimum that is billed for a resume.
 
@@ -307,6 +326,24 @@ def warehouse_seconds(
         size = str(row["warehouse_size"]).upper()
         found[size] = found.get(size, 0.0) + float(str(row["execution_time"])) / 1000
     return found
+
+
+def running_statements(run: RunSql, database: str, query_tag: str) -> list[str]:
+    """Handles of the user's statements with a query tag that have not ended.
+
+    Without an end of its range the table function has them, too (page "QUERY_HISTORY").
+
+    :param run: runs SQL in the account, as the user who has submitted the statements
+    :param database: any database that the role may use
+    :param query_tag: the tag
+    :raises SqlError: if that cannot be asked: nobody knows then whether a statement runs
+    """
+    statement = (
+        "SELECT QUERY_ID FROM TABLE("  # noqa: S608
+        f"{quote_identifier(database)}.INFORMATION_SCHEMA.QUERY_HISTORY_BY_USER(RESULT_LIMIT => 10000)) "
+        "WHERE QUERY_TAG = %s AND EXECUTION_STATUS IN ('RUNNING', 'QUEUED', 'BLOCKED', 'RESUMING_WAREHOUSE')"
+    )
+    return [str(row["query_id"]) for row in run(statement, [query_tag])]
 
 
 def attributed_credits(run: RunSql, query_tags: Collection[str], since: dt.datetime) -> dict[str, float]:

@@ -9,18 +9,32 @@ what COPY is given to load is the same each time. COPY itself, or load history, 
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
-from airflow_provider_snowpipe.bulk.staged_files import LOADED, PARTIALLY_LOADED, FileLoad
+from airflow_provider_snowpipe.bulk.staged_files import (
+    LOADED,
+    PARTIALLY_LOADED,
+    FileLoad,
+    StagedFiles,
+    StageReference,
+)
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.copy import RunIdentity
 
 MANIFEST_VERSION = 1
 OUTCOME_NAME = "loaded.json"
@@ -395,6 +409,104 @@ def _ending(name: str) -> str:
     """A name's ending without that of its compression, in lower case."""
     base, ending = os.path.splitext(name.rpartition("/")[2].lower())
     return os.path.splitext(base)[1] if ending in _COMPRESSED else ending
+
+
+# pragma: no mutate end
+
+
+# -- The files of a run whose COPY has FORCE -------------------------------------------------------------
+
+_KEPT_IN = "airflow_snowpipe/forced_copies"
+"""Folder of the user's own stage."""
+
+
+# pragma: no mutate start
+class FileAccount(Protocol):
+    """As much of the account's hook as small files in a stage need."""
+
+    def list_files(self, stage: str) -> list[dict[str, Any]]:
+        """List the files of a stage."""
+
+    def put_file(self, path: str, location: str) -> None:
+        """Upload a small file."""
+
+    def get_file(self, location: str, folder: str) -> None:
+        """Bring one file of an internal stage to this machine."""
+
+
+class FirstTryFiles:
+    """The files of a run whose COPY has FORCE, as the run's first try has listed them.
+
+    COPY itself then skips nothing, and load history does not show whose a load was, so that a later try can
+    only see by the files what is left to do. They are kept as a small file in the user's own stage, which
+    every connection may write to, whatever the stage of the files and the version of Airflow. Its name shows
+    what it lists, so that tries that begin at once with the same files agree; each lists the names after
+    writing its own, and where there are two, none of them loads.
+
+    :param account: the account
+    :param identity: whose work it is
+    :param target: the table's full name and the stage
+    """
+
+    def __init__(self, account: FileAccount, identity: RunIdentity, target: Sequence[str]) -> None:
+        self._account = account
+        self._identity = identity
+        self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
+
+    def read(self, stage: StageReference) -> tuple[StagedFiles | None, RunIdentity]:
+        """The files that an earlier try has listed, None where none has; and the run as it began.
+
+        :param stage: the files' stage
+        :raises FilesGivenTwiceError: if two tries have listed files
+        """
+        names = self._names()
+        if len(names) > 1:
+            raise self._of_two_tries(names)
+        for name in names:
+            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+                self._account.get_file(f"{self._location}/{name}", folder)
+                kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
+            # Clearing a task lets its run begin anew, which does not undo what it has loaded.
+            since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
+            files = StagedFiles.from_json(kept, stage)
+            # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
+            number = max(2, self._identity.try_number)
+            return files, replace(self._identity, since=since, try_number=number)
+        return None, self._identity
+
+    def keep(self, staged: StagedFiles, limit: int | None) -> StagedFiles:
+        """Write the files down before the first COPY, which takes these.
+
+        :param staged: the files
+        :param limit: bytes after which COPY begins no more files; they are cut to it if all sizes are known
+        :raises FilesGivenTwiceError: if another try has listed others in the meantime
+        """
+        found = staged.files.values()
+        if limit is not None and all(file.size is not None for file in found):
+            begun = accumulate((file.size or 0 for file in found), initial=0)
+            cut = {file.path: file for file, before in zip(found, begun, strict=False) if before < limit}
+            staged = replace(staged, files=cut)
+        kept = {"since": self._identity.since.isoformat(), **staged.to_json()}
+        listed = json.dumps([kept["url"], kept["files"]])
+        name = f"{blake2b(listed.encode(), digest_size=16).hexdigest()}.json"
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
+            self._account.put_file(f"{folder}/{name}", f"{self._location}/")
+        names = self._names()
+        if names != [name]:
+            raise self._of_two_tries(names)
+        return staged
+
+    def _names(self) -> list[str]:
+        return sorted(str(row["name"]).rpartition("/")[2] for row in self._account.list_files(self._location))
+
+    def _of_two_tries(self, names: Sequence[str]) -> FilesGivenTwiceError:
+        return FilesGivenTwiceError(
+            f"{len(names)} tries of this run have listed different files at the same time for a COPY with "
+            f"force, in {self._location}, so that nobody knows which of the lists was loaded: compare the "
+            "table with the stage, and load what is missing in a new run",
+            files=(),
+        )
 
 
 # pragma: no mutate end

@@ -57,8 +57,10 @@ def check_parallel(parallel: int) -> None:
     :param parallel: the number
     :raises ConfigurationError: if it is below 1, or too large
     """
-    if not 1 <= parallel <= _MOST_PARALLEL:
-        raise ConfigurationError(f"parallel is {parallel}: give a number of files from 1 to {_MOST_PARALLEL}")
+    if not isinstance(parallel, int) or not 1 <= parallel <= _MOST_PARALLEL:
+        raise ConfigurationError(
+            f"parallel is {parallel!r}: give a number of files from 1 to {_MOST_PARALLEL}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
@@ -131,6 +131,13 @@ class StagedFiles:
     files: Mapping[str, StagedFile]
     stage: StageReference
     url: str | None = None
+
+    def without(self, paths: Container[str]) -> StagedFiles:
+        """The other files.
+
+        :param paths: paths below the stage
+        """
+        return replace(self, files={path: file for path, file in self.files.items() if path not in paths})
 
     def to_json(self) -> dict[str, Any]:
         """The files as JSON, for a later process of the same run; without the times of staging."""
@@ -389,12 +396,9 @@ def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -
     own = own[-1:] if len(own) < 3 else own
     # As Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out.
     return all(
-        _bare(name) == _bare(given) for name, given in zip(named.groups()[-len(own) :], own, strict=True)
+        len({re.sub('"("?)', r"\1", name).upper() for name in pair}) == 1
+        for pair in zip(named.groups()[-len(own) :], own, strict=True)
     )
-
-
-def _bare(name: str) -> str:
-    return re.sub('"("?)', r"\1", name).upper()
 
 
 def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:

@@ -31,8 +31,8 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     PipeStatus,
     stage_key,
 )
-from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY
-from airflow_provider_snowpipe.bulk.run_files import run_folder
+from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
+from airflow_provider_snowpipe.bulk.run_files import FileAccount, run_folder
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     PARTIALLY_LOADED,
@@ -59,7 +59,7 @@ _MOST_SHOWN = 10_000
 RunSql = Callable[..., list[dict[str, Any]]]
 
 
-class Account(Protocol):
+class Account(FileAccount, Protocol):
     """As much of the account's hook as the two loaders need."""
 
     def database_and_schema(self) -> tuple[str, str]:
@@ -71,30 +71,26 @@ class Account(Protocol):
     def sql_session(self, purpose: str) -> AbstractContextManager[RunSql]:
         """Sign in once for several statements."""
 
-    def list_files(self, stage: str) -> list[dict[str, Any]]:
-        """List the files of a stage."""
-
-    def put_file(self, path: str, location: str) -> None:
-        """Upload a small file."""
-
-    def get_file(self, location: str, folder: str) -> None:
-        """Bring one file of an internal stage to this machine."""
-
     def stage_url(self, stage: str) -> str | None:
         """The URL that an external stage stands for."""
 
     def loads_of(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
         """What ``COPY_HISTORY`` reports of some files."""
 
+    def older_copies(self, table: str, paths: Sequence[str], *, by_pipes: bool = False) -> list[FileLoad]:
+        """What the account's usage history reports of earlier loads."""
 
-def remembered_loads(files: StagedFiles, history: Iterable[FileLoad], now: dt.datetime) -> list[FileLoad]:
+
+def remembered_loads(
+    files: StagedFiles, history: Iterable[FileLoad], now: dt.datetime | None
+) -> list[FileLoad]:
     """The loads of some files that their loaders remember, from the oldest, with the paths asked for.
 
     A load that is older than its loader's memory does not count, nor one that put no row into the table.
 
     :param files: the files
     :param history: loads into the table, from the oldest
-    :param now: the time
+    :param now: the time; None counts what the loaders have forgotten as well
     """
     expected = ExpectedFiles(tuple(files.files))
     found = []
@@ -103,7 +99,7 @@ def remembered_loads(files: StagedFiles, history: Iterable[FileLoad], now: dt.da
         if path is None or load.status not in (LOADED, PARTIALLY_LOADED):
             continue
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
-        if load.loaded_at is not None and load.loaded_at < now - memory:
+        if now is not None and load.loaded_at is not None and load.loaded_at < now - memory:
             continue
         if "://" in load.location:
             name = f"{load.location.rstrip('/')}/{load.path}"
@@ -113,6 +109,37 @@ def remembered_loads(files: StagedFiles, history: Iterable[FileLoad], now: dt.da
         if not is_elsewhere:
             found.append(replace(load, path=path))
     return found
+
+
+def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
+    """The newest load of each file's content, by path.
+
+    One from before the file was staged may have been of another content: it does not count.
+
+    :param files: the files
+    :param history: loads into the table, from the oldest
+    """
+    found = {}
+    for load in remembered_loads(files, history, None):
+        staged = files.files[load.path].staged_at
+        if staged is None or load.loaded_at is None or staged <= load.loaded_at:
+            found[load.path] = load
+    return found
+
+
+def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
+    """The files that may have been loaded before load history begins: staged before, with no load in it.
+
+    :param files: the files
+    :param history: loads into the table
+    """
+    begin = dt.datetime.now(dt.UTC) - REMEMBERED
+    known = {load.path for load in remembered_loads(files, history, None)}
+    return [
+        path
+        for path, file in files.files.items()
+        if path not in known and (file.staged_at is None or file.staged_at < begin)
+    ]
 
 
 def not_loaded_by(paths: Sequence[str], loads: Iterable[FileLoad], loader: str) -> list[str]:
@@ -133,12 +160,14 @@ def not_loaded_by(paths: Sequence[str], loads: Iterable[FileLoad], loader: str) 
 
 def refuse_files_of_others(
     files: StagedFiles,
-    history: Iterable[FileLoad],
+    history: Sequence[FileLoad],
     *,
     table: str,
     now: dt.datetime,
     loader: str | None = None,
-) -> None:
+    older: Sequence[FileLoad] = (),
+    passes_over: bool = False,
+) -> dict[str, FileLoad]:
     """Refuse files of which somebody else has put rows into the table, and report who and when.
 
     :param files: the files that are to be loaded, or were
@@ -146,13 +175,25 @@ def refuse_files_of_others(
     :param table: the table, for the error's text
     :param now: the time
     :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
-    :raises FilesGivenTwiceError: if there is such a load
+    :param older: loads of before the history, which the loader itself may have forgotten
+    :param passes_over: True accepts a file that others have loaded since it was staged, or the loader itself
+        before the history
+    :return: such files' loads, by their paths; they need no other
+    :raises FilesGivenTwiceError: if there is another such load
     """
-    known = remembered_loads(files, history, now)
-    others = [load for load in known if load.pipe != loader]
-    if not others:
-        return
+    every = list(dict.fromkeys([*older, *history]))
+    known = remembered_loads(files, every, now)
     own = [load for load in known if load.pipe == loader]
+    others = [load for load in known if load.pipe != loader]
+    passed: dict[str, FileLoad] = {}
+    if passes_over:
+        by_loader = {load.path for load in remembered_loads(files, history, now) if load.pipe == loader}
+        passed = {
+            path: load for path, load in loads_since_staged(files, every).items() if path not in by_loader
+        }
+        others = [load for load in others if load.path not in passed]
+    if not others:
+        return passed
     both = {load.path for load in own}.intersection(load.path for load in others)
     twice = [load for load in (*own, *others) if load.path in both]
     if twice:
@@ -160,14 +201,16 @@ def refuse_files_of_others(
         raise FilesGivenTwiceError(
             f"{len(paths):,} of {len(files.files):,} files for {table} were loaded twice: {_evidence(twice)}."
             " Delete the rows of one of these loads, or bring the table back to before it by Time Travel; "
-            "then take these files from one of the two. force=True goes on with the table as it is",
+            "then take these files from one of the two, or out of the stage. force=True goes on with the "
+            "table as it is",
             files=paths,
         )
     paths = tuple(dict.fromkeys(load.path for load in others))
     raise FilesGivenTwiceError(
         f"{len(paths):,} of {len(files.files):,} files for {table} were loaded another way: "
         f"{_evidence(others)}. {'COPY' if loader is None else f'pipe {loader}'} has no memory of that and "
-        "would load their rows a second time: take these files from one of the two, or set force=True",
+        "would load their rows a second time: take these files from one of the two, stage what has changed "
+        "in them under other names, or set force=True",
         files=paths,
     )
 
@@ -186,6 +229,16 @@ class PipeBeside:
     status: PipeStatus | None
     files: tuple[str, ...]
     announced: tuple[str, ...] = ()
+
+    def without(self, loaded: Mapping[str, FileLoad]) -> PipeBeside:
+        """The same without files that nobody is to load any more.
+
+        :param loaded: these files' loads, by their paths
+        """
+        files, announced = (
+            tuple(path for path in paths if path not in loaded) for paths in (self.files, self.announced)
+        )
+        return replace(self, files=files, announced=announced)
 
 
 def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> tuple[str, ...]:
@@ -268,6 +321,7 @@ class OtherLoaders:
     :param identity: whose work the COPY is
     :param has_noted: True where an earlier process may have written down what it loads
     :param is_forced: True where files of others are accepted, so that nobody is asked
+    :param passes_over: True where files are passed over that others have loaded since they were staged
     """
 
     account: Account
@@ -275,18 +329,20 @@ class OtherLoaders:
     identity: RunIdentity
     has_noted: bool = False
     is_forced: bool = False
+    passes_over: bool = False
 
-    def refuse(self, staged: StagedFiles, *, has_copied: bool = False) -> None:
+    def refuse(self, staged: StagedFiles, *, has_copied: bool = False) -> dict[str, FileLoad]:
         """Refuse the files of others: before COPY, after writing down what it is about to load; and after it.
 
         :param staged: the files
         :param has_copied: True when COPY has ended
-        :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
+        :return: the loads of files that are passed over, by their paths
+        :raises FilesGivenTwiceError: if somebody else loads or has loaded one of the others
         """
-        if self.is_forced:
-            return
-        if has_copied:
+        if has_copied and self.has_noted:
             self.withdraw(staged)
+        if self.is_forced or not staged.files:
+            return {}
         pipes, intent = pipes_beside(self.account, self.table, staged), None
         if pipes and not has_copied:
             intent = LoadIntent(self.account, self.table, self.identity, None, staged)
@@ -295,14 +351,25 @@ class OtherLoaders:
         try:
             # The queues first: what is loaded between the two questions is in history then.
             history = self.account.loads_of(self.table, list(staged.files))
-            refuse_files_of_others(staged, history, table=self.table, now=dt.datetime.now(dt.UTC))
+            older: list[FileLoad] = []
+            if self.passes_over and pipes and (forgotten := unknown_since(staged, history)):
+                older = self.account.older_copies(self.table, forgotten, by_pipes=True)
+            passed = refuse_files_of_others(
+                staged,
+                history,
+                table=self.table,
+                now=dt.datetime.now(dt.UTC),
+                older=older,
+                passes_over=self.passes_over,
+            )
             for one in pipes:
-                refuse_files_for_pipe(one, table=self.table, has_copied=has_copied)
+                refuse_files_for_pipe(one.without(passed), table=self.table, has_copied=has_copied)
         except FilesGivenTwiceError:
             if intent is not None:
                 intent.revoke()
             raise
         self.has_noted |= intent is not None
+        return passed
 
     def withdraw(self, staged: StagedFiles) -> None:
         """Remove what was written down, when the COPY has ended.

@@ -245,17 +245,18 @@ class AccountHook(BaseHook):
         )
         return [FileLoad.read(row, COPY_HISTORY) for row in self.run_sql(statement, values)]
 
-    def older_copies(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
+    def older_copies(self, table: str, paths: Sequence[str], *, by_pipes: bool = False) -> list[FileLoad]:
         """COPY's loads of some files 14 to 64 days ago, as the account's usage history reports them.
 
         A role without the right to that view gets none, and a warning in the log.
 
         :param table: the table
         :param paths: their paths below the stage
+        :param by_pipes: True for loads by pipes as well, up to 365 days ago
         :raises SqlError: if a statement fails, or signing in for it
         """
-        with self.sql_session("look for older loads by COPY") as run:
-            return older_copies(run, (*self.database_and_schema(), table), paths)
+        with self.sql_session("look for older loads") as run:
+            return older_copies(run, (*self.database_and_schema(), table), paths, by_pipes=by_pipes)
 
     def loads_in_folder(self, table: str, folder: str) -> list[FileLoad]:
         """What ``COPY_HISTORY`` reports of the files of one folder, from the oldest load.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -61,16 +62,24 @@ def failing_at_once() -> Iterator[None]:
 FAIL_OR_REPORT = ("fail", "report")
 
 
-def check_fail_or_report(operator: Any, *names: str) -> None:
-    """Make sure that each argument has one of its two values.
+def check_arguments(
+    operator: Any, *, fail_or_report: Iterable[str] = (), seconds: Iterable[str] = ()
+) -> None:
+    """Make sure that arguments have values that no rendering of templates can fix.
 
     :param operator: the operator
-    :param names: of its arguments
-    :raises ConfigurationError: if one is neither ``fail`` nor ``report``
+    :param fail_or_report: names of those that are ``fail`` or ``report``
+    :param seconds: names of those that are numbers of seconds
+    :raises ConfigurationError: if one has another value; names it
     """
-    for name in names:
+    for name in fail_or_report:
         if (value := getattr(operator, name)) not in FAIL_OR_REPORT:
             raise ConfigurationError(f"{name} is {value!r}: it must be one of {list(FAIL_OR_REPORT)}")
+    for name in seconds:
+        value = getattr(operator, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and math.isfinite(value) and value >= 0):
+            raise ConfigurationError(f"{name} is {value!r}: give a number of seconds, 0 or more")
 
 
 class AccountArguments(BaseOperator):
@@ -110,16 +119,9 @@ class AccountArguments(BaseOperator):
 class AccountOperator(AccountArguments):
     """Base of the operators on channels, staged files and file pipes.
 
-    An error that no retry can fix fails the task at once; every other one is raised as it is.
+    An error that no retry can fix fails the task at once (:func:`failing_at_once`); every other one is raised
+    as it is.
     """
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Do what the operator is for.
-
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
-        """
-        with failing_at_once():
-            return self.perform(context)
 
     def dry_run(self) -> None:
         """Print what would be done; reads from the service, changes nothing."""
@@ -127,12 +129,8 @@ class AccountOperator(AccountArguments):
             self.log.info("dry run: %s", line)
 
     @abstractmethod
-    def perform(self, context: Context) -> dict[str, Any]:
-        """Do the work and return the task's value."""
-
-    @abstractmethod
     def preview(self) -> list[str]:
-        """Describe what :meth:`perform` would do now."""
+        """Describe what :meth:`execute` would do now."""
 
 
 # -- Whose work a task does, in the same words on every try of it ----------------------------------------
@@ -373,6 +371,10 @@ class PipeOperator(PipeArguments, AccountOperator):
             require_distinct_channels(self, context)
             leave_links(context, self.hook, self._page(context))
             return self.perform(context)
+
+    @abstractmethod
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Do the work and return the task's value."""
 
     def _count_change(self, what: str) -> None:
         """Count what was done to channels, for Airflow's metrics."""

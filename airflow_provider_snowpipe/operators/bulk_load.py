@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     RunManifest,
     WrittenFile,
+    check_target,
     loaded_files,
     refuse_loaded_folder,
     refuse_other_files,
@@ -29,15 +30,15 @@ from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     AccountArguments,
-    check_fail_or_report,
+    check_arguments,
     failing_at_once,
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
+from airflow_provider_snowpipe.operators.copy import CopyLoad, StagedChoice, copy_into, wait_in_triggerer
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
-from airflow_provider_snowpipe.operators.submission import mapping_argument
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
-from airflow_provider_snowpipe.streaming.arguments import known_arguments
+from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
     from airflow_provider_snowpipe.operators.bulk_driver import RunStage
-    from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
     from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WriteReport
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -146,7 +146,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         self.parallel = parallel
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._copying: SnowpipeCopyOperator | None = None
+        self._copying: CopyLoad | None = None
         self._staging: RunStage | None = None
         self._check_arguments()
 
@@ -161,22 +161,25 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             done = run.load(partial(self._written, context, run), partial(self._copied, context, run))
             return self._concluded(context, run, done)
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], listed: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Go on where the task was deferred: the statement is asked for by its request id.
 
         :param event: the payload of the statement's trigger
+        :param listed: the staged files that COPY was given, None where it was given none yet
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
         with failing_at_once():
             run = self._run_of(context)
-            done = run.resume(partial(self._copied, context, run, resumed=True))
+            done = run.resume(partial(self._copied, context, run, listed=listed))
             return self._concluded(context, run, done)
 
     def on_kill(self) -> None:
         """Cancel the COPY that runs, begin no other upload, or stop Spark."""
         if self._copying is not None:
-            self._copying.on_kill()
+            self._copying.stop()
         if self._staging is not None:
             self._staging.stop()
         super().on_kill()
@@ -217,26 +220,27 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         return self.writing(context, plan, url)
 
     def _copied(
-        self, context: Context, run: BulkRun, manifest: RunManifest, *, resumed: bool = False
+        self,
+        context: Context,
+        run: BulkRun,
+        manifest: RunManifest,
+        *,
+        listed: Mapping[str, Any] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """What COPY reports of each file of a manifest, by its path below the stage."""
-        from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-
-        self._copying = SnowpipeCopyOperator(
-            task_id=self.task_id,
-            table=self.table,
-            stage=run.stage.location,
-            files=manifest.names,
+        stage, options = run.stage.location, mapping_argument("options", self.options)
+        arguments = copy_arguments(manifest, run.hook.table_columns, options)
+        self._copying = CopyLoad(
+            run.hook,
+            copy_into(run.hook, self.table, stage, **arguments),
+            StagedChoice(stage, manifest.names),
+            run_identity(context),
             on_rejected=self.on_rejected,
-            deferrable=self.deferrable,
-            poll_interval=self.poll_interval,
-            database=self.database,
-            schema=self.schema,
-            snowflake_conn_id=self.snowflake_conn_id,
-            **copy_arguments(manifest, run.hook.table_columns, mapping_argument("options", self.options)),
+            leave_worker=partial(wait_in_triggerer, self) if self.deferrable else None,
+            listed=listed,
+            resumed=listed is not None,
         )
-        self._copying.resumed = resumed
-        copied = self._copying.perform(context)
+        copied = self._copying.run()
         return {**copied["loaded_before"], **copied["files"]}
 
     def _concluded(self, context: Context, run: BulkRun, done: dict[str, Any]) -> dict[str, Any]:
@@ -267,8 +271,9 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         return RowsToWrite.from_mapping(mapping_argument("source", self.source))
 
     def _check_arguments(self) -> None:
-        check_fail_or_report(self, "on_rejected")
+        check_arguments(self, fail_or_report=["on_rejected"], seconds=["poll_interval"])
         check_parallel(self.parallel)
+        check_target(self.target_file_bytes)
         if isinstance(self.options, Mapping):
             check_options(self.options)
         if self.stage is not None and "{" not in self.stage:
@@ -308,7 +313,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 def copy_arguments(
     manifest: RunManifest, table_columns: Callable[[], Sequence[TableColumn]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of :class:`SnowpipeCopyOperator` for the files of a manifest.
+    """The columns, expressions and options of a COPY of the files of a manifest.
 
     Columns are matched by their names. Where one holds JSON as text, which only an expression parses, all are
     named: a COPY cannot do both.

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from hashlib import blake2b
-from itertools import accumulate
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import conf
 
@@ -25,7 +21,8 @@ from airflow_provider_snowpipe.bulk.copy import (
     CopyRun,
     RunIdentity,
 )
-from airflow_provider_snowpipe.bulk.run_files import run_folder
+from airflow_provider_snowpipe.bulk.load_history import running_statements
+from airflow_provider_snowpipe.bulk.run_files import FirstTryFiles
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_HISTORY,
     ExpectedFiles,
@@ -43,12 +40,12 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FileOperator,
-    check_fail_or_report,
+    check_arguments,
+    failing_at_once,
     run_identity,
 )
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    FilesGivenTwiceError,
     NothingStagedError,
     SqlError,
 )
@@ -64,8 +61,9 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
 
     The files are listed first, so every statement names its files. Each goes through the SQL API under a
     request id that every try of this task in this run derives alike, from DAG, run, task, map index,
-    statement and the files' checksums: a try after an unknown outcome asks load history, joins a statement
-    that still runs, and submits only what neither knows. What each file's status is, is read from the result.
+    statement and the files' checksums: a try after an unknown outcome waits for a statement of an earlier one
+    that still runs, and submits only what neither that nor load history knows. Each file's status is read
+    from the result.
 
     Files that a pipe has loaded, has in its queue or gets by events are refused, since COPY and pipes
     do not share their memory of files; so are those that another task is about to give to a pipe. When COPY
@@ -142,10 +140,9 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.validation_mode = validation_mode
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._run: CopyRun | None = None
-        self.resumed = False
-        self.listed: Mapping[str, Any] | None = None
-        check_fail_or_report(self, "on_rejected", "on_nothing")
+        self._load: CopyLoad | None = None
+        self._listed: Mapping[str, Any] | None = None
+        check_arguments(self, fail_or_report=("on_rejected", "on_nothing"), seconds=["poll_interval"])
         StagedChoice(stage, files, prefix, pattern).check()
 
     def execute_complete(
@@ -158,175 +155,319 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
-        self.resumed, self.listed = True, listed
+        self._listed = listed
         return self.execute(context)
 
-    def perform(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
-        hook, identity, copy = self.hook, run_identity(context), self._copy(self.hook)
-        choice = StagedChoice(self.stage, self.files, self.prefix, self.pattern)
-        forced = copy.options.force and self.validation_mode is None
-        first = FirstTryFiles(hook, identity, (*copy.table, copy.location)) if forced else None
-        staged, identity = (None, identity) if first is None else first.read(StageReference.parse(self.stage))
-        if staged is not None:
-            self.log.info("%s: the run's first try has listed %d files", self.table, len(staged.files))
-        elif self.listed is not None:
-            # The stage may have others now, or these no more (``purge``).
-            staged = StagedFiles.from_json(self.listed, StageReference.parse(self.stage))
-        else:
+        with failing_at_once():
+            load = self._load = self._made(run_identity(context))
             try:
-                staged = choice.find(hook)
-            except NothingStagedError:
-                if (gone := self._purged(choice, hook, identity)) is None:
-                    raise
-                return self._reported(context, gone)
-            if not staged.files:
-                return self._reported(context, self._nothing_staged(choice, hook, identity))
-            if self.validation_mode is not None:
-                return self._validated(hook, copy, self.validation_mode, list(staged.files))
-            staged = staged if first is None else first.keep(staged, copy.options.size_limit)
-        if first is not None:
-            copy = self._without_limit(copy, staged)
-        has_noted = self.resumed or identity.try_number > 1
-        is_forced = self.force or copy.options.force
-        others = OtherLoaders(hook, self.table, identity, has_noted, is_forced)
-        if not self.resumed:
-            others.refuse(staged)
+                return load.run() if self.validation_mode is None else load.validated(self.validation_mode)
+            finally:  # files that are in the table are there in a task that fails for others, too
+                if load.outcome is not None:
+                    hook, rows = self.bulk_hook(self.table), load.outcome.result()["rows_loaded"]
+                    self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=rows)
+                    describe_file_load(self, context, hook, self.table, rows, "COPY")
+
+    def on_kill(self) -> None:
+        """Cancel the statement that runs: COPY then leaves the table as it was."""
+        if self._load is not None:
+            self._load.stop()
+
+    def preview(self) -> list[str]:
+        """Report which statements would be run, and which errors the files would have; loads nothing."""
+        return self._made(RunIdentity((), dt.datetime.now(dt.UTC))).preview()
+
+    def _made(self, identity: RunIdentity) -> CopyLoad:
+        return CopyLoad(
+            self.hook,
+            copy_into(self.hook, self.table, self.stage, self.options, self.columns, self.expressions),
+            StagedChoice(self.stage, self.files, self.prefix, self.pattern),
+            identity,
+            on_rejected=self.on_rejected,
+            on_nothing=self.on_nothing,
+            force=self.force,
+            leave_worker=partial(wait_in_triggerer, self) if self.deferrable else None,
+            listed=self._listed,
+            resumed=self._listed is not None,
+        )
+
+
+def wait_in_triggerer(task: Any, listed: Mapping[str, Any] | None, handle: str, statement: str) -> NoReturn:
+    """Leave the worker until a statement has ended; the task's ``execute_complete`` comes back.
+
+    :param task: the operator, with ``snowflake_conn_id`` and ``poll_interval``
+    :param listed: the files that the COPY was given
+    :param handle: the statement's handle
+    :param statement: its text
+    :raises TaskDeferred: always
+    """
+    from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
+
+    task.defer(
+        trigger=SnowpipeStatementTrigger(
+            handle=handle,
+            statement=statement.partition(" FILES = ")[0],
+            snowflake_conn_id=task.snowflake_conn_id,
+            poll_interval=task.poll_interval,
+        ),
+        method_name="execute_complete",
+        kwargs={"listed": listed},
+    )
+    raise RuntimeError("a task that was deferred went on")
+
+
+# -- The COPY of staged files, for every operator that has one -------------------------------------------
+
+log = logging.getLogger(__name__)
+LeaveWorker = Callable[[Mapping[str, Any] | None, str, str], NoReturn]
+"""Defers the task, given the files that were listed, a statement's handle and its text."""
+
+
+def copy_into(
+    hook: SnowpipeBulkHook,
+    table: str,
+    stage: str,
+    options: Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+    expressions: Sequence[str] | None = None,
+) -> CopyInto:
+    """The statement that copies from a stage into a table, both of the hook's schema unless named otherwise.
+
+    :param hook: knows database and schema
+    :param table: the table
+    :param stage: the stage; files are named by their paths below it, whatever path it is given with
+    :param options: parameters of :class:`~airflow_provider_snowpipe.bulk.copy.CopyOptions`
+    :param columns: the columns to fill, None for all in their order
+    :param expressions: what to fill them with
+    :raises ConfigurationError: if an option is wrong
+    """
+    database, schema = hook.database_and_schema()
+    root = replace(StageReference.parse(stage), path="")
+    location = root.location("", database=database, schema=schema)
+    return CopyInto((database, schema, table), location, CopyOptions.of(options), columns, expressions)
+
+
+@dataclass(slots=True)
+class CopyLoad:
+    """The COPY of staged files into a table, once per run of a task.
+
+    :param hook: the account
+    :param copy: the statement; its location is the stage without a path
+    :param choice: the files
+    :param identity: whose work it is
+    :param on_rejected: as of :class:`SnowpipeCopyOperator`; so are the next two
+    :param on_nothing: likewise
+    :param force: likewise
+    :param passes_over: True for a load whose runs take more than one way: what another way has loaded is
+        passed over
+    :param leave_worker: leaves the worker while a statement runs, None to wait here
+    :param listed: the files that COPY was given before the task was deferred, None to list them
+    :param resumed: True where the task was deferred for this COPY
+    """
+
+    hook: SnowpipeBulkHook
+    copy: CopyInto
+    choice: StagedChoice
+    identity: RunIdentity
+    _: KW_ONLY
+    on_rejected: str = "fail"
+    on_nothing: str = "fail"
+    force: bool = False
+    passes_over: bool = False
+    leave_worker: LeaveWorker | None = None
+    listed: Mapping[str, Any] | None = None
+    resumed: bool = False
+    outcome: CopyOutcome | None = field(default=None, init=False)
+    """What came of the files, once that is known."""
+    _run: CopyRun | None = field(default=None, init=False)
+
+    def run(self) -> dict[str, Any]:
+        """Load the files.
+
+        :return: the value of a task: totals, and each file by its path
+        :raises NothingStagedError: if a file that is named, or any, is not there
+        :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
+        :raises FilesRejectedError: if one was not loaded as a whole
+        :raises SqlError: if a statement fails
+        """
+        table, options = self.copy.table[-1], self.copy.options
+        self.finish_earlier()
+        staged = self._staged()
+        if isinstance(staged, CopyOutcome):
+            self.outcome = staged
+            return staged.result()
+        others = OtherLoaders(
+            self.hook,
+            table,
+            self.identity,
+            has_noted=self.resumed or self.identity.try_number > 1,
+            is_forced=self.force or options.force,
+            passes_over=self.passes_over,
+        )
+        if self.resumed:
+            passed = (self.listed or {}).get("before", {})
+            before = {path: FileLoad.from_result(path, one) for path, one in passed.items()}
+        elif before := others.refuse(staged):
+            staged = staged.without(before)
+        wait = None
+        if self.leave_worker is not None:
+            passed = {path: load.result() for path, load in before.items()}
+            wait = partial(
+                self._poll_or_leave, partial(self.leave_worker, {**staged.to_json(), "before": passed})
+            )
         try:
-            with closing(hook.get_statement_client()) as client:
-                history = partial(hook.loads_of, self.table)
-                self._run = CopyRun(copy, staged.stage, client, history, identity, staged.url)
-                wait = partial(self._wait_in_triggerer, staged) if self.deferrable else None
+            with closing(self.hook.get_statement_client()) as client:
+                history = partial(self.hook.loads_of, table)
+                self._run = CopyRun(self.copy, staged.stage, client, history, self.identity, staged.url)
                 outcome = self._run.load(list(staged.files.values()), wait)
         except SqlError:
             others.withdraw(staged)
             raise
-        value = self._reported(context, outcome)
-        self.log.info(
+        self.outcome = replace(outcome, before=(*before.values(), *outcome.before))
+        value = self.outcome.result()
+        log.info(
             "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
-            self.table,
+            table,
             len(outcome.loads),
             len(staged.files),
             value["rows_loaded"],
             value["rejected"],
-            len(outcome.before),
+            len(self.outcome.before),
         )
-        self._warn_of_unknown(outcome)
+        if unknown := [load for load in outcome.before if load.status == LOAD_SKIPPED]:
+            self._warn_of_unknown(unknown)
         others.refuse(staged, has_copied=True)
-        outcome.require(self.on_rejected, self.table)
+        self.outcome.require(self.on_rejected, table)
         return value
 
-    def on_kill(self) -> None:
+    def validated(self, mode: str) -> dict[str, Any]:
+        """Have COPY validate the files, and load nothing.
+
+        :param mode: as of :meth:`~airflow_provider_snowpipe.bulk.copy.CopyInto.validation`
+        :return: the value of a task, with the rows of the answer
+        """
+        files = list(self.choice.find(self.hook).files)
+        if not files:
+            self.outcome = self._nothing_staged()
+            return self.outcome.result()
+        rows = self._validation_rows(mode, files)
+        log.info("%s: validation by %s of %d files: %d rows", self._table, mode, len(files), len(rows))
+        return {"validation_mode": mode, "files": len(files), "rows": rows}
+
+    def preview(self) -> list[str]:
+        """The statements that would be run, and the errors that the files would have; loads nothing."""
+        files = list(self.choice.find(self.hook).files)
+        lines = [f"{len(part)} files: {statement}" for part, statement in self.copy.statements(files)]
+        if self.copy.not_validated is None and files:
+            lines += map(str, self._validation_rows("RETURN_ERRORS", files))
+        return lines
+
+    def stop(self) -> None:
         """Cancel the statement that runs: COPY then leaves the table as it was."""
         if self._run is not None:
             self._run.stop()
 
-    def preview(self) -> list[str]:
-        """Report which statements would be run, and which errors the files would have; loads nothing."""
-        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
-        files, copy = list(staged.files), self._copy(self.hook)
-        lines = [f"{len(part)} files: {statement}" for part, statement in copy.statements(files)]
-        if not self.expressions and files:
-            checked = replace(copy, options=replace(copy.options, purge=False))
-            lines += map(str, self._validated(self.hook, checked, "RETURN_ERRORS", files)["rows"])
-        return lines
+    @property
+    def _table(self) -> str:
+        return self.copy.table[-1]
 
-    def _reported(self, context: Context, outcome: CopyOutcome) -> dict[str, Any]:
-        """The task's value, after asset events and lineage have reported the rows, also of a failed task."""
-        hook = self.bulk_hook(self.table)
-        value = outcome.result()
-        self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=value["rows_loaded"])
-        describe_file_load(self, context, hook, self.table, value["rows_loaded"], "COPY")
-        return value
+    def finish_earlier(self) -> None:
+        """Wait for a statement of an earlier try that runs, before the files are listed.
 
-    def _warn_of_unknown(self, outcome: CopyOutcome) -> None:
+        For other files, as where one has arrived since, it has another request id, and may purge its own.
+
+        :raises SqlError: if the account cannot be asked
+        """
+        if self.identity.try_number == 1:
+            return
+        database, _ = self.hook.database_and_schema()
+        running = running_statements(self.hook.run_sql, database, self.identity.query_tag)
+        if not running:
+            return
+        log.info("%s: %d statements of an earlier try run; they end first", self._table, len(running))
+        with closing(self.hook.get_statement_client()) as client:
+            stage, history = StageReference.parse(self.choice.stage), partial(self.hook.loads_of, self._table)
+            self._run = CopyRun(self.copy, stage, client, history, self.identity)
+            leave = None if self.leave_worker is None else partial(self.leave_worker, self.listed)
+            for handle in running:
+                self._run.finish(handle, None if leave is None else partial(self._poll_or_leave, leave))
+
+    def _staged(self) -> StagedFiles | CopyOutcome:
+        """The files to load; where there are none, what an earlier try has loaded and removed."""
+        stage, first = StageReference.parse(self.choice.stage), None
+        if self.copy.options.force:
+            first = FirstTryFiles(self.hook, self.identity, (*self.copy.table, self.copy.location))
+            found, self.identity = first.read(stage)
+            if found is not None:
+                log.info("%s: the run's first try has listed %d files", self._table, len(found.files))
+                return self._within_limit(found)
+        if self.listed is not None:
+            # The stage may have others now, or these no more (``purge``).
+            return StagedFiles.from_json(self.listed, stage)
+        try:
+            found = self.choice.find(self.hook)
+        except NothingStagedError:
+            if (gone := self._purged()) is None:
+                raise
+            return gone
+        if not found.files:
+            return self._nothing_staged()
+        return found if first is None else self._within_limit(first.keep(found, self.copy.options.size_limit))
+
+    def _within_limit(self, staged: StagedFiles) -> StagedFiles:
+        """Have COPY take all of the files or none where they are cut to the limit already."""
+        if all(file.size is not None for file in staged.files.values()):
+            self.copy = replace(self.copy, options=replace(self.copy.options, size_limit=None))
+        return staged
+
+    def _poll_or_leave(self, leave: Callable[[str, str], NoReturn], handle: str, statement: str) -> Rows:
+        """Poll a few times, then leave the worker."""
+        rows = None if self._run is None else self._run.poll(handle, statement)
+        return leave(handle, statement) if rows is None else rows
+
+    def _warn_of_unknown(self, unknown: Sequence[FileLoad]) -> None:
         """Name files that COPY has left out and load history does not know: they may not be in the table."""
-        unknown = [load for load in outcome.before if load.status == LOAD_SKIPPED]
-        if unknown:
-            self.log.warning(
-                "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
-                "%r (%s). They were loaded longer ago, or pattern or size_limit leave them out, or they are "
-                "older than 64 days, so that COPY does not know whether they were loaded: "
-                "load_uncertain_files=True loads those",
-                self.table,
-                len(unknown),
-                unknown[0].path,
-                unknown[0].first_error or "no message",
-            )
+        log.warning(
+            "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
+            "%r (%s). They were loaded longer ago, or pattern or size_limit leave them out, or they are "
+            "older than 64 days, so that COPY does not know whether they were loaded: "
+            "load_uncertain_files=True loads those",
+            self._table,
+            len(unknown),
+            unknown[0].path,
+            unknown[0].first_error or "no message",
+        )
 
-    def _without_limit(self, copy: CopyInto, staged: StagedFiles) -> CopyInto:
-        """The COPY of files that are cut to the limit already, so that it takes all of them or none."""
-        if any(file.size is None for file in staged.files.values()):
-            return copy
-        return replace(copy, options=replace(copy.options, size_limit=None))
-
-    def _nothing_staged(
-        self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity
-    ) -> CopyOutcome:
+    def _nothing_staged(self) -> CopyOutcome:
         """What an earlier try has loaded and removed from a stage that has no such file now.
 
         :raises NothingStagedError: if that is nothing, and to fail the task
         """
         if self.on_nothing != "fail":
-            self.log.info("nothing is staged for %s", self.table)
-        gone = self._purged(choice, hook, identity)
+            log.info("nothing is staged for %s", self._table)
+        gone = self._purged()
         if gone is None and self.on_nothing == "fail":
             raise NothingStagedError(
-                f"stage {self.stage!r} has no file for {self.table}: stage the files before this task runs, "
-                "or set on_nothing='report'"
+                f"stage {self.choice.stage!r} has no file for {self._table}: stage the files before this "
+                "task runs, or set on_nothing='report'"
             )
         return gone or CopyOutcome()
 
-    def _purged(
-        self, choice: StagedChoice, hook: SnowpipeBulkHook, identity: RunIdentity
-    ) -> CopyOutcome | None:
+    def _purged(self) -> CopyOutcome | None:
         """What an earlier try has loaded and removed from the stage."""
-        if identity.try_number == 1 or not (self.options or {}).get("purge"):
+        if self.identity.try_number == 1 or not self.copy.options.purge:
             return None
-        found = choice.loaded_and_gone(hook, self.table, identity.since)
+        found = self.choice.loaded_and_gone(self.hook, self._table, self.identity.since)
         if found is not None:
-            self.log.info("%s: an earlier try has loaded and removed %d files", self.table, len(found.loads))
-            found.require(self.on_rejected, self.table)
+            log.info("%s: an earlier try has loaded and removed %d files", self._table, len(found.loads))
+            found.require(self.on_rejected, self._table)
         return found
 
-    def _wait_in_triggerer(self, staged: StagedFiles, handle: str, statement: str) -> Rows:
-        """Poll a few times, then leave the worker; :meth:`execute_complete` comes back."""
-        from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
-
-        rows = None if self._run is None else self._run.poll(handle, statement)
-        if rows is not None:
-            return rows
-        self.defer(
-            trigger=SnowpipeStatementTrigger(
-                handle=handle,
-                statement=statement.partition(" FILES = ")[0],
-                snowflake_conn_id=self.snowflake_conn_id,
-                poll_interval=self.poll_interval,
-            ),
-            method_name="execute_complete",
-            kwargs={"listed": staged.to_json()},
-        )
-
-    def _copy(self, hook: SnowpipeBulkHook) -> CopyInto:
-        database, schema = hook.database_and_schema()
-        root = replace(StageReference.parse(self.stage), path="")
-        options = CopyOptions.of(self.options)
-        return CopyInto(
-            (database, schema, self.table),
-            root.location("", database=database, schema=schema),
-            options,
-            self.columns,
-            self.expressions,
-        )
-
-    def _validated(
-        self, hook: SnowpipeBulkHook, copy: CopyInto, mode: str, files: Sequence[str]
-    ) -> dict[str, Any]:
-        rows: list[dict[str, Any]] = []
-        for part, _ in copy.statements(files):
-            rows += hook.run_sql(copy.validation(mode, part))
-        self.log.info("%s: validation by %s of %d files: %d rows", self.table, mode, len(files), len(rows))
-        return {"validation_mode": mode, "files": len(files), "rows": rows}
+    def _validation_rows(self, mode: str, files: Sequence[str]) -> list[dict[str, Any]]:
+        parts = [self.copy.validation(mode, part) for part, _ in self.copy.statements(files)]
+        return [row for part in parts for row in self.hook.run_sql(part)]
 
 
 # -- Which staged files are to be loaded -------------------------------------------------------------------
@@ -406,84 +547,3 @@ class StagedChoice:
                 "first, under these very names"
             )
         return StagedFiles({name: found[name] for name in names}, stage, url)
-
-
-# -- The files of a run whose COPY has FORCE -------------------------------------------------------------
-
-_KEPT_IN = "airflow_snowpipe/forced_copies"
-"""Folder of the user's own stage."""
-
-
-class FirstTryFiles:
-    """The files of a run whose COPY has FORCE, as the run's first try has listed them.
-
-    COPY itself then skips nothing, and load history does not show whose a load was, so that a later try can
-    only see by the files what is left to do. They are kept as a small file in the user's own stage, which
-    every connection may write to, whatever the stage of the files and the version of Airflow. Its name shows
-    what it lists, so that tries that begin at once with the same files agree; each lists the names after
-    writing its own, and where there are two, none of them loads.
-
-    :param hook: asks the account
-    :param identity: whose work it is
-    :param target: the table's full name and the stage
-    """
-
-    def __init__(self, hook: SnowpipeBulkHook, identity: RunIdentity, target: Sequence[str]) -> None:
-        self._hook = hook
-        self._identity = identity
-        self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
-
-    def read(self, stage: StageReference) -> tuple[StagedFiles | None, RunIdentity]:
-        """The files that an earlier try has listed, None where none has; and the run as it began.
-
-        :param stage: the files' stage
-        :raises FilesGivenTwiceError: if two tries have listed files
-        """
-        names = self._names()
-        if len(names) > 1:
-            raise self._of_two_tries(names)
-        for name in names:
-            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
-                self._hook.get_file(f"{self._location}/{name}", folder)
-                kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
-            # Clearing a task lets its run begin anew, which does not undo what it has loaded.
-            since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
-            files = StagedFiles.from_json(kept, stage)
-            # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
-            number = max(2, self._identity.try_number)
-            return files, replace(self._identity, since=since, try_number=number)
-        return None, self._identity
-
-    def keep(self, staged: StagedFiles, limit: int | None) -> StagedFiles:
-        """Write the files down before the first COPY, which takes these.
-
-        :param staged: the files
-        :param limit: bytes after which COPY begins no more files; they are cut to it if all sizes are known
-        :raises FilesGivenTwiceError: if another try has listed others in the meantime
-        """
-        found = staged.files.values()
-        if limit is not None and all(file.size is not None for file in found):
-            begun = accumulate((file.size or 0 for file in found), initial=0)
-            cut = {file.path: file for file, before in zip(found, begun, strict=False) if before < limit}
-            staged = replace(staged, files=cut)
-        kept = {"since": self._identity.since.isoformat(), **staged.to_json()}
-        listed = json.dumps([kept["url"], kept["files"]])
-        name = f"{blake2b(listed.encode(), digest_size=16).hexdigest()}.json"
-        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
-            self._hook.put_file(f"{folder}/{name}", f"{self._location}/")
-        names = self._names()
-        if names != [name]:
-            raise self._of_two_tries(names)
-        return staged
-
-    def _names(self) -> list[str]:
-        return sorted(str(row["name"]).rpartition("/")[2] for row in self._hook.list_files(self._location))
-
-    def _of_two_tries(self, names: Sequence[str]) -> FilesGivenTwiceError:
-        return FilesGivenTwiceError(
-            f"{len(names)} tries of this run have listed different files at the same time for a COPY with "
-            f"force, in {self._location}, so that nobody knows which of the lists was loaded: compare the "
-            "table with the stage, and load what is missing in a new run",
-            files=(),
-        )

@@ -6,16 +6,22 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from os.path import commonprefix
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.bulk.files_watch import Tolerance
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED
 from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators import ingest_files
+from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, run_identity
+from airflow_provider_snowpipe.operators.copy import CopyLoad, StagedChoice, copy_into, wait_in_triggerer
+from airflow_provider_snowpipe.operators.pipe_load import PipeFiles, PipeLoad
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
@@ -32,8 +38,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
-    from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-    from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
     from airflow_provider_snowpipe.spark.submit.file_boundary import CopyShare, FileBoundary
 
@@ -54,7 +58,7 @@ class FileLoading:
     resumed: bool = False
     listed: Mapping[str, Any] | None = None
     reported: Mapping[str, FileLoad] = field(default_factory=dict)
-    _copying: SnowpipeCopyOperator | None = None
+    _copying: CopyLoad | None = None
     _targets: dict[str, PipeTarget] = field(default_factory=dict)
 
     def run(self, path: LoadPath, boundary: FileBoundary | None) -> dict[str, Any]:
@@ -113,21 +117,21 @@ class FileLoading:
     def stop(self) -> None:
         """Cancel the COPY that runs; a pipe loads what it was given all the same."""
         if self._copying is not None:
-            self._copying.on_kill()
+            self._copying.stop()
 
     def _staged_by_copy(self) -> dict[str, Any]:
-        task = self.task
-        arguments = {"options": task.options, "deferrable": task.deferrable}
-        copier = self._copier(str(task.source), arguments)
-        copier.listed = self.listed
-        return copier.perform(self.context)
+        load = self._copier(str(self.task.source), {"options": self.task.copy_options}, self.task.deferrable)
+        load.passes_over, load.listed, load.resumed = True, self.listed, self.listed is not None
+        return load.run()
 
     def _staged_by_pipe(self) -> dict[str, Any]:
         pipe, source = self._pipe(), StageReference.parse(str(self.task.source))
+        # An earlier try may have taken COPY, whose files the pipe is not to load beside it.
+        self._copier(str(self.task.source), {}, deferrable=False).finish_earlier()
         target = self._target(pipe)
         prefix = target.below(source, self._full_name(pipe))
-        ingester = self._ingester(pipe, target, deferrable=self.task.deferrable, prefix=prefix or None)
-        return ingested_value(ingester.perform(self.context))
+        files = self._pipe_files(pipe, target, prefix=prefix or None, passes_over=True)
+        return self._ingested(files, self.task.deferrable)
 
     def _loader(self, pipe: str | None, *, deferrable: bool) -> FileLoader:
         return self._copy_loader(deferrable) if pipe is None else self._pipe_loader(pipe, deferrable)
@@ -137,10 +141,10 @@ class FileLoading:
         files = self.task.source_files()
         if files is None:
             raise ConfigurationError(f"source is {self.task.source!r}: only files are copied")
-        arguments = {**copy_arguments(files, self.task.options or {}), "deferrable": deferrable}
+        arguments = copy_arguments(files, self.task.copy_options)
 
         def copy(paths: Sequence[str]) -> dict[str, Any]:
-            return self._copier(stage, {**arguments, "files": paths}).perform(self.context)
+            return self._copier(stage, arguments, deferrable, paths).run()
 
         return FileLoader(self.task.bulk_hook(self.task.table), StageReference.parse(stage), copy)
 
@@ -156,8 +160,7 @@ class FileLoading:
             )
 
         def ingest(paths: Sequence[str]) -> dict[str, Any]:
-            ingester = self._ingester(pipe, target, deferrable=deferrable, files=list(paths))
-            value = ingested_value(ingester.perform(self.context))
+            value = self._ingested(self._pipe_files(pipe, target, files=list(paths)), deferrable)
             # The paths name content that nobody else loads: what was loaded before, this load has loaded.
             loads = {**value["loaded_before"], **value["files"]}
             rows = sum(int(load["rows_loaded"]) for load in loads.values())
@@ -172,10 +175,10 @@ class FileLoading:
                 "path is 'pipe' and file_pipe is None: name the file pipe of this table in file_pipe=…, "
                 "which SnowpipePipeOperator(action='create', …) makes, or set path='copy'"
             )
-        if self.task.options and self.task.path == LoadPath.PIPE:
+        if self.task.copy_options and self.task.path == LoadPath.PIPE:
             raise ConfigurationError(
-                f"path is 'pipe' and options is {self.task.options!r}: these are options of COPY, and a pipe "
-                "has those of its own statement; leave them out"
+                f"path is 'pipe' and options is {self.task.copy_options!r}: these are options of COPY, and a "
+                "pipe has those of its own statement; leave them out"
             )
         return pipe
 
@@ -203,46 +206,47 @@ class FileLoading:
     def _full_name(self, pipe: str) -> PipeName:
         return PipeName(*self.task.bulk_hook(self.task.table).database_and_schema(), pipe)
 
-    def _copier(self, stage: str, arguments: Mapping[str, Any]) -> SnowpipeCopyOperator:
-        from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-
+    def _copier(
+        self, stage: str, arguments: Mapping[str, Any], deferrable: bool, files: Sequence[str] | None = None
+    ) -> CopyLoad:
         task = self.task
         if task.table is None:
             raise ConfigurationError("table is None: name the table that the files are copied into")
-        self._copying = SnowpipeCopyOperator(
-            task_id=task.task_id,
-            table=task.table,
-            stage=stage,
+        hook = task.bulk_hook()
+        self._copying = CopyLoad(
+            hook,
+            copy_into(hook, task.table, stage, **arguments),
+            StagedChoice(stage, files),
+            run_identity(self.context),
             on_rejected=task.on_rejected,
             on_nothing="report",
-            poll_interval=task.poll_interval,
-            database=task.database,
-            schema=task.schema,
-            snowflake_conn_id=task.snowflake_conn_id,
-            **arguments,
+            leave_worker=partial(wait_in_triggerer, task) if deferrable else None,
+            resumed=self.resumed,
         )
-        self._copying.resumed = self.resumed
         return self._copying
 
-    def _ingester(self, pipe: str, target: PipeTarget, **arguments: Any) -> SnowpipeIngestFilesOperator:
-        from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
-
+    def _pipe_files(self, pipe: str, target: PipeTarget, **chosen: Any) -> PipeFiles:
         task = self.task
-        return SnowpipeIngestFilesOperator(
-            task_id=task.task_id,
-            pipe=pipe,
-            stage=str(target.stage),
-            table=task.table,
-            on_partial=task.on_rejected,
-            on_failed=task.on_rejected,
+        hook = SnowpipeBulkHook(
+            task.snowflake_conn_id, table=task.table, pipe=pipe, database=task.database, schema=task.schema
+        )
+        return PipeFiles(hook, self._full_name(pipe), stage=str(target.stage), **chosen)
+
+    def _ingested(self, files: PipeFiles, deferrable: bool) -> dict[str, Any]:
+        """Have a pipe load the files; the value of a task, in the words of a COPY task."""
+        task = self.task
+        load = PipeLoad(
+            files,
+            task.table,
+            tolerance=Tolerance(task.on_rejected, task.on_rejected),
             on_nothing="report",
             load_timeout=task.load_timeout,
             poll_interval=task.poll_interval,
-            database=task.database,
-            schema=task.schema,
-            snowflake_conn_id=task.snowflake_conn_id,
-            **arguments,
         )
+        ti: Any = self.context["ti"]
+        leave = partial(ingest_files.wait_in_triggerer, task, load) if deferrable else None
+        value, loads = load.run(run_identity(self.context), partial(ti.xcom_push, FILES_KEY), leave)
+        return ingested_value(load.checked(value, loads or {}))
 
 
 # -- What loads the files of a boundary: COPY or a file pipe, from a path in a stage that is its own -----

@@ -17,7 +17,8 @@ from airflow_provider_snowpipe.bulk.load_history import timestamp
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.operators.account_operator import (
     FileOperator,
-    check_fail_or_report,
+    check_arguments,
+    failing_at_once,
     require_name,
 )
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
@@ -135,13 +136,13 @@ class SnowpipePipeOperator(FileOperator):
         self.require_running = require_running
         self._check_arguments()
 
-    def perform(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Do the action.
 
         :raises PipeBusyError: if files wait that the action would lose
         :raises PipeNotRunningError: with ``require_running``
         """
-        with self._admin() as admin:
+        with failing_at_once(), self._admin() as admin:
             return self._done(admin)
 
     def _done(self, admin: FilePipeAdmin) -> dict[str, Any]:
@@ -234,7 +235,7 @@ class SnowpipePipeOperator(FileOperator):
                     f"{', '.join(taken) or 'none'} beside pipe"
                 )
         check_one_of("if_exists", self.if_exists, IF_EXISTS)
-        check_fail_or_report(self, "on_nothing")
+        check_arguments(self, fail_or_report=["on_nothing"])
         if self.action == "create" and not (self.table and self.stage):
             raise ConfigurationError(
                 f"table is {self.table!r} and stage is {self.stage!r}: action='create' needs both"

@@ -3,55 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
-from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget, stage_key
-from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
-from airflow_provider_snowpipe.bulk.staged_files import (
-    ExpectedFiles,
-    FileLoad,
-    StagedFile,
-    StagedFiles,
-    StageReference,
-    file_names,
-)
-from airflow_provider_snowpipe.bulk.two_loaders import (
-    NOT_AUTHORIZED,
-    LoadIntent,
-    not_loaded_by,
-    pipes_beside,
-    refuse_files_for_pipe,
-    refuse_files_of_others,
-)
+from airflow_provider_snowpipe.bulk.files_watch import Tolerance
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     FileOperator,
-    check_fail_or_report,
+    check_arguments,
     failing_at_once,
     require_name,
     run_identity,
 )
-from airflow_provider_snowpipe.operators.copy import StagedChoice
+from airflow_provider_snowpipe.operators.pipe_load import PipeFiles, PipeLoad, check_choice
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    NothingStagedError,
-    SnowpipeError,
-    SqlError,
-)
-from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -60,7 +32,6 @@ if TYPE_CHECKING:
 
 
 _MARGIN_SECONDS = 120.0
-_BUDGET_SECONDS = 20.0
 
 
 class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
@@ -170,7 +141,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             schema=self.schema,
         )
 
-    def perform(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Submit the files, and wait.
 
         :return: the task's value
@@ -180,52 +151,12 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         :raises FilesRejectedError: if a file did not load as a whole, or the pipe leaves it out
         :raises FilesNotLoadedError: if the time is over
         """
-        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-
-        identity = run_identity(context)
-        intent: LoadIntent | None = None
-
-        def begin(hook: SnowpipeBulkHook, table: str, files: StagedFiles) -> None:
-            nonlocal intent
-            intent = LoadIntent(hook, table, identity, str(self.pipe_name(self.pipe)), files)
-            intent.declare()
-
-        try:
-            submission = self._planned(begin)
-            client = self.hook.get_file_pipe_client(retry=RetryPolicy(self.retry_seconds, cap_seconds=60.0))
-        except SnowpipeError:
-            if intent is not None:
-                intent.revoke()
-            raise
-        is_known = False
-        try:
-            submission = submission.submit(client, identity)
-            is_known = True
-        except SnowpipeError as error:
-            is_known = not error.retryable
-            raise
-        finally:
-            client.close()
-            if intent is not None and is_known:
-                intent.withdraw()
-        value = submission.result(str(client.pipe))
-        self.log.info(
-            "pipe %s: %d files submitted in %d posts, %d were loaded before",
-            client.pipe,
-            len(value["submitted"]),
-            submission.posts,
-            len(submission.before),
-        )
-        context["ti"].xcom_push(key=FILES_KEY, value=submission.taken())
-        if self.on_unmatched == "fail":
-            submission.require_matched(str(client.pipe))
-        if not self.wait_for_load:
-            return value
-        if not submission.awaited():
-            return self._loaded(context, value, {})
-        if self.deferrable:
-            self._wait_in_triggerer(submission, value)
-        return self._loaded(context, value, self._waited_here(submission))
+        with failing_at_once():
+            load = self._made()
+            announce = partial(context["ti"].xcom_push, FILES_KEY)
+            leave = partial(wait_in_triggerer, self, load) if self.deferrable else None
+            value, loads = load.run(run_identity(context), announce, leave)
+            return value if loads is None else self._loaded(context, load, value, loads)
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], submitted: Mapping[str, Any]
@@ -241,11 +172,11 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         with failing_at_once():
             if event["status"] != "success":
                 raise load_failure(event["reason"], event["message"])
-            return self._loaded(context, submitted, event["files"])
+            return self._loaded(context, self._made(), submitted, event["files"])
 
     def preview(self) -> list[str]:
         """Report which files would be submitted."""
-        submission = self._planned()
+        submission = self._made().planned()
         owed = submission.owed()
         lines = [
             f"would submit {len(owed):,} of {len(submission.files):,} files to pipe "
@@ -253,87 +184,30 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         ]
         return lines + [f"would submit {one.path}" for one in owed]
 
-    def _planned(self, begin: Begin | None = None) -> Submission:
-        from airflow_provider_snowpipe.bulk.file_pipe import Submission
-
-        choice = self._files()
-        files = choice.chosen()
-        if not files and self.on_nothing == "fail":
-            raise NothingStagedError(
-                f"stage {self.stage!r} has no file for pipe {self.pipe!r}: stage the files before this task "
-                "runs, or set on_nothing='report'"
-            )
-        if not files:
-            return Submission(())
-        paths = [one.path for one in files]
-        history = choice.known_loads(paths, self.table, force=self.force, begin=begin)
-        if not self.wait_for_load:
-            return Submission(tuple(files))
-        if history is None:
-            history = choice.reported_loads(paths)
-        submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
-        if again := submission.staged_again():
-            self.log.warning(
-                "pipe %s has loaded %d files before they were staged again, such as %r, and takes a path "
-                "once in 14 days: what has changed in them is not in the table; stage it under other names",
-                self.pipe,
-                len(again),
-                again[0],
-            )
-        submission.require_whole(str(self.pipe_name(self.pipe)), self._tolerance())
-        return submission
-
-    def _files(self) -> PipeFiles:
-        return PipeFiles(
-            self.hook, self.pipe_name(self.pipe), self.files, self.stage, self.prefix, self.pattern
+    def _made(self) -> PipeLoad:
+        pipe = self.pipe_name(self.pipe)
+        return PipeLoad(
+            PipeFiles(self.hook, pipe, self.files, self.stage, self.prefix, self.pattern),
+            self.table,
+            tolerance=self._tolerance(),
+            force=self.force,
+            on_unmatched=self.on_unmatched,
+            on_nothing=self.on_nothing,
+            wait_for_load=self.wait_for_load,
+            load_timeout=self.load_timeout,
+            retry_seconds=self.retry_seconds,
+            poll_interval=self.poll_interval,
+            max_consecutive_errors=self.max_consecutive_errors,
         )
 
-    def _wait_in_triggerer(self, submission: Submission, value: dict[str, Any]) -> None:
-        from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
-
-        self.defer(
-            trigger=SnowpipeFilesLoadedTrigger(
-                files=list(submission.awaited()),
-                table=self.table,
-                pipe=self.pipe,
-                database=self.database,
-                schema=self.schema,
-                snowflake_conn_id=self.snowflake_conn_id,
-                since=None if submission.since is None else submission.since.isoformat(),
-                on_partial=self.on_partial,
-                on_failed=self.on_failed,
-                poll_interval=self.poll_interval,
-                max_consecutive_errors=self.max_consecutive_errors,
-                deadline=time.time() + self.load_timeout,
-                timeout=self.load_timeout,
-            ),
-            method_name="execute_complete",
-            kwargs={"submitted": value},
-            timeout=dt.timedelta(seconds=self.load_timeout + _MARGIN_SECONDS),
-        )
-
-    def _waited_here(self, submission: Submission) -> dict[str, Any]:
-        from airflow_provider_snowpipe.bulk.files_watch import wait_for_loads
-        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-
-        expected, budget = ExpectedFiles(submission.awaited()), RetryBudget(self.max_consecutive_errors)
-        watch = FilesWatch(expected, submission.since, self._tolerance(), budget)
-        history = self.hook.get_load_history(retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS))
-        try:
-            return wait_for_loads(history, watch, timeout=self.load_timeout, interval=self.poll_interval)
-        finally:
-            history.close()
-
-    def _loaded(self, context: Context, value: Mapping[str, Any], loads: Mapping[str, Any]) -> dict[str, Any]:
-        rows = sum(int(load["rows_loaded"]) for load in loads.values())
-        self.log.info("pipe %s: %d files loaded, %d rows", value["pipe"], len(loads), rows)
+    def _loaded(
+        self, context: Context, load: PipeLoad, value: Mapping[str, Any], loads: Mapping[str, Any]
+    ) -> dict[str, Any]:
         if self.table:
-            hook = self.bulk_hook(self.table)
+            hook, rows = self.bulk_hook(self.table), sum(int(one["rows_loaded"]) for one in loads.values())
             self.task_lineage = TaskLineage(hook, sources=(self.stage,) if self.stage else (), rows=rows)
             describe_file_load(self, context, hook, self.table, rows, value["pipe"])
-        if loads:
-            self._files().known_loads(list(loads), self.table, force=self.force)
-        return {**value, "loads": dict(loads), "rows_loaded": rows}
+        return load.checked(value, loads)
 
     def _tolerance(self) -> Tolerance:
         return Tolerance(self.on_partial, self.on_failed)
@@ -342,193 +216,40 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         """Find what no rendering can fix."""
         self._tolerance()
         RetryBudget(self.max_consecutive_errors)
-        check_fail_or_report(self, "on_unmatched", "on_nothing")
+        seconds = ("load_timeout", "retry_seconds", "poll_interval")
+        check_arguments(self, fail_or_report=("on_unmatched", "on_nothing"), seconds=seconds)
         check_choice(self.files, self.stage, self.prefix, self.pattern)
 
 
-# -- Which staged files a file pipe is to be given, and what is known of their loads ---------------------
+def wait_in_triggerer(task: Any, load: PipeLoad, submission: Submission, value: dict[str, Any]) -> NoReturn:
+    """Leave the worker until a pipe has loaded files; the task's ``execute_complete`` comes back.
 
-log = logging.getLogger(__name__)
-Begin = Callable[[SnowpipeBulkHook, str, StagedFiles], None]
-"""Called before files are loaded into a table, whose database and schema the hook knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class PipeFiles:
-    """Files by their paths below a pipe's location, or those that a stage has there.
-
-    :param hook: asks the account
-    :param pipe: the pipe
-    :param files: the paths, a list or its JSON text; None for all that ``stage`` has
-    :param stage: the pipe's location, where the files are listed; None to take them as they are named
-    :param prefix: instead of files: the start of their paths below it
-    :param pattern: instead of files: a regular expression that the whole path matches
+    :param task: the operator, with ``snowflake_conn_id``, ``database`` and ``schema``
+    :param load: the load
+    :param submission: its files
+    :param value: what was submitted
+    :raises TaskDeferred: always
     """
+    from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 
-    hook: SnowpipeBulkHook
-    pipe: PipeName
-    files: Any = None
-    stage: str | None = None
-    prefix: str | None = None
-    pattern: str | None = None
-
-    def chosen(self) -> list[SubmittedFile]:
-        """The files by their paths below the pipe's location.
-
-        :raises NothingStagedError: if a file that is named is not in the stage
-        """
-        if self.stage is None:
-            return [SubmittedFile(name) for name in file_names(self.files)]
-        reference = StageReference.parse(self.stage)
-        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
-        below = f"{reference.path}/" if reference.path else ""
-        return [
-            SubmittedFile(path.removeprefix(below), file.size, file.staged_at)
-            for path, file in staged.files.items()
-        ]
-
-    def known_loads(
-        self, paths: Sequence[str], table: str | None, *, force: bool, begin: Begin | None = None
-    ) -> list[FileLoad] | None:
-        """The pipe's loads of these files, as the load history of its table remembers them.
-
-        :param paths: paths below the pipe's location
-        :param table: the pipe's table, None to take it from the pipe's own statement
-        :param force: True accepts files that somebody else has put into the table
-        :param begin: called with the files before other pipes and history are asked, where table and location
-            are known; not with ``force``. None asks history only, of files that were submitted
-        :return: None where the table is not known, or may not be asked; the log then has a warning
-        :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table, or another
-            pipe has files in its queue that may be these
-        :raises ConfigurationError: if the pipe loads from elsewhere, or into another table
-        """
-        is_needed = not force and not (table and self.stage)
-        is_compared = begin is not None and (table or self.stage)
-        target = self._target(is_needed=is_needed) if is_needed or is_compared else None
-        if is_compared and target is not None:
-            self._require(target, table)
-        if force:
-            return self.hook.loads_of(table, paths, self.pipe.pipe) if table else None
-        if table:
-            if self.stage is None and target is None:
-                return self.hook.loads_of(table, paths, self.pipe.pipe)
-            return self._loads_into(self.hook, table, self._location(target), paths, begin)
-        if target is None:
-            return None
-        database, schema, name = target.table
-        hook = SnowpipeBulkHook(self.hook.snowflake_conn_id, table=name, database=database, schema=schema)
-        try:
-            return self._loads_into(hook, name, self._location(target), paths, begin)
-        except SqlError as error:
-            if error.errno not in NOT_AUTHORIZED:
-                raise
-            _warn(f"{error}; grant the role a privilege on the pipe's table and a warehouse")
-            return None
-
-    def reported_loads(self, paths: Sequence[str]) -> list[FileLoad]:
-        """The pipe's loads of these files as it reports them itself; it knows nothing of other loaders.
-
-        :param paths: paths below the pipe's location
-        """
-        history = self.hook.get_load_history()
-        now = dt.datetime.now(dt.UTC)
-        try:
-            return history.loads([HistoryQuestion(frozenset(paths), now - REMEMBERED)], now)
-        finally:
-            history.close()
-
-    def _loads_into(
-        self,
-        hook: SnowpipeBulkHook,
-        table: str,
-        location: StageReference,
-        paths: Sequence[str],
-        begin: Begin | None,
-    ) -> list[FileLoad]:
-        whole = tuple(location.below(path) for path in paths)
-        files = StagedFiles({path: StagedFile(path) for path in whole}, location, self._url(location))
-        loader = str(self.pipe)
-        if begin is not None:
-            begin(hook, table, files)
-            for one in pipes_beside(hook, table, files):
-                # Without the time at which the files were staged nobody knows which ones events announce.
-                refuse_files_for_pipe(replace(one, announced=()), table=table, loader=loader)
-        loads = hook.loads_of(table, whole)
-        # What this pipe has loaded it does not load again, so a retry need not search far back.
-        new = not_loaded_by(whole, loads, loader)
-        older = hook.older_copies(table, new) if new else []
-        history = list(dict.fromkeys([*older, *loads]))
-        refuse_files_of_others(files, history, table=table, now=dt.datetime.now(dt.UTC), loader=loader)
-        return [load for load in loads if load.pipe == loader]
-
-    def _location(self, target: PipeTarget | None) -> StageReference:
-        return target.stage if self.stage is None and target else StageReference.parse(str(self.stage))
-
-    def _target(self, *, is_needed: bool) -> PipeTarget | None:
-        """From where the pipe loads into which table, None where that is not known."""
-        why = "DESCRIBE PIPE shows no such pipe to this role"
-        try:
-            target = self.hook.pipe_target(self.pipe.pipe)
-        except ConfigurationError as error:
-            target, why = None, str(error)
-        except SqlError as error:
-            if is_needed or error.errno not in NOT_AUTHORIZED:
-                raise
-            target = None
-        if target is None and is_needed:
-            _warn(f"{why}; table=… and stage=… would show it")
-        return target
-
-    def _require(self, target: PipeTarget, table: str | None) -> None:
-        """Refuse another location than the pipe's, below which it has other files of these paths."""
-        database, schema = self.hook.database_and_schema()
-        if table and target.table != (database, schema, table):
-            raise ConfigurationError(
-                f"pipe {self.pipe} loads into {'.'.join(target.table)}, and table is {table!r} in "
-                f"{database}.{schema}: name the pipe's own table, or leave table out"
-            )
-        if self.stage is None:
-            return
-        whole = StageReference.parse(self.stage).location("", database=database, schema=schema)
-        given, own = StageReference.parse(whole), target.stage
-        if stage_key(given) == stage_key(own):
-            is_own = given.path == own.path
-        else:  # two external stages may stand for one address
-            urls = [(self._url(one), one.path) for one in (given, own)]
-            one, other = (f"{(url or '').rstrip('/')}/{path}".rstrip("/") for url, path in urls)
-            is_own = one == other and all(url for url, _ in urls)
-        if not is_own:
-            raise ConfigurationError(
-                f"pipe {self.pipe} loads from {own}, and stage is {self.stage!r}: it takes paths "
-                f"below its own location, where other files may have them. Give stage={str(own)!r}, and "
-                "the rest of the path as prefix, or name the pipe of that stage"
-            )
-
-    def _url(self, location: StageReference) -> str | None:
-        return self.hook.stage_url(f"@{location.owner}{location.name}")
-
-
-def _warn(why: str) -> None:
-    log.warning("whether COPY has loaded these files is not known (%s)", why)
-
-
-def check_choice(files: Any, stage: str | None, prefix: str | None, pattern: str | None) -> None:
-    """Find what no rendering of templates can fix in what names files for a pipe.
-
-    :param files: as of :class:`PipeFiles`
-    :param stage: the same
-    :param prefix: the same
-    :param pattern: the same
-    :raises ConfigurationError: if these do not go together
-    """
-    if stage is not None:
-        StagedChoice(stage, files, prefix, pattern).check()
-    elif files is None:
-        raise ConfigurationError(
-            "no files and no stage: give files=[…], or stage=…, the location of the pipe, which is listed"
-        )
-    elif prefix is not None or pattern is not None:
-        raise ConfigurationError(
-            f"prefix is {prefix!r} and pattern is {pattern!r} without stage=…, where files are listed: give "
-            "it as well"
-        )
+    task.defer(
+        trigger=SnowpipeFilesLoadedTrigger(
+            files=list(submission.awaited()),
+            table=load.table,
+            pipe=load.files.pipe.pipe,
+            database=task.database,
+            schema=task.schema,
+            snowflake_conn_id=task.snowflake_conn_id,
+            since=None if submission.since is None else submission.since.isoformat(),
+            on_partial=load.tolerance.partial,
+            on_failed=load.tolerance.failed,
+            poll_interval=load.poll_interval,
+            max_consecutive_errors=load.max_consecutive_errors,
+            deadline=time.time() + load.load_timeout,
+            timeout=load.load_timeout,
+        ),
+        method_name="execute_complete",
+        kwargs={"submitted": value},
+        timeout=dt.timedelta(seconds=load.load_timeout + _MARGIN_SECONDS),
+    )
+    raise RuntimeError("a task that was deferred went on")

@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file
 from airflow_provider_snowpipe.lineage import ChannelOffsets, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
+    check_arguments,
     failing_at_once,
     require_own_channels,
 )
@@ -32,6 +33,7 @@ from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStre
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_source, has_backlog
+from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -116,6 +118,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self._frozen: FileBoundary | None = None
         if "path" in (policy or {}):
             raise ConfigurationError("policy has the key 'path': give path=… beside it")
+        check_arguments(self, seconds=("load_timeout", "poll_interval"))
         load_policy(policy, costs)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -209,7 +212,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         able = {
             "has_pipe": bool(self.file_pipe),
             "may_make_pipe": False,
-            "splits_csv": splits_csv(self.options),
+            "splits_csv": splits_csv(self.copy_options),
         }
         before = context if self.remember else None
         loads = () if before is None else loads_before(before, self._loaded_table)
@@ -225,7 +228,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             None if before is None else path_before(before),
             may_lack_table=self.create_table is not None,
             backlog=self._backlog() if has_backlog(self.source) else None,
-            options=self.options or {},
+            options=self.copy_options,
             file_pipe=self.file_pipe,
         )
 
@@ -309,6 +312,11 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         if isinstance(self.source, str):
             self.source = {"path": self.source}
         return file_source(self.source)
+
+    @property
+    def copy_options(self) -> dict[str, Any]:
+        """The author's options of COPY."""
+        return mapping_argument("options", self.options)
 
     @property
     def on_rejected(self) -> str:

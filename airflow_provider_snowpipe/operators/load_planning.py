@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
+from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.bulk.load_history import (
     ATTRIBUTED_AFTER,
     attributed_credits,
     warehouse_seconds,
 )
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
+from airflow_provider_snowpipe.bulk.two_loaders import loads_since_staged
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.account_operator import run_identity
 from airflow_provider_snowpipe.operators.storage import storage_path
@@ -113,12 +115,12 @@ def path_before(context: Context) -> LoadPath | None:
     return LoadPath(kept["path"])
 
 
-def splits_csv(options: Mapping[str, Any] | None) -> bool:
+def splits_csv(options: Mapping[str, Any]) -> bool:
     """True for options of COPY by which many threads read one CSV file.
 
     :param options: the author's options
     """
-    given = {name.lower(): value for name, value in (options or {}).items()}
+    given = {name.lower(): value for name, value in options.items()}
     form = given.get("file_format")
     if not isinstance(form, Mapping):
         return False
@@ -279,7 +281,7 @@ class LoadChoice:
     def shape(self) -> DataShape | None:
         """The shape of what is left to load, None where nothing is known of it."""
         if is_staged(self.source):
-            return ShapeSource(self.source, self.hook).shape(self.known)
+            return self._left_in_stage()
         if self.boundary is not None:
             return self.boundary.shape(self.positions, self.known)
         if self.backlog is not None and self.policy.forced is not LoadPath.STREAM:
@@ -327,6 +329,18 @@ class LoadChoice:
         if path is LoadPath.STREAM:
             self._require_nothing_copied()
         return path, why
+
+    def _left_in_stage(self) -> DataShape:
+        """The shape of the files whose content is not in the table; of files that keep coming, of all."""
+        from airflow_provider_snowpipe.operators.copy import StagedChoice
+
+        staged = StagedChoice(str(self.source)).find(self.hook)
+        is_left_over = self.known.get("bounded", True) and not CopyOptions.of(self.options).force
+        if is_left_over and self.hook.table and staged.files:
+            history = self.hook.loads_of(self.hook.table, list(staged.files))
+            staged = staged.without(loads_since_staged(staged, history))
+        files = (ListedFile(one.path, one.size or 0, one.staged_at) for one in staged.files.values())
+        return listing_shape(files, dt.datetime.now(dt.UTC), staged=True, **self.known)
 
     def _chosen(self, planned: LoadPath) -> tuple[LoadPath, str | None]:
         why = self._why_not_copy()

@@ -29,7 +29,8 @@ from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     FileOperator,
-    check_fail_or_report,
+    check_arguments,
+    failing_at_once,
     require_name,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
@@ -134,35 +135,36 @@ class SnowpipeStageFilesOperator(FileOperator):
         self._upload: StageUpload | None = None
         self._check_arguments()
 
-    def perform(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Upload what the stage lacks.
 
         :raises NothingStagedError: if there is no file, with ``on_nothing="fail"``
         """
-        files, source, staging = self._found()
-        compacted = self._combined(context, files, source)
-        if compacted is not None:
-            return compacted
-        uploaded: tuple[str, ...] = ()
-        skipped: tuple[str, ...] = ()
-        sent = 0
-        if files:
-            self._upload = self._made(files, source, staging)
-            staged = self._upload.run(files)
-            uploaded, skipped, sent = staged.uploaded, staged.skipped, staged.bytes_uploaded
-        self.log.info(
-            "stage %s: %d files uploaded, %d were there already", self.stage, len(uploaded), len(skipped)
-        )
-        names = [staging.staged_as(file.below) for file in files]
-        context["ti"].xcom_push(key=FILES_KEY, value=names)
-        return {
-            "stage": self.stage,
-            "files": names,
-            "uploaded": list(uploaded),
-            "skipped": list(skipped),
-            "bytes": sum(file.size for file in files),
-            "bytes_uploaded": sent,
-        }
+        with failing_at_once():
+            files, source, staging = self._found()
+            compacted = self._combined(context, files, source)
+            if compacted is not None:
+                return compacted
+            uploaded: tuple[str, ...] = ()
+            skipped: tuple[str, ...] = ()
+            sent = 0
+            if files:
+                self._upload = self._made(files, source, staging)
+                staged = self._upload.run(files)
+                uploaded, skipped, sent = staged.uploaded, staged.skipped, staged.bytes_uploaded
+            self.log.info(
+                "stage %s: %d files uploaded, %d were there already", self.stage, len(uploaded), len(skipped)
+            )
+            names = [staging.staged_as(file.below) for file in files]
+            context["ti"].xcom_push(key=FILES_KEY, value=names)
+            return {
+                "stage": self.stage,
+                "files": names,
+                "uploaded": list(uploaded),
+                "skipped": list(skipped),
+                "bytes": sum(file.size for file in files),
+                "bytes_uploaded": sent,
+            }
 
     def on_kill(self) -> None:
         """Begin no other file; a file is in the stage as a whole or not at all."""
@@ -268,7 +270,7 @@ class SnowpipeStageFilesOperator(FileOperator):
             raise ConfigurationError(
                 "auto_compress is True beside compact: what Spark combines is compressed, leave it out"
             )
-        check_fail_or_report(self, "on_nothing")
+        check_arguments(self, fail_or_report=["on_nothing"])
         check_parallel(self.parallel)
 
 

@@ -32,7 +32,6 @@ from airflow_provider_snowpipe.operators.submission import (
     is_deferral_timeout,
     job_error,
     loaded_channels,
-    mapping_argument,
     report_lines,
     report_of,
     settle_load,
@@ -45,7 +44,7 @@ from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.report import SubmittedLoad
 from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
 from airflow_provider_snowpipe.spark.submit.source import connected_source
-from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
+from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument, named
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 

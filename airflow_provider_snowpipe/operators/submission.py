@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -198,26 +197,6 @@ def settled(credentials: Credentials) -> Credentials:
     from airflow_provider_snowpipe.streaming.auth import OAuthToken
 
     return OAuthToken(credentials.bearer()) if isinstance(credentials, OAuthClient) else credentials
-
-
-def mapping_argument(name: str, value: Any) -> dict[str, Any]:
-    """Take a mapping, or its JSON text as a template renders it.
-
-    :param name: the argument, for errors
-    :param value: its value; None and an empty text count as an empty one
-    :raises ConfigurationError: if it is something else
-    """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value or "null")
-        except ValueError:
-            raise ConfigurationError(
-                f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, or a template "
-                'that ends in "| tojson"'
-            ) from None
-    if value is not None and not isinstance(value, Mapping):
-        raise ConfigurationError(f"{name} is {value!r}: give a mapping")
-    return dict(value or {})
 
 
 def report_of(text: str | None) -> RunReport | None:

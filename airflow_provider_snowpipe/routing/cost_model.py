@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import (
     CHANNEL_BYTES_PER_SECOND,
@@ -259,15 +260,15 @@ class LoadPolicy:
         if self.path != AUTO and self.path not in list(LoadPath):
             raise ConfigurationError(f"path is {self.path!r}: give 'auto', 'stream', 'copy' or 'pipe'")
         for name in ("warehouse", "largest_warehouse"):
-            if getattr(self, name) not in WAREHOUSE_CREDITS:
+            if getattr(self, name) not in list(WAREHOUSE_CREDITS):
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)!r}: give one of {', '.join(WAREHOUSE_CREDITS)}"
                 )
-        if self.load_within <= 0 or self.many_files < 1 or self.flood_bytes <= 0 or self.band < 0:
+        check_numbers_and_switches(self)
+        if self.load_within <= 0 or self.many_files < 1 or self.flood_bytes <= 0:
             raise ConfigurationError(
                 f"load_within={self.load_within}, many_files={self.many_files}, "
-                f"flood_bytes={self.flood_bytes}, "
-                f"band={self.band}: the first three are above 0, the last is 0 or more"
+                f"flood_bytes={self.flood_bytes}: give numbers above 0"
             )
 
         if not isinstance(self.costs, CostModel):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel
-from airflow_provider_snowpipe.streaming.arguments import known_arguments
+from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 TEXT_FORMATS = ("CSV", "JSON", "XML")
@@ -52,7 +51,7 @@ class FileSet:
     interval: float | None = None
 
     def __post_init__(self) -> None:
-        _require_numbers(self, "count", "bytes", "largest", "oldest", "newest", "interval")
+        check_numbers_and_switches(self)
         if self.format is not None and self.format not in TEXT_FORMATS + BINARY_FORMATS:
             raise ConfigurationError(
                 f"format of the files is {self.format!r}: give one of "
@@ -104,7 +103,7 @@ class DataShape:
     partitions: int = 1
 
     def __post_init__(self) -> None:
-        _require_numbers(self, "bytes", "rows", "arrival_rate", "freshness", "partitions")
+        check_numbers_and_switches(self)
         if self.partitions < 1:
             raise ConfigurationError(f"partitions is {self.partitions}: give 1 or more")
         if self.given_to not in (None, *LOADERS):
@@ -132,7 +131,12 @@ class DataShape:
         given = cls.known(value)
         files = given.get("files")
         if files is not None:
-            given["files"] = FileSet(**_known(FileSet, files, "files of the shape"))
+            found = _known(FileSet, files, "files of the shape")
+            if missing := {"count", "bytes"} - found.keys():
+                raise ConfigurationError(
+                    f"files of the shape is {files!r}: give {' and '.join(sorted(missing))}"
+                )
+            given["files"] = FileSet(**found)
         return cls(**given)
 
     @classmethod
@@ -183,17 +187,6 @@ class DataShape:
         if self.files is not None and self.files.format in BINARY_FORMATS:
             return self.uncompressed(costs) / self.files.expansion(costs)
         return self.uncompressed(costs)
-
-
-def _require_numbers(value: Any, *names: str) -> None:
-    for name in names:
-        number = getattr(value, name)
-        if number is None:
-            continue
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise ConfigurationError(f"{name} is {number!r}: give a number")
-        if not math.isfinite(number) or number < 0:
-            raise ConfigurationError(f"{name} is {number!r}: give a number of 0 or more")
 
 
 def _known(kind: type, value: Any, what: str) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -23,8 +25,30 @@ def may_be_secret(name: str) -> bool:
     return _MAY_BE_SECRET.search(name) is not None
 
 
+def mapping_argument(name: str, value: Any) -> dict[str, Any]:
+    """Take a mapping, or its JSON text as a template renders it.
+
+    :param name: the argument, for errors
+    :param value: its value; None and an empty text count as an empty one
+    :raises ConfigurationError: if it is something else
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "null")
+        except ValueError:
+            raise ConfigurationError(
+                f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, or a template "
+                'that ends in "| tojson"'
+            ) from None
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigurationError(f"{name} is {value!r}: give a mapping")
+    return dict(value or {})
+
+
 def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
     """Take a mapping whose keys are fields of a dataclass.
+
+    What a template has made text of, the mapping itself or a number or a truth value in it, is read again.
 
     :param kind: the dataclass
     :param given: what the author gave
@@ -32,9 +56,12 @@ def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
     :raises ConfigurationError: if it is no mapping, or has another key; names the key, its value unless that
         may be a secret, and the keys that there are
     """
+    if isinstance(given, str):
+        given = mapping_argument(what, given)
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"{what} is {given!r}: give a mapping, or in JSON an object")
-    names = [one.name for one in dataclasses.fields(kind) if one.init]
+    fields = {one.name: one for one in dataclasses.fields(kind) if one.init}
+    names = list(fields)
     unknown = sorted(str(key) for key in given if key not in names)
     if unknown:
         value = given.get(unknown[0])
@@ -43,7 +70,49 @@ def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
         raise ConfigurationError(
             f"{what} has the key {unknown[0]!r}{shown}, which is none of its keys: use {', '.join(names)}"
         )
-    return dict(given)
+    return {
+        name: _read(value, _kinds(fields[name])) if isinstance(value, str) else value
+        for name, value in given.items()
+    }
+
+
+def check_numbers_and_switches(value: Any) -> None:
+    """Make sure that the numbers of a dataclass are finite and not negative, and its switches truth values.
+
+    :param value: the dataclass's instance
+    :raises ConfigurationError: if a field has another value, naming it
+    """
+    for one in dataclasses.fields(value):
+        given, kinds = getattr(value, one.name), _kinds(one)
+        if given is None and "None" in kinds:
+            continue
+        if kinds & _NUMBERS:
+            if isinstance(given, bool) or not isinstance(given, int | float):
+                raise ConfigurationError(f"{one.name} is {given!r}: give a number")
+            if not math.isfinite(given) or given < 0:
+                raise ConfigurationError(f"{one.name} is {given!r}: give a number of 0 or more")
+        elif "bool" in kinds and not isinstance(given, bool):
+            raise ConfigurationError(f"{one.name} is {given!r}: give true or false")
+
+
+_NUMBERS = {"int", "float"}
+
+
+def _kinds(field: dataclasses.Field[Any]) -> set[str]:
+    """The types of a field, as its module writes them."""
+    return set(str(field.type).split(" | "))
+
+
+def _read(text: str, kinds: set[str]) -> Any:
+    """A number or a truth value of which a template has made text; any other text as it is."""
+    if "bool" in kinds:
+        return {"true": True, "false": False}.get(text.strip().lower(), text)
+    for kind in (int, float) if kinds & _NUMBERS else ():
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 # -- Arguments that are one of a few words ---------------------------------------------------------------

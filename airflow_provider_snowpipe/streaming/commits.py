@@ -351,9 +351,9 @@ class RetryBudget:
     interval: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_consecutive_errors < 1:
+        if not isinstance(self.max_consecutive_errors, int) or self.max_consecutive_errors < 1:
             raise ConfigurationError(
-                f"max_consecutive_errors is {self.max_consecutive_errors}: give 1 or more"
+                f"max_consecutive_errors is {self.max_consecutive_errors!r}: give 1 or more"
             )
         if self.stall_seconds is not None and not self.stall_seconds > 0:
             raise ConfigurationError(

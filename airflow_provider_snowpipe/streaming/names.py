@@ -27,7 +27,8 @@ def quote_identifier(name: str) -> str:
     :param name: the identifier without quotes
     :raises ConfigurationError: if it is empty or holds a NUL character
     """
-    _check_name("SQL identifier", name)
+    if not name or "\0" in name or len(name) > MAX_NAME_LENGTH:
+        _check_name("SQL identifier", name)
     return '"' + name.replace('"', '""') + '"'
 
 

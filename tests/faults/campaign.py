@@ -616,7 +616,7 @@ def _bulk(run: Run) -> None:
                 snowflake_conn_id=run.conn_id,
                 options={"file_format": {"type": "PARQUET"}, "match_by_column_name": "CASE_INSENSITIVE"},
             )  # fmt: skip
-            copied = task.perform(run.context(number))
+            copied = task.execute(run.context(number))
             return {**copied["loaded_before"], **copied["files"]}
 
         bulk.load(write, copy)

@@ -282,7 +282,8 @@ class TestLocations:
             async for one in trigger.run():
                 return one.payload
 
-        done = bulk.operator().execute_complete(bulk.context(), asyncio.run(event()))
+        kept = deferred.value.kwargs or {}
+        done = bulk.operator().execute_complete(bulk.context(), asyncio.run(event()), **kept)
         assert done["rows_loaded"] == 1_000
         assert bulk.ids() == list(range(1_000))
         assert len(bulk.submitted) == 1

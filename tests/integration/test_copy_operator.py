@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk import copy as copying
+from airflow_provider_snowpipe.bulk.load_history import running_statements
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -258,9 +260,13 @@ class TestStatementClient:
             assert await asyncio.to_thread(client.cancel, state.handle, slow)
             return await waiting
 
+        running = partial(running_statements, hook.run_sql, "LOCAL", '{"snowpipe": ["it\'s", "r"]}')
         try:
-            state = client.submit(slow, "3e2f7a52-0000-4000-8000-000000000001")
+            state = client.submit(
+                slow, "3e2f7a52-0000-4000-8000-000000000001", query_tag='{"snowpipe": ["it\'s", "r"]}'
+            )
             assert state.is_running
+            assert running() == [state.handle]
             trigger = SnowpipeStatementTrigger(
                 handle=state.handle, statement=slow, snowflake_conn_id=target.conn_id, poll_interval=0.1
             )
@@ -268,6 +274,7 @@ class TestStatementClient:
             with pytest.raises(SqlError, match="cancel"):
                 ended(client, state.handle, slow)
             assert not client.cancel(state.handle, slow)
+            assert running() == []
         finally:
             client.close()
 

@@ -12,6 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
 from tests.file_loads import Load
 from tests.file_pipes import MakeTarget, PipeTarget, make_target, task_context
@@ -147,3 +149,54 @@ def test_an_expired_channel_does_not_let_a_pipe_load_what_copy_has_loaded(
     ):
         load.run(path="pipe", file_pipe=load.pipe, poll_interval=0.1)
     load.assert_every_row_is_there_once()
+
+
+class TestOneTaskByBoth:
+    """``SnowpipeLoadOperator`` over a stage: each of its runs may go by COPY or by the pipe."""
+
+    def load(self, target: PipeTarget, run: str, way: str, **given: Any) -> dict[str, Any]:
+        task = SnowpipeLoadOperator(
+            task_id="load",
+            snowflake_conn_id=target.conn_id,
+            source=f"@{target.stage}",
+            table=target.table,
+            path=way,
+            file_pipe=target.pipe,
+            poll_interval=0.1,
+            load_timeout=60.0,
+            **given,
+        )
+        context = task_context(run)
+        context["ti"].xcom_pull = lambda **_: None
+        return task.execute(context)
+
+    @pytest.mark.parametrize("first", ["copy", "pipe"])
+    def test_each_run_loads_what_is_new_whichever_way_and_however_late(
+        self, target: PipeTarget, tmp_path: Path, first: str
+    ) -> None:
+        second = "copy" if first == "pipe" else "pipe"
+        assert self.load(target, "r1", first)["rows_loaded"] == 1
+        names = (
+            "b c.csv",
+            "d--e.csv",
+            "f'g.csv",
+            "$$.csv",
+            "ü.csv",
+            "%20.csv",
+            "(h*).csv",
+            f"{'i' * 180}.csv",
+        )
+        (folder := tmp_path / "odd names").mkdir()
+        for number, name in enumerate(names, 2):
+            (folder / name).write_text(f"{number},x\n")
+        SnowpipeStageFilesOperator(
+            task_id="stage", snowflake_conn_id=target.conn_id, source=str(folder), stage=f"@{target.stage}"
+        ).execute(task_context("r2"))
+        done = self.load(target, "r2", second)
+
+        assert (sorted(done["files"]), list(done["loaded_before"])) == (sorted(names), ["a.csv"])
+        assert self.load(target, "r3", first)["rows_loaded"] == 0
+        for run in ("r4", "r5"):
+            days_pass(target, 20)
+            assert self.load(target, run, "pipe")["rows_loaded"] == 0
+        assert target.ids() == list(range(1, 10))

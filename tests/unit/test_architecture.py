@@ -8,7 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -175,3 +175,77 @@ def test_names_and_texts_use_the_words_of_airflow_and_snowflake():
         if NOT_A_NAME.intersection(name.lower().split("_"))
     }
     assert (found, sorted(names)) == ([], [])
+
+
+def _imports() -> dict[str, set[str]]:
+    """The modules of ours that each module of ours imports, wherever in its text, but for types alone."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (ROOT / PACKAGE).rglob("*.py")
+    }
+    return {
+        name: {one for one in _imported(ast.parse(path.read_text(encoding="utf-8")), paths) if one != name}
+        for name, path in paths.items()
+    }
+
+
+def _imported(tree: ast.AST, known: Collection[str]) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module in known:
+            names = [f"{node.module}.{one.name}" for one in node.names]
+            yield from (name if name in known else str(node.module) for name in names)
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name in known)
+        yield from _imported(node, known)
+
+
+def _circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+    """Modules that import each other, over others or not."""
+    left = {name: set(others) for name, others in imports.items()}
+    while ends := [name for name, others in left.items() if not others & left.keys()]:
+        for name in ends:
+            del left[name]
+    reached = {name: _reached(name, left) for name in left}
+    return sorted(
+        {tuple(sorted(b for b in left if b in reached[a] and a in reached[b])) for a in left} - {()}
+    )
+
+
+def _reached(name: str, imports: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = [name]
+    while ahead:
+        new = imports.get(ahead.pop(), set()) - found
+        found |= new
+        ahead += new
+    return found
+
+
+def test_a_circle_is_noticed():
+    assert _circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a"}}) == [("b", "c")]
+
+
+def test_no_files_import_each_other():
+    imports = _imports()
+
+    assert f"{PACKAGE}.streaming.errors" in imports[f"{PACKAGE}.streaming.offsets"]
+    assert _circles(imports) == []
+
+
+COMPOSED = {("stage_files.py", "BulkDriverOperator")}
+"""Airflow's resumable submission of a Spark job is an operator: who only sometimes needs Spark holds one."""
+
+
+def test_operators_build_no_other_operators():
+    built = {
+        (path.name, ast.unparse(call.func))
+        for path in (ROOT / PACKAGE / "operators").glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id.endswith("Operator")
+    }
+
+    assert built == COMPOSED

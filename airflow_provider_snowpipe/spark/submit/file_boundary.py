@@ -547,7 +547,7 @@ def _begins_with_header(spec: FileSource, file: SourceFile) -> bool:
 
 
 def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of :class:`SnowpipeCopyOperator` for the files of a source.
+    """The columns, expressions and options of a COPY of the files of a source.
 
     :param spec: the source
     :param options: the author's options of COPY, which go before these

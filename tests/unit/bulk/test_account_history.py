@@ -79,6 +79,14 @@ def test_the_query_covers_copys_memory_up_to_the_information_schema() -> None:
     assert (load.path, load.pipe, load.rows_loaded) == ("a.csv", None, 7)
 
 
+def test_loads_by_pipes_are_asked_for_as_far_back_as_the_view_goes() -> None:
+    account = Account(days=None)
+    older_copies(account.run, TABLE, ["a.csv"], by_pipes=True)
+
+    assert timestamps(account)[0] == "2025-03-31T12:00:00.000+00:00"
+    assert "PIPE_NAME IS NULL" not in account.asked[0][0]
+
+
 def test_loads_into_an_earlier_table_of_the_same_name_are_not_asked_for() -> None:
     account = Account(days=20)
     older_copies(account.run, TABLE, ["a.csv"])

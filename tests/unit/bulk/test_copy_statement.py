@@ -135,6 +135,9 @@ def test_a_validation_loads_nothing_and_takes_no_expressions() -> None:
         copy().validation("ALL")
     with pytest.raises(ConfigurationError, match="together with expressions"):
         CopyInto(TABLE, "@s", expressions=["$1"]).validation("RETURN_ERRORS")
+    with pytest.raises(ConfigurationError, match="together with match_by_column_name"):
+        copy(match_by_column_name="CASE_INSENSITIVE").validation("RETURN_ERRORS")
+    assert "PURGE" not in copy(purge=True).validation("RETURN_ERRORS")
 
 
 @pytest.mark.parametrize(
@@ -221,3 +224,24 @@ def test_no_options_are_all_defaults(options: dict[str, Any] | None) -> None:
 def test_options_that_are_no_mapping_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="options is"):
         CopyOptions.of(["force"])  # type: ignore[arg-type]
+
+
+def test_what_a_template_has_made_text_of_is_read_again() -> None:
+    given = {"force": "False", "purge": "true", "size_limit": "100", "enforce_length": "False"}
+
+    assert CopyOptions.of(given) == CopyOptions(purge=True, size_limit=100, enforce_length=False)
+    assert CopyOptions.of('{"on_error": "CONTINUE", "force": null}') == CopyOptions(on_error="CONTINUE")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"force": "no"}, "force is 'no': give true or false"),
+        ({"purge": 1}, "purge is 1: give true or false"),
+        ({"size_limit": True}, "size_limit is True: give a number"),
+        ({"on_error": 5}, "on_error is 5: give CONTINUE"),
+    ],
+)
+def test_a_switch_or_number_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        CopyOptions.of(options)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.bulk.run_files import (
     ATTEMPT_NAME,
@@ -21,7 +23,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators import bulk_driver
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
-from airflow_provider_snowpipe.operators.bulk_load import BulkRun
+from airflow_provider_snowpipe.operators.bulk_load import BulkRun, SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.spark.submit.plan import WriteReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
@@ -71,7 +73,7 @@ class Load:
             deferrable=False,
             options={"file_format": {"type": "PARQUET"}},
         )
-        copied = task.perform(task_context("r1", try_number, self.began))
+        copied = task.execute(task_context("r1", try_number, self.began))
         return {**copied["loaded_before"], **copied["files"]}
 
     def load(self, try_number: int = 1) -> dict[str, Any]:
@@ -99,6 +101,34 @@ def test_files_manifest_copy_and_outcome_follow_each_other(load: Load) -> None:
     steps = [call for call in load.account.calls if call in ("PUT", "submit")]
     assert steps == ["PUT", "PUT", "PUT", "submit", "PUT"]
     assert len(load.account.calls) == CALLS
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["own", "of-an-earlier-try"])
+def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_deferral_keeps(
+    load: Load, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(SnowpipeBulkLoadOperator, "_written", lambda *_: load.write())
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: None)
+    load.account.holds = True
+
+    def task() -> SnowpipeBulkLoadOperator:
+        arguments = {"source": {"path": "/rows", "format": "json"}, "table": "T", "stage": "@S/in"}
+        return SnowpipeBulkLoadOperator(
+            task_id="load", snowflake_conn_id="account", deferrable=True, **arguments
+        )
+
+    if number == 2:
+        load.account.fault("submit", AFTER, CrashError())
+        with pytest.raises(CrashError):
+            task().execute(task_context("r1", 1, load.began))
+    with pytest.raises(TaskDeferred) as deferred:
+        task().execute(task_context("r1", number, load.began))
+    load.account.finish()
+    kwargs = json.loads(json.dumps({"event": {"status": "ended"}, **(deferred.value.kwargs or {})}))
+    done = getattr(task(), deferred.value.method_name)(task_context("r1", number, load.began), **kwargs)
+
+    load.assert_every_row_is_there_once()
+    assert (done["rows_loaded"], load.writes, len(load.account.statements)) == (3, 1, 1)
 
 
 def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

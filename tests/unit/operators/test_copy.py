@@ -189,21 +189,103 @@ class TestLeftOut:
     """What COPY leaves out without a load in history may be in no table, and the log names it."""
 
     def test_files_that_no_history_knows_are_named(
-        self, copying: Copying, capsys: pytest.CaptureFixture[str]
+        self, copying: Copying, caplog: pytest.LogCaptureFixture
     ) -> None:
         done = copying.run({"size_limit": 9})
 
         assert (done["rows_loaded"], list(done["loaded_before"])) == (4, ["c", "d"])
-        assert "T: COPY has left out 2 files" in (printed := capsys.readouterr().out)
+        assert "T: COPY has left out 2 files" in (printed := caplog.text)
         assert "such as 'c'" in printed
 
     def test_files_that_another_run_has_loaded_are_not(
-        self, copying: Copying, capsys: pytest.CaptureFixture[str]
+        self, copying: Copying, caplog: pytest.LogCaptureFixture
     ) -> None:
         copying.run({})
 
         assert list(copying.run({}, run="r2")["loaded_before"]) == list(FILES)
-        assert "left out" not in capsys.readouterr().out
+        assert "left out" not in caplog.text
+
+
+class TestEarlierTry:
+    """A statement of an earlier try that still runs has another request id as soon as a file has come."""
+
+    OPTIONS = pytest.mark.parametrize(
+        "options", [{}, {"purge": True}, FORCED], ids=["plain", "purge", "force"]
+    )
+
+    @staticmethod
+    def killed_while_it_runs(copying: Copying, options: dict[str, Any]) -> None:
+        copying.account.holds = True
+        copying.killed("submit", AFTER, options)
+        copying.account.put("e", "e1", "e2")
+
+    @OPTIONS
+    def test_its_statement_ends_before_a_later_try_with_a_new_file_runs_another(
+        self, copying: Copying, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    ) -> None:
+        self.killed_while_it_runs(copying, options)
+        beside: list[int] = []
+
+        def pause(_: float) -> None:
+            beside.append(len(copying.account.statements))
+            copying.account.finish()
+
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", pause)
+        copying.run(options, number=2)
+
+        assert beside == [1]
+        assert sorted(copying.account.rows) == rows_of(*FILES, *([] if options is FORCED else ["e"]))
+
+    @OPTIONS
+    def test_a_deferred_task_waits_for_it_in_the_triggerer(
+        self, copying: Copying, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    ) -> None:
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: None)
+        self.killed_while_it_runs(copying, options)
+        account = copying.account
+
+        with pytest.raises(TaskDeferred) as deferred:
+            copying.run(options, number=2, deferrable=True)
+        (running,) = account.statements.values()
+        assert deferred.value.trigger.handle == running.handle
+        account.finish()
+        kwargs = json.loads(json.dumps({"event": {"status": "ended"}, **(deferred.value.kwargs or {})}))
+        again = SnowpipeCopyOperator(
+            task_id="copy", snowflake_conn_id="account", table="T", stage="@S", options=options
+        )
+        again.execute_complete(task_context("r1", 2, copying.began), **kwargs)
+
+        assert sorted(account.rows) == rows_of(*FILES, *([] if options is FORCED else ["e"]))
+
+    def test_one_that_fails_leaves_the_files_to_the_later_try(
+        self, copying: Copying, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copying.account.put("a", "bad")
+        self.killed_while_it_runs(copying, {})
+        monkeypatch.setattr(
+            "airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: copying.account.finish()
+        )
+        copying.run({"on_error": "SKIP_FILE"}, number=2, on_rejected="report")
+
+        assert sorted(copying.account.rows) == rows_of("b", "c", "d", "e")
+
+    def test_an_account_that_does_not_show_what_runs_is_no_reason_to_copy(self, copying: Copying) -> None:
+        self.killed_while_it_runs(copying, {})
+        copying.account.fault("RUNNING", BEFORE, StatementError(604, "canceled"))
+
+        with pytest.raises(Exception, match="canceled"):
+            copying.run({}, number=2)
+        assert len(copying.account.statements) == 1
+
+    def test_a_killed_task_cancels_it(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.killed_while_it_runs(copying, {})
+        task = SnowpipeCopyOperator(task_id="copy", snowflake_conn_id="account", table="T", stage="@S")
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: task.on_kill())
+
+        with pytest.raises(Exception, match="stopped"):
+            task.execute(task_context("r1", 2, copying.began))
+        assert [one.failure is not None for one in copying.account.statements.values()] == [True]
+        assert copying.account.rows == []
 
 
 class TestPurge:

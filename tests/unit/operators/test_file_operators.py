@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
 from tests.fake_account import FakeAccount
@@ -151,3 +156,29 @@ class TestStaging:
     ) -> None:
         with pytest.raises(ValueError, match=next(iter(arguments))):
             SnowpipeStageFilesOperator(task_id="stage", source="/in", stage="@S", **arguments)
+
+
+COPYING: dict[str, Any] = {"table": "T", "stage": "@S"}
+WRITING: dict[str, Any] = {"table": "T", "source": {"path": "/a", "format": "json"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "name", "value"),
+    [
+        *((SnowpipeCopyOperator, COPYING, "poll_interval", value) for value in (-1, None, "5", float("nan"))),
+        (SnowpipeIngestFilesOperator, {"pipe": "P", "files": ["a"]}, "load_timeout", None),
+        (SnowpipeIngestFilesOperator, {"pipe": "P", "files": ["a"]}, "retry_seconds", -1.0),
+        (SnowpipeIngestFilesOperator, {"pipe": "P", "files": ["a"]}, "poll_interval", -1),
+        (SnowpipeIngestFilesOperator, {"pipe": "P", "files": ["a"]}, "max_consecutive_errors", "5"),
+        (SnowpipeLoadOperator, {"table": "T", "source": "@S"}, "load_timeout", dt.timedelta(hours=1)),
+        (SnowpipeLoadOperator, {"table": "T", "source": "@S"}, "poll_interval", True),
+        (SnowpipeBulkLoadOperator, WRITING, "poll_interval", -0.1),
+        (SnowpipeBulkLoadOperator, WRITING, "parallel", "4"),
+        (SnowpipeBulkLoadOperator, WRITING, "target_file_bytes", 0),
+    ],
+)
+def test_a_number_that_no_wait_and_no_file_can_have_is_refused_when_the_dag_is_read(
+    kind: Any, arguments: dict[str, Any], name: str, value: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is {re.escape(repr(value))}: give"):
+        kind(task_id="t", **arguments, **{name: value})

@@ -75,7 +75,7 @@ def test_the_table_of_another_schema_is_asked(account: FakeAccount, monkeypatch:
 
 @pytest.mark.parametrize("minutes", [-30, 30])
 def test_files_that_were_staged_again_after_their_load_are_named_in_the_log(
-    account: FakeAccount, capsys: pytest.CaptureFixture[str], minutes: int
+    account: FakeAccount, caplog: pytest.LogCaptureFixture, minutes: int
 ) -> None:
     """The pipe takes a path once, whatever it holds."""
     ingest(table="T", stage="@S", files=None)
@@ -83,7 +83,7 @@ def test_files_that_were_staged_again_after_their_load_are_named_in_the_log(
     again = ingest(table="T", stage="@S", files=None)
 
     assert (again["submitted"], len(again["loaded_before"])) == ([], 2)
-    assert ("has loaded 2 files before they were staged again" in capsys.readouterr().out) is (minutes > 0)
+    assert ("has loaded 2 files before they were staged again" in caplog.text) is (minutes > 0)
 
 
 class TestLocation:

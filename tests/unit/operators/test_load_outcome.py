@@ -176,7 +176,7 @@ class TestLatency:
 @pytest.mark.parametrize(
     ("options", "splits"),
     [
-        (None, False),
+        ({}, False),
         ({"file_format": {"type": "CSV"}}, False),
         ({"file_format": {"multi_line": False, "compression": "NONE"}}, True),
         ({"FILE_FORMAT": {"MULTI_LINE": False, "COMPRESSION": "none"}, "on_error": "CONTINUE"}, True),

@@ -31,12 +31,23 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
         ({"rows": 1, "backfil": True}, "the shape has the key 'backfil' .*True.* use bounded"),
         ({"rows": 1, "backfill": "no"}, "backfill of the shape is 'no': give true or false"),
         ([], "give a mapping"),
+        ({"rows": 1, "partitions": None}, "partitions is None: give a number"),
+        ({"files": {"count": None, "bytes": 1}}, "count is None: give a number"),
+        ({"files": {"count": 1}}, "files of the shape is {'count': 1}: give bytes"),
+        ("rows", "the shape is the text 'rows', which is no JSON object"),
     ],
-    ids=range(17),
+    ids=range(21),
 )
 def test_a_shape_that_cannot_be_is_refused(shape, message):
     with pytest.raises(ConfigurationError, match=message):
         DataShape.from_json(shape)
+
+
+def test_what_a_template_has_made_text_of_is_read_again():
+    given = {"rows": "5", "bytes": "1e3", "backfill": "True", "files": {"count": "2", "bytes": "3"}}
+
+    assert DataShape.from_json(given) == DataShape(rows=5, bytes=1e3, backfill=True, files=FileSet(2, 3))
+    assert DataShape.known('{"freshness": "60"}') == {"freshness": 60}
 
 
 def test_a_shape_is_json_and_back():
@@ -54,7 +65,12 @@ def test_a_shape_is_json_and_back():
         ({"path": "fast"}, "path is 'fast'"),
         ({"warehouse": "XS"}, "warehouse is 'XS': give one of X-SMALL"),
         ({"largest_warehouse": "xl"}, "largest_warehouse is 'xl'"),
-        ({"band": -0.1}, "band=-0.1"),
+        ({"band": -0.1}, "band is -0.1"),
+        ({"band": float("nan")}, "band is nan"),
+        ({"load_within": "an hour"}, "load_within is 'an hour': give a number"),
+        ({"flood_bytes": None}, "flood_bytes is None: give a number"),
+        ({"has_pipe": "no"}, "has_pipe is 'no': give true or false"),
+        ({"warehouse": ["SMALL"]}, "warehouse is"),
         ({"many_files": 0}, "many_files=0"),
         ({"measured": {"pipe": 0.0}}, "measured is"),
         ({"measured": {"train": 1.0}}, "measured is"),

@@ -1,6 +1,6 @@
 """How many of our functions, files and calls within each other lie on three ways through the package.
 
-``pytest tests/unit/walks.py -s`` prints them. Nothing is asked of Snowflake: the ways end in the scripted
+``pytest tests/unit/test_walks.py -s`` prints them. Nothing is asked of Snowflake: the ways end in scripted
 services of ``tests/fake_snowpipe.py`` and ``tests/fake_account.py``.
 """
 
@@ -78,14 +78,15 @@ def walked(way: Callable[[], object]) -> Walk:
     return walk
 
 
-def show(name: str, walk: Walk, goal: str) -> None:
-    """Print the numbers of a way, and its files."""
-    print(
-        f"\n{name}: {len(walk.functions)} functions, {len(walk.files)} files, {walk.depth} deep (goal {goal})"
-    )
+def require(walk: Walk, name: str, *, functions: int, files: int, depth: int) -> None:
+    """Print the numbers of a way and its functions, and hold the numbers against what they may be at most."""
+    found = (len(walk.functions), len(walk.files), walk.depth)
+    most = (functions, files, depth)
+    print(f"\n{name}: {found[0]} functions, {found[1]} files, {found[2]} deep (at most {most})")
     for file in sorted(walk.files):
         names = sorted({name for one, name, _ in walk.functions if one == file})
         print(f"  {Path(file).relative_to(_PACKAGE)}: {', '.join(names)}")
+    assert all(one <= limit for one, limit in zip(found, most, strict=True)), (name, found, most)
 
 
 def test_row_to_commit(snowpipe: FakeSnowpipe) -> None:
@@ -99,7 +100,7 @@ def test_row_to_commit(snowpipe: FakeSnowpipe) -> None:
         load_partition(settings, snowpipe.scoped_token(None), work)
 
     walk = walked(way)
-    show("row to commit", walk, "60 / 12 / 8")
+    require(walk, "row to commit", functions=60, files=12, depth=8)
     assert any(file.endswith("streaming/channel.py") for file in walk.files)
 
 
@@ -111,7 +112,7 @@ def test_sensor_poke(snowpipe: FakeSnowpipe, set_connection: Any) -> None:
         task_id="wait", targets={"c": "9"}, offset_format="integer", snowflake_conn_id=conn_id, table="T"
     )
     walk = walked(lambda: sensor.poke({"ti": TaskInstance()}))  # type: ignore[typeddict-item]
-    show("sensor poke", walk, "50 / 8 / 8")
+    require(walk, "sensor poke", functions=50, files=8, depth=8)
     assert any(file.endswith("streaming/commits.py") for file in walk.files)
 
 
@@ -129,5 +130,5 @@ def test_copy_of_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         operator.execute(task_context(run, 1, began))
 
     walk = walked(way)
-    show("COPY of one file", walk, "80 / 12 / 8")
+    require(walk, "COPY of one file", functions=80, files=12, depth=8)
     assert any(file.endswith("bulk/copy.py") for file in walk.files)

@@ -1,0 +1,405 @@
+"""Files given to a file pipe: which ones, what is known of their loads, and the wait for them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow_provider_snowpipe.bulk.file_pipe import Submission, SubmittedFile
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget, stage_key
+from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.staged_files import (
+    ExpectedFiles,
+    FileLoad,
+    StagedFile,
+    StagedFiles,
+    StageReference,
+    file_names,
+)
+from airflow_provider_snowpipe.bulk.two_loaders import (
+    NOT_AUTHORIZED,
+    LoadIntent,
+    not_loaded_by,
+    pipes_beside,
+    refuse_files_for_pipe,
+    refuse_files_of_others,
+)
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.copy import StagedChoice
+from airflow_provider_snowpipe.streaming.commits import RetryBudget
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    NothingStagedError,
+    SnowpipeError,
+    SqlError,
+)
+from airflow_provider_snowpipe.streaming.names import PipeName
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.copy import RunIdentity
+
+_BUDGET_SECONDS = 20.0
+log = logging.getLogger(__name__)
+LeaveWorker = Callable[[Submission, dict[str, Any]], NoReturn]
+"""Defers the task, given the files and the value so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeLoad:
+    """Staged files that a file pipe is given, and the wait until it has loaded them.
+
+    :param files: the files
+    :param table: as of :class:`SnowpipeIngestFilesOperator`, like those below
+    :param tolerance: its ``on_partial`` and ``on_failed``
+    :param force: likewise
+    :param on_unmatched: likewise
+    :param on_nothing: likewise
+    :param wait_for_load: likewise
+    :param load_timeout: likewise
+    :param retry_seconds: likewise
+    :param poll_interval: likewise
+    :param max_consecutive_errors: likewise
+    """
+
+    files: PipeFiles
+    table: str | None
+    _: KW_ONLY
+    tolerance: Tolerance
+    force: bool = False
+    on_unmatched: str = "fail"
+    on_nothing: str = "fail"
+    wait_for_load: bool = True
+    load_timeout: float = 3600.0
+    retry_seconds: float = 600.0
+    poll_interval: float = 15.0
+    max_consecutive_errors: int = 10
+
+    def run(
+        self, identity: RunIdentity, announce: Callable[[list[str]], None], leave: LeaveWorker | None
+    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Submit the files, and wait.
+
+        :param identity: whose work it is
+        :param announce: called with the paths of the files that the pipe takes
+        :param leave: leaves the worker while the pipe loads, None to wait here
+        :return: the value of a task, and the loads, which :meth:`checked` adds to it; None without a wait
+        :raises SnowpipeError: as :meth:`SnowpipeIngestFilesOperator.execute`
+        """
+        submission, pipe = self._submitted(identity), str(self.files.pipe)
+        value = submission.result(pipe)
+        log.info(
+            "pipe %s: %d files submitted in %d posts, %d were loaded before",
+            pipe,
+            len(value["submitted"]),
+            submission.posts,
+            len(submission.before),
+        )
+        announce(submission.taken())
+        if self.on_unmatched == "fail":
+            submission.require_matched(pipe)
+        if not self.wait_for_load:
+            return value, None
+        if not submission.awaited():
+            return value, {}
+        if leave is not None:
+            leave(submission, value)
+        return value, self._waited(submission)
+
+    def planned(self, begin: Begin | None = None) -> Submission:
+        """The files, and which of them the pipe is owed.
+
+        :param begin: as of :meth:`PipeFiles.known_loads`
+        :raises SnowpipeError: as :meth:`run`
+        """
+        choice, pipe = self.files, self.files.pipe
+        files = choice.chosen()
+        if not files and self.on_nothing == "fail":
+            raise NothingStagedError(
+                f"stage {choice.stage!r} has no file for pipe {pipe.pipe!r}: stage the files before this "
+                "task runs, or set on_nothing='report'"
+            )
+        if not files:
+            return Submission(())
+        history = choice.known_loads(files, self.table, force=self.force, begin=begin)
+        if not self.wait_for_load:
+            return Submission(tuple(files))
+        if history is None:
+            history = choice.reported_loads([one.path for one in files])
+        submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
+        if again := submission.staged_again():
+            log.warning(
+                "pipe %s has loaded %d files before they were staged again, such as %r, and takes a path "
+                "once in 14 days: what has changed in them is not in the table; stage it under other names",
+                pipe.pipe,
+                len(again),
+                again[0],
+            )
+        submission.require_whole(str(pipe), self.tolerance)
+        return submission
+
+    def checked(self, value: Mapping[str, Any], loads: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the loads to a task's value, after a last search for loads of the files by others.
+
+        :param value: the value
+        :param loads: what became of each file
+        :raises FilesGivenTwiceError: if somebody else has loaded one
+        """
+        rows = sum(int(load["rows_loaded"]) for load in loads.values())
+        log.info("pipe %s: %d files loaded, %d rows", value["pipe"], len(loads), rows)
+        if loads:
+            loaded = [SubmittedFile(path) for path in loads]
+            self.files.known_loads(loaded, self.table, force=self.force)
+        return {**value, "loads": dict(loads), "rows_loaded": rows}
+
+    def _submitted(self, identity: RunIdentity) -> Submission:
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+
+        intent: LoadIntent | None = None
+
+        def begin(hook: SnowpipeBulkHook, table: str, files: StagedFiles) -> None:
+            nonlocal intent
+            intent = LoadIntent(hook, table, identity, str(self.files.pipe), files)
+            intent.declare()
+
+        retry = RetryPolicy(self.retry_seconds, cap_seconds=60.0)
+        try:
+            submission = self.planned(begin)
+            client = self.files.hook.get_file_pipe_client(retry=retry)
+        except SnowpipeError:
+            if intent is not None:
+                intent.revoke()
+            raise
+        is_known = False
+        try:
+            submission = submission.submit(client, identity)
+            is_known = True
+        except SnowpipeError as error:
+            is_known = not error.retryable
+            raise
+        finally:
+            client.close()
+            if intent is not None and is_known:
+                intent.withdraw()
+        return submission
+
+    def _waited(self, submission: Submission) -> dict[str, Any]:
+        from airflow_provider_snowpipe.bulk.files_watch import wait_for_loads
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+
+        expected, budget = ExpectedFiles(submission.awaited()), RetryBudget(self.max_consecutive_errors)
+        watch = FilesWatch(expected, submission.since, self.tolerance, budget)
+        history = self.files.hook.get_load_history(retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS))
+        try:
+            return wait_for_loads(history, watch, timeout=self.load_timeout, interval=self.poll_interval)
+        finally:
+            history.close()
+
+
+# -- Which staged files a file pipe is to be given, and what is known of their loads ---------------------
+
+Begin = Callable[[SnowpipeBulkHook, str, StagedFiles], None]
+"""Called before files are loaded into a table, whose database and schema the hook knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeFiles:
+    """Files by their paths below a pipe's location, or those that a stage has there.
+
+    :param hook: asks the account
+    :param pipe: the pipe
+    :param files: the paths, a list or its JSON text; None for all that ``stage`` has
+    :param stage: the pipe's location, where the files are listed; None to take them as they are named
+    :param prefix: instead of files: the start of their paths below it
+    :param pattern: instead of files: a regular expression that the whole path matches
+    :param passes_over: True where files are passed over that others have loaded since they were staged
+    """
+
+    hook: SnowpipeBulkHook
+    pipe: PipeName
+    files: Any = None
+    stage: str | None = None
+    prefix: str | None = None
+    pattern: str | None = None
+    passes_over: bool = False
+
+    def chosen(self) -> list[SubmittedFile]:
+        """The files by their paths below the pipe's location.
+
+        :raises NothingStagedError: if a file that is named is not in the stage
+        """
+        if self.stage is None:
+            return [SubmittedFile(name) for name in file_names(self.files)]
+        reference = StageReference.parse(self.stage)
+        staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
+        below = f"{reference.path}/" if reference.path else ""
+        return [
+            SubmittedFile(path.removeprefix(below), file.size, file.staged_at)
+            for path, file in staged.files.items()
+        ]
+
+    def known_loads(
+        self, files: Sequence[SubmittedFile], table: str | None, *, force: bool, begin: Begin | None = None
+    ) -> list[FileLoad] | None:
+        """The pipe's loads of these files, as the load history of its table remembers them.
+
+        Those of files that are passed over come last.
+
+        :param files: the files
+        :param table: the pipe's table, None to take it from the pipe's own statement
+        :param force: True accepts files that somebody else has put into the table
+        :param begin: called with the files before other pipes and history are asked, where table and location
+            are known; not with ``force``. None asks history only, of files that were submitted
+        :return: None where the table is not known, or may not be asked; the log then has a warning
+        :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table, or another
+            pipe has files in its queue that may be these
+        :raises ConfigurationError: if the pipe loads from elsewhere, or into another table
+        """
+        is_needed = not force and not (table and self.stage)
+        is_compared = begin is not None and (table or self.stage)
+        target = self._target(is_needed=is_needed) if is_needed or is_compared else None
+        if is_compared and target is not None:
+            self._require(target, table)
+        paths = [one.path for one in files]
+        if force:
+            return self.hook.loads_of(table, paths, self.pipe.pipe) if table else None
+        if table:
+            if self.stage is None and target is None:
+                return self.hook.loads_of(table, paths, self.pipe.pipe)
+            return self._loads_into(self.hook, table, self._location(target), files, begin)
+        if target is None:
+            return None
+        database, schema, name = target.table
+        hook = SnowpipeBulkHook(self.hook.snowflake_conn_id, table=name, database=database, schema=schema)
+        try:
+            return self._loads_into(hook, name, self._location(target), files, begin)
+        except SqlError as error:
+            if error.errno not in NOT_AUTHORIZED:
+                raise
+            _warn(f"{error}; grant the role a privilege on the pipe's table and a warehouse")
+            return None
+
+    def reported_loads(self, paths: Sequence[str]) -> list[FileLoad]:
+        """The pipe's loads of these files as it reports them itself; it knows nothing of other loaders.
+
+        :param paths: paths below the pipe's location
+        """
+        history = self.hook.get_load_history()
+        now = dt.datetime.now(dt.UTC)
+        try:
+            return history.loads([HistoryQuestion(frozenset(paths), now - REMEMBERED)], now)
+        finally:
+            history.close()
+
+    def _loads_into(
+        self,
+        hook: SnowpipeBulkHook,
+        table: str,
+        location: StageReference,
+        files: Sequence[SubmittedFile],
+        begin: Begin | None,
+    ) -> list[FileLoad]:
+        whole = {location.below(one.path): one for one in files}
+        staged = StagedFiles(
+            {path: StagedFile(path, staged_at=one.staged_at) for path, one in whole.items()},
+            location,
+            self._url(location),
+        )
+        loader = str(self.pipe)
+        if begin is not None:
+            begin(hook, table, staged)
+            for one in pipes_beside(hook, table, staged):
+                if self.stage is None:
+                    # Without the time at which the files were staged nobody knows which ones events announce.
+                    one = replace(one, announced=())
+                refuse_files_for_pipe(one, table=table, loader=loader)
+        loads = hook.loads_of(table, list(whole))
+        # What this pipe has loaded it does not load again, so a retry need not search far back.
+        new = not_loaded_by(list(whole), loads, loader)
+        older = hook.older_copies(table, new, by_pipes=self.passes_over) if new else []
+        passed = refuse_files_of_others(
+            staged,
+            loads,
+            table=table,
+            now=dt.datetime.now(dt.UTC),
+            loader=loader,
+            older=older,
+            passes_over=self.passes_over,
+        )
+        own = [load for load in loads if load.pipe == loader]
+        return [*own, *(replace(load, path=whole[path].path) for path, load in passed.items())]
+
+    def _location(self, target: PipeTarget | None) -> StageReference:
+        return target.stage if self.stage is None and target else StageReference.parse(str(self.stage))
+
+    def _target(self, *, is_needed: bool) -> PipeTarget | None:
+        """From where the pipe loads into which table, None where that is not known."""
+        why = "DESCRIBE PIPE shows no such pipe to this role"
+        try:
+            target = self.hook.pipe_target(self.pipe.pipe)
+        except ConfigurationError as error:
+            target, why = None, str(error)
+        except SqlError as error:
+            if is_needed or error.errno not in NOT_AUTHORIZED:
+                raise
+            target = None
+        if target is None and is_needed:
+            _warn(f"{why}; table=… and stage=… would show it")
+        return target
+
+    def _require(self, target: PipeTarget, table: str | None) -> None:
+        """Refuse another location than the pipe's, below which it has other files of these paths."""
+        database, schema = self.hook.database_and_schema()
+        if table and target.table != (database, schema, table):
+            raise ConfigurationError(
+                f"pipe {self.pipe} loads into {'.'.join(target.table)}, and table is {table!r} in "
+                f"{database}.{schema}: name the pipe's own table, or leave table out"
+            )
+        if self.stage is None:
+            return
+        whole = StageReference.parse(self.stage).location("", database=database, schema=schema)
+        given, own = StageReference.parse(whole), target.stage
+        if stage_key(given) == stage_key(own):
+            is_own = given.path == own.path
+        else:  # two external stages may stand for one address
+            urls = [(self._url(one), one.path) for one in (given, own)]
+            one, other = (f"{(url or '').rstrip('/')}/{path}".rstrip("/") for url, path in urls)
+            is_own = one == other and all(url for url, _ in urls)
+        if not is_own:
+            raise ConfigurationError(
+                f"pipe {self.pipe} loads from {own}, and stage is {self.stage!r}: it takes paths "
+                f"below its own location, where other files may have them. Give stage={str(own)!r}, and "
+                "the rest of the path as prefix, or name the pipe of that stage"
+            )
+
+    def _url(self, location: StageReference) -> str | None:
+        return self.hook.stage_url(f"@{location.owner}{location.name}")
+
+
+def _warn(why: str) -> None:
+    log.warning("whether COPY has loaded these files is not known (%s)", why)
+
+
+def check_choice(files: Any, stage: str | None, prefix: str | None, pattern: str | None) -> None:
+    """Find what no rendering of templates can fix in what names files for a pipe.
+
+    :param files: as of :class:`PipeFiles`
+    :param stage: the same
+    :param prefix: the same
+    :param pattern: the same
+    :raises ConfigurationError: if these do not go together
+    """
+    if stage is not None:
+        StagedChoice(stage, files, prefix, pattern).check()
+    elif files is None:
+        raise ConfigurationError(
+            "no files and no stage: give files=[…], or stage=…, the location of the pipe, which is listed"
+        )
+    elif prefix is not None or pattern is not None:
+        raise ConfigurationError(
+            f"prefix is {prefix!r} and pattern is {pattern!r} without stage=…, where files are listed: give "
+            "it as well"
+        )

@@ -1,0 +1,254 @@
+"""``SnowpipeLoadOperator`` over a stage whose runs go by COPY and by a pipe in turn: each row once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from email.utils import format_datetime
+from itertools import product
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
+
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
+from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
+from tests.unit.operators.account_in_task import install, task_context
+
+PIPE = "LOCAL.PUBLIC.P"
+WAYS = ("copy", "pipe")
+Turns = pytest.mark.parametrize("ways", list(product(WAYS, repeat=3)), ids="-".join)
+
+
+class Loading:
+    """A stage, a table, and a task of which each run takes the way that it is given."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, pem: str) -> None:
+        self.account = FakeAccount()
+        install(self.account, patch, KeyPair("ACC", "U", pem.encode()))
+        self.account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
+        self.runs = 0
+        self.stage_at(dt.datetime.now(dt.UTC) - dt.timedelta(hours=1))
+
+    def stage_at(self, time: dt.datetime) -> None:
+        self.account.staged_at = format_datetime(time.astimezone(dt.UTC), usegmt=True)
+
+    def operator(self, way: str, **given: Any) -> SnowpipeLoadOperator:
+        arguments = {"load_timeout": 5.0, "poll_interval": 0.01, "deferrable": False, **given}
+        return SnowpipeLoadOperator(
+            task_id="load",
+            snowflake_conn_id="account",
+            source="@S",
+            table="T",
+            path=way,
+            file_pipe="P",
+            **arguments,
+        )
+
+    def run(self, way: str, *, number: int = 1, **given: Any) -> Any:
+        self.runs += number == 1
+        return self.operator(way, **given).execute(task_context(f"r{self.runs}", number))
+
+    def refused(self, way: str) -> str:
+        before = list(self.account.rows)
+        with pytest.raises((AirflowException, FilesGivenTwiceError)) as refused:
+            self.run(way)
+        assert self.account.rows == before
+        return str(refused.value)
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch, pem: str) -> Loading:
+    return Loading(monkeypatch, pem)
+
+
+@Turns
+def test_each_run_loads_what_is_new_whichever_way_the_runs_before_took(
+    loading: Loading, ways: tuple[str, ...]
+) -> None:
+    for number, way in enumerate(ways):
+        loading.account.put(f"{number}", f"{number}-1", f"{number}-2")
+        done = loading.run(way)
+
+        assert (done["path"], done["rows_loaded"], list(done["files"])) == (way, 2, [f"{number}"])
+        assert sorted(done["loaded_before"]) == [str(one) for one in range(number)]
+        assert all(one["rows_loaded"] == 2 for one in done["loaded_before"].values())
+    assert sorted(loading.account.rows) == sorted(f"{n}-{row}" for n in range(3) for row in (1, 2))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_finds_nothing_new_loads_nothing(loading: Loading, way: str) -> None:
+    loading.account.put("a", "a1")
+    loading.run("pipe" if way == "copy" else "copy")
+    submitted = [call for call in loading.account.calls if call in ("submit", "insertFiles")]
+    done = loading.run(way)
+
+    assert (done["rows_loaded"], done["files"], list(done["loaded_before"])) == (0, {}, ["a"])
+    assert submitted == [call for call in loading.account.calls if call in ("submit", "insertFiles")]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_deferred_run_reports_what_another_way_has_loaded(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: None)
+    loading.account.put("a", "a1")
+    loading.run("pipe" if way == "copy" else "copy")
+    loading.account.put("b", "b1")
+    loading.account.holds = True
+    context = task_context("r9")
+    with pytest.raises(TaskDeferred) as deferred:
+        loading.operator(way, deferrable=True).execute(context)
+    loading.account.finish()
+    event: dict[str, Any] = {"status": "ended"}
+    if way == "pipe":
+        load = {"status": "LOADED", "rows_loaded": 1, "rows_parsed": 1, "errors_seen": 0, "first_error": None}
+        event = {"status": "success", "files": {"b": load}}
+    kwargs = json.loads(json.dumps({"event": event, **(deferred.value.kwargs or {})}))
+    done = getattr(loading.operator(way), deferred.value.method_name)(context, **kwargs)
+
+    assert (list(done["files"]), list(done["loaded_before"])) == (["b"], ["a"])
+    assert sorted(loading.account.rows) == ["a1", "b1"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+def test_a_run_that_died_at_any_call_is_finished_by_its_next_try(
+    monkeypatch: pytest.MonkeyPatch, pem: str, way: str, when: str
+) -> None:
+    crashes = 0
+    for nth in range(1, 16):
+        loading = Loading(monkeypatch, pem)
+        loading.account.put("a", "a1")
+        loading.run("pipe" if way == "copy" else "copy")
+        loading.account.put("b", "b1")
+        loading.account.fault(None, when, CrashError(), nth)
+        try:
+            loading.run(way)
+        except CrashError:
+            crashes += 1
+        loading.account.faults.clear()
+        loading.account.put("c", "c1")
+        loading.run(way, number=2)
+
+        assert sorted(loading.account.rows) == ["a1", "b1", "c1"], nth
+    assert crashes > 5
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_failed_another_way_is_loaded(loading: Loading, way: str) -> None:
+    other = None if way == "pipe" else PIPE
+    loading.account.put("a", "bad")
+    loading.account._copy("COPY INTO T FROM @S ON_ERROR = SKIP_FILE", other)
+    loading.account.put("a", "a1")
+
+    assert loading.run(way)["rows_loaded"] == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_was_loaded_in_part_another_way_fails_the_task_unless_it_is_to_be_reported(
+    loading: Loading, way: str
+) -> None:
+    other = None if way == "pipe" else PIPE
+    loading.account.put("a", "a1", "bad")
+    loading.account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", other)
+
+    assert "FilesRejectedError" in loading.refused(way)
+    assert loading.run(way, on_error="continue")["loaded_before"]["a"]["rows_loaded"] == 1
+    assert loading.account.rows == ["a1"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_is_in_the_table_twice_fails_the_task(loading: Loading, way: str) -> None:
+    loading.account.put("a", "a1")
+    loading.account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
+    loading.account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", PIPE)
+
+    assert "were loaded twice" in loading.refused(way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_was_staged_again_after_another_way_has_loaded_it_is_refused(
+    loading: Loading, way: str
+) -> None:
+    """Load history has no contents, so that nobody knows which of its rows are in the table."""
+    loading.account.put("a", "a1")
+    loading.run("pipe" if way == "copy" else "copy")
+    loading.stage_at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+    loading.account.put("a", "a1", "a2")
+
+    assert "under other names" in loading.refused(way)
+
+
+def test_a_file_that_waits_in_the_pipe_is_not_copied(loading: Loading) -> None:
+    loading.account.put("a", "a1")
+    loading.account.pipes[PIPE].queue = ["a"]
+    loading.account.pipes[PIPE].is_paused = True
+
+    assert "has 1 files in its queue" in loading.refused("copy")
+    loading.account.finish()
+    assert loading.run("copy")["rows_loaded"] == 0
+    assert loading.account.rows == ["a1"]
+
+
+@pytest.mark.parametrize("by", WAYS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_was_loaded_longer_ago_than_load_history_goes_is_not_loaded_again(
+    loading: Loading, by: str, way: str
+) -> None:
+    account = loading.account
+    now = dt.datetime.now(dt.UTC)
+    account.created = now - dt.timedelta(days=100)
+    loading.stage_at(now - dt.timedelta(days=31))
+    account.put("a", "a1")
+    loading.run(by)
+    account.history[0]["last_load_time"] = now - dt.timedelta(days=30)
+    account.pipes[PIPE].known.clear()  # as a pipe forgets after 14 days
+    done = loading.run(way)
+
+    assert account.rows == ["a1"]
+    assert (done["files"], list(done["loaded_before"])) == ({}, ["a"])
+
+
+def test_files_that_another_pipe_is_notified_of_are_not_given_to_the_pipe(loading: Loading) -> None:
+    loading.account.pipes["LOCAL.PUBLIC.Q"] = Pipe("COPY INTO t FROM '@S'", auto_ingest=True)
+    loading.stage_at(dt.datetime.now(dt.UTC))
+    loading.account.put("a", "a1")
+
+    assert "LOCAL.PUBLIC.Q" in loading.refused("pipe")
+
+
+def test_the_plan_is_of_what_is_not_in_the_table_yet(loading: Loading) -> None:
+    context = task_context()
+
+    def plan(way: str = "auto", **given: Any) -> dict[str, Any]:
+        loading.operator(way, **given).execute(context)
+        found: dict[str, Any] = context["ti"].xcom_pull(key="plan")
+        return found
+
+    loading.account.put("a", "a1")
+    assert plan()["shape"]["files"]["count"] == 1
+    loading.account.put("b", "b1")
+    loading.account.put("c", "c1")
+    assert plan()["shape"]["files"]["count"] == 2
+    assert plan()["nothing_to_load"]
+    assert plan("copy", options={"force": True})["shape"]["files"]["count"] == 3
+    assert sorted(loading.account.rows) == ["a1", "a1", "b1", "b1", "c1", "c1"]
+
+
+def test_a_try_by_the_pipe_waits_for_the_copy_of_an_earlier_one(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = loading.account
+    account.put("a", "a1")
+    account.holds = True
+    account.fault("submit", AFTER, CrashError())
+    with pytest.raises(CrashError):
+        loading.run("copy")
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: account.finish())
+    done = loading.run("pipe", number=2)
+
+    assert account.rows == ["a1"]
+    assert (done["rows_loaded"], list(done["loaded_before"])) == (0, ["a"])
