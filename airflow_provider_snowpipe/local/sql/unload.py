@@ -248,16 +248,13 @@ def _bare(text: str, column: ResultColumn, file_format: FileFormat) -> str:
     # What a line break ends is read without the carriage return before it.
     special = [file_format.text("FIELD_DELIMITER"), end, "\r" if end == "\n" else None]
     escape = file_format.text("ESCAPE") or file_format.text("ESCAPE_UNENCLOSED_FIELD")
-    is_number = column.type.kind in _BARE
-    if escape and not (
-        is_number and re.search(r"[\w.+-]", "".join(filter(None, [escape, *special]))) is None
-    ):
-        text, given = _escaped(text, escape, [each for each in special if each]), text
-    else:
-        given = text
-    if is_number or not file_format["EMPTY_FIELD_AS_NULL"] or file_format["FIELD_OPTIONALLY_ENCLOSED_BY"]:
+    given, kind = text, column.type.kind
+    # A number has no other characters.
+    if escape and (kind not in _BARE or re.search(r"[\w.+-]", "".join(filter(None, [escape, *special])))):
+        text = _escaped(text, escape, [each for each in special if each])
+    if kind != "VARCHAR" or not file_format["EMPTY_FIELD_AS_NULL"]:
         return text
-    # Without the quotes it would be read as NULL.
+    # Without quotes it would be read as NULL ("EMPTY_FIELD_AS_NULL").
     return f"CASE WHEN {given} = '' THEN '\"\"' ELSE {text} END"
 
 
@@ -386,6 +383,10 @@ class _Files:
     def discard(self) -> None:
         """Remove what is not in the stage."""
         if self._handle is not None:
+            # Nobody reads what is left of the file: what else it meets, a full disk, does not matter.
+            with contextlib.suppress(OSError, pa.ArrowException):
+                if self._writer is not None:
+                    self._writer.close()
             self._handle.close()
         for file in self.made:
             file.temporary.unlink(missing_ok=True)
