@@ -135,10 +135,11 @@ def unload(session: Session, reader: Reader) -> Result:
     settings = reader.settings()
     reader.end()
     made = _read(session, location, target, partition is not None, settings)
+    tree = _tree(text, partition)
     if "VALIDATION_MODE" in settings:
         return query.select(session, text, Bindings({}))
     made.check_free()
-    return _run(session, made, _tree(text, partition))
+    return _run(session, made, tree)
 
 
 def _read(

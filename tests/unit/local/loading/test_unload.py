@@ -262,6 +262,7 @@ def test_a_partition_does_not_leave_its_location(local, value):
         ("FROM t PARTITION BY b FROM t", "001003"),
         ("FROM t SINGLE = TRUE PARTITION BY (b)", "001003"),
         ("FROM (DELETE FROM t)", "000002"),
+        ("FROM (DELETE FROM t) VALIDATION_MODE = RETURN_ROWS", "000002"),
         ("FROM missing", "002003"),
         ("FROM @s", "001003"),
         ("t", "001003"),
