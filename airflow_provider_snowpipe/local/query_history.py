@@ -64,6 +64,7 @@ class Statement:
     :param inserted: rows inserted.
     :param updated: rows updated.
     :param deleted: rows deleted.
+    :param unloaded: rows unloaded.
     """
 
     query_id: str
@@ -87,6 +88,7 @@ class Statement:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    unloaded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,13 @@ def files(session: Session, folder: Path) -> None:
     assert sorted(map(tuple, staged.collect())) == [(1, "one"), (2, "two")]
     session.sql("DROP TABLE IF EXISTS park_copied").collect()
     assert staged.copy_into_table("park_copied")[0].rows_loaded == 2
+    for kind, ending in (("csv", "csv.gz"), ("parquet", "snappy.parquet")):
+        (written,) = session.table("park_copied").write.copy_into_location(
+            f"@park_files/{kind}_out/", file_format_type=kind, header=True, overwrite=True
+        )
+        assert written.rows_unloaded == 2
+        listed = session.sql(f"LIST @park_files/{kind}_out").collect()
+        assert [row[0] for row in listed] == [f"park_files/{kind}_out/data_0_0_0.{ending}"]
     documents = session.read.json("@park_files/json").select(f.col("$1")["a"].cast("int").alias("a"))
     assert sorted(row.A for row in documents.collect()) == [1, 2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import ssl
@@ -38,7 +39,7 @@ def _trust(local_service: LocalService, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def _refusal(cursor: Any, statement: str) -> str:
-    with pytest.raises(Exception, match=r"SQL|Unsupported") as error:
+    with pytest.raises(Exception, match=r"SQL|Unsupported|Files already") as error:
         cursor.execute(statement)
     return str(error.value)
 
@@ -254,3 +255,18 @@ def test_a_service_folder_is_read_where_it_was_allowed(local_service: LocalServi
     assert "--allow-folder" in done.stderr
     assert service.sql("REMOVE @outside")[0]["result"] == "removed"
     assert list(shared.iterdir()) == []
+
+
+def test_a_query_is_unloaded_listed_and_downloaded(cursor: Any, tmp_path: Path) -> None:
+    cursor.execute("CREATE STAGE unloaded")
+    query = "SELECT $1 AS a, $2 AS b FROM VALUES (1, 'x'), (2, NULL), (3, 'a,b')"
+    done = cursor.execute(f"COPY INTO @unloaded/day/ FROM ({query}) HEADER = TRUE").fetchall()
+    assert [column.name for column in cursor.description] == ["rows_unloaded", "input_bytes", "output_bytes"]
+    assert done[0][0] == 3
+    (listed,) = _rows(cursor, "LIST @unloaded")
+    assert (listed["name"], listed["size"]) == ("unloaded/day/data_0_0_0.csv.gz", done[0][2])
+    cursor.execute(f"GET @unloaded/day/ 'file://{tmp_path}'")
+    assert gzip.decompress((tmp_path / "data_0_0_0.csv.gz").read_bytes()) == b"A,B\n1,x\n2,\\N\n3,a\\,b\n"
+    assert "Files already existing at the unload destination" in _refusal(
+        cursor, f"COPY INTO @unloaded/day/ FROM ({query})"
+    )

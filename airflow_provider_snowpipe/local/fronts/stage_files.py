@@ -43,7 +43,6 @@ from airflow_provider_snowpipe.local.stages.files import (
     FolderArea,
     Transfer,
     digest,
-    make_private_folder,
     remember_digest,
 )
 from airflow_provider_snowpipe.local.stages.storage import Storage
@@ -258,7 +257,6 @@ TOKEN_SECONDS = 3600
 _ISSUER = "snowpipe-local-files"
 _BLOCK = 1 << 20
 _SNOWFLAKE_HOST = re.compile(r"([a-z0-9._-]+\.snowflakecomputing\.com)(?::443)?\Z", re.IGNORECASE)
-_PLACE_ATTEMPTS = 5
 # Longest name of a file in a folder, on the file systems of Linux.
 _NAME_BYTES = 255
 
@@ -453,21 +451,13 @@ def _write(handle: Any, md5: Any, block: bytes) -> None:
 
 
 def _move_into_place(temporary: Path, area: FolderArea, path: str, known: str) -> None:
-    target = area.path(path)
     remember_digest(temporary, known)
-    for attempt in range(_PLACE_ATTEMPTS):
-        try:
-            make_private_folder(target.parent)
-            os.replace(temporary, target)
-            return
-        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise Refusal(
-                400, "INVALID_FILE_PATH", f"'{path}' meets a file of the stage where it needs a folder"
-            ) from error
-        except FileNotFoundError:
-            # REMOVE has just deleted the empty folder.
-            if attempt == _PLACE_ATTEMPTS - 1:
-                raise
+    try:
+        area.place(temporary, path)
+    except FileExistsError as error:
+        raise Refusal(
+            400, "INVALID_FILE_PATH", f"'{path}' meets a file of the stage where it needs a folder"
+        ) from error
 
 
 # -- downloads ----------------------------------------------------------------------------------------------

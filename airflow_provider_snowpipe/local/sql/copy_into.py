@@ -171,7 +171,11 @@ def _pattern(value: Setting) -> str:
     return value
 
 
-def _format(value: Setting) -> Mapping[str, Setting]:
+def read_format(value: Setting) -> Mapping[str, Setting]:
+    """Return what FILE_FORMAT of a COPY statement holds.
+
+    :raises SqlError: 001008 for anything else.
+    """
     if isinstance(value, Mapping):
         return value
     if isinstance(value, str):
@@ -206,7 +210,7 @@ def _validation(value: Setting) -> str:
 
 
 _READERS: dict[str, tuple[str, Any]] = {
-    "FILES": ("files", _files), "PATTERN": ("pattern", _pattern), "FILE_FORMAT": ("file_format", _format),
+    "FILES": ("files", _files), "PATTERN": ("pattern", _pattern), "FILE_FORMAT": ("file_format", read_format),
     "MATCH_BY_COLUMN_NAME": ("matching", _matching), "INCLUDE_METADATA": ("included", _included),
     "ON_ERROR": ("on_error", read_on_error), "SIZE_LIMIT": ("size_limit", _size),
     "VALIDATION_MODE": ("validation", _validation),
@@ -245,7 +249,7 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     :raises SqlError: for everything that is wrong before a file is read.
     """
     if reader.is_sign("@") or reader.is_at_string:
-        raise unsupported("COPY INTO a location (unloading)")
+        raise unsupported("COPY INTO a location in a pipe")
     database, table = session.table(reader.path(), "INSERT")
     names = reader.name_list()
     source = _source(session, table, reader)

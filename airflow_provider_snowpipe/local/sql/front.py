@@ -20,7 +20,6 @@ from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import (
     alter_table,
-    copy_into,
     ddl,
     grants,
     history,
@@ -31,6 +30,7 @@ from airflow_provider_snowpipe.local.sql import (
     show,
     stages,
     translate,
+    unload,
     users,
     views,
 )
@@ -259,7 +259,7 @@ STATEMENTS: dict[str, Handler] = {
     "DROP FILE FORMAT": stages.drop(FileFormatDefinition),
     "DESCRIBE FILE FORMAT": stages.describe_file_format,
     "SHOW [TERSE] FILE FORMATS": _listing(stages.show_file_formats),
-    "COPY INTO": copy_into.copy_into,
+    "COPY INTO": unload.copy,
     "CREATE [OR REPLACE] PIPE": pipes.create_pipe,
     "ALTER PIPE": pipes.alter_pipe,
     "DROP PIPE": pipes.drop_pipe,

@@ -195,7 +195,8 @@ _VIEW_COLUMNS = (
     ("ROWS_INSERTED", NUMBER, lambda s: s.inserted),
     ("ROWS_UPDATED", NUMBER, lambda s: s.updated),
     ("ROWS_DELETED", NUMBER, lambda s: s.deleted),
-    *_always(NUMBER, 0, "ROWS_UNLOADED", "BYTES_DELETED"),
+    ("ROWS_UNLOADED", NUMBER, lambda s: s.unloaded),
+    *_always(NUMBER, 0, "BYTES_DELETED"),
     *_TIMES,
     *_END,
 )  # fmt: skip
@@ -283,16 +284,10 @@ def query_type(text: str) -> str:
 
 
 def _count(statement: Statement, result: Result) -> None:
-    names = {column.name: at for at, column in enumerate(result.columns)}
-
-    def total(*words: str) -> int:
-        at = [number for name, number in names.items() if name.startswith(words)]
-        return sum(int(row[number] or 0) for row in result.rows for number in at)
-
-    statement.inserted = total("number of rows inserted", "rows_loaded")
-    statement.updated, statement.deleted = total("number of rows updated"), total("number of rows deleted")
-    changed = statement.inserted + statement.updated + statement.deleted
-    statement.produced = changed or len(result.rows)
+    counted = result.changed or {}
+    statement.inserted, statement.updated = counted.get("inserted", 0), counted.get("updated", 0)
+    statement.deleted, statement.unloaded = counted.get("deleted", 0), counted.get("unloaded", 0)
+    statement.produced = statement.inserted + statement.updated + statement.deleted or len(result.rows)
 
 
 def _credits(statement: Statement) -> float:

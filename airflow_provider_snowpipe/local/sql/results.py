@@ -51,8 +51,8 @@ class Result:
     :param rows: one sequence of Python values per row.
     :param statement_type: type id of the connector protocol.
     :param transfer: files that the client is to move, for PUT and GET.
-    :param changed: numbers of rows ``inserted``, ``updated`` and ``deleted``, and of the matches of an UPDATE
-        that were ``duplicated``; None where no rows are changed.
+    :param changed: numbers of rows ``inserted``, ``updated``, ``deleted`` and ``unloaded``, and of matches of
+        an UPDATE that were ``duplicated``; None where no rows are changed.
     """
 
     columns: tuple[ResultColumn, ...]

@@ -51,6 +51,7 @@ _MAX_PATH_BYTES = 1024
 _MAX_PART_BYTES = 255
 _DIGESTS = 10_000
 _BLOCK = 1 << 20
+_PLACE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,27 @@ class FolderArea:
         if not self._is_inside(path):
             raise access_error(f"file '{name}' lies outside of its stage.")
         return path
+
+    def place(self, temporary: Path, name: str, *, replace: bool = True) -> Path:
+        """Give a complete file its path in the folder, at once, and return it.
+
+        :param temporary: the file, on the same file system; without ``replace`` it keeps this path as well.
+        :raises FileExistsError: when a file is where a folder is needed or the reverse, or it must not be
+            replaced.
+        """
+        target = self.path(name)
+        for attempt in range(_PLACE_ATTEMPTS):
+            try:
+                make_private_folder(target.parent)
+                (os.replace if replace else os.link)(temporary, target)
+                break
+            except (NotADirectoryError, IsADirectoryError) as error:
+                raise FileExistsError(*error.args) from error
+            except FileNotFoundError:
+                # REMOVE has just deleted the empty folder.
+                if attempt == _PLACE_ATTEMPTS - 1:
+                    raise
+        return target
 
     def remove(self, files: Iterable[StagedFile]) -> None:
         """Delete files, and the folders that become empty; a file that was replaced meanwhile stays."""

@@ -51,6 +51,14 @@ def test_a_statement_shows_with_its_outcome(connector):
     assert [row["EXECUTION_STATUS"] for row in shown.values()][-1] == "RUNNING"
 
 
+def test_names_of_result_columns_are_no_counts(connector):
+    # Rows were counted by such names; a text in one kept the statement from ending.
+    for name in ("rows_loaded", "number of rows inserted", "rows_unloaded"):
+        assert rows(connector, f"""SELECT 'x' AS "{name}" """) == [{name: "x"}]
+    shown = rows(connector, "SELECT * FROM snowflake.account_usage.query_history")
+    assert {row["ROWS_INSERTED"] for row in shown} == {"0"}
+
+
 def test_arguments_choose_statements(service, connector):
     for number in range(3):
         connector.query(f"SELECT {number}")
