@@ -23,7 +23,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.submission import launch_environment, search_path
 from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
-from airflow_provider_snowpipe.spark.report import SubmittedLoad, UiAddresses
+from airflow_provider_snowpipe.spark.report import UiAddresses
+from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

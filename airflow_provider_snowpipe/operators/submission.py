@@ -41,8 +41,9 @@ except ImportError:
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-    from airflow_provider_snowpipe.spark.report import RunReport, SubmittedLoad
+    from airflow_provider_snowpipe.spark.report import RunReport
     from airflow_provider_snowpipe.spark.submit.plan import WriteReport
+    from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.names import PipeName
 

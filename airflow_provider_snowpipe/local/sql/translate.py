@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.access.access import insufficient
 from airflow_provider_snowpipe.local.access.model import SHARED_DATABASE, Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.names import HIDDEN_SCHEMA
-from airflow_provider_snowpipe.local.engine.store import SchemaObject
+from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, SchemaObject
 from airflow_provider_snowpipe.local.errors import (
     SqlError,
     compilation_error,
@@ -34,7 +34,6 @@ from airflow_provider_snowpipe.local.sql import (
     sources,
     staged_rows,
     timestamps,
-    views,
 )
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -255,7 +254,7 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
     tree = tree.transform(_context_function, session, copy=False)
     tree = tree.transform(_subscript, copy=False)
     tree = tree.transform(_text_of_json, copy=False)
-    tree = tree.transform(partial(views.next_value, session), copy=False)
+    tree = tree.transform(partial(_next_value, session), copy=False)
     _unqualify_targets(tree)
     qualify_tables(session, tree)
     _check_case(session, tree, quoted)
@@ -444,8 +443,38 @@ def _service_view(session: Session, path: tuple[str, ...], privileges: tuple[str
     return rows
 
 
+def _query_of(session: Session, database: Database, view: SchemaObject) -> exp.Expr:
+    """Return the query of a view, translated with the rights of the view's owner.
+
+    :raises SqlError: 002037 when a table of the view was dropped or changed.
+    """
+    owner = session.owner(VIEW, database.name, view.schema, view.name)
+    inner = session.lender(owner, database.name, view.schema)
+    try:
+        return prepare(inner, parse(view.definition["query"]))
+    except (SqlError, sqlglot.errors.SqlglotError) as error:
+        detail = error.message if isinstance(error, SqlError) else str(error)
+        raise compilation_error(
+            f"Failure during expansion of view '{view.name}': {detail}", "002037", "42601"
+        ) from error
+
+
+def _next_value(session: Session, node: exp.Expr) -> exp.Expr:
+    """Return the engine's call for ``[[database.]schema.]seq.NEXTVAL``, or the node as it is."""
+    if not isinstance(node, exp.Column) or node.name != "NEXTVAL" or not node.table:
+        return node
+    path = tuple(part.name for part in node.parts[:-1])
+    database, schema, name = session.resolve(path)
+    known = database.objects.find(SEQUENCE, schema, name)
+    if known is None:
+        return node
+    session.require("USAGE", SEQUENCE, database.name, schema, name)
+    sequence = database.names.hidden(str(known.definition["engine_name"]))
+    return exp.Anonymous(this="nextval", expressions=[exp.Literal.string(sequence)])
+
+
 def _expand(session: Session, table: exp.Table, database: Database, view: SchemaObject) -> None:
-    query = exp.Subquery(this=views.expand(session, database, view))
+    query = exp.Subquery(this=_query_of(session, database, view))
     alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(view.name, quoted=True))
     columns = show.columns_of(view)
     if not alias.args.get("columns"):

@@ -6,7 +6,6 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Mapping
 
-import sqlglot.errors
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.access.model import Securable
@@ -137,19 +136,6 @@ def describe_sequence(session: Session, reader: Reader) -> Result:
     if known is None or not session.can_see(SEQUENCE, database.name, schema, name):
         raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
     return _listed(session, [(database, known)])
-
-
-def next_value(session: Session, node: exp.Expr) -> exp.Expr:
-    """Return the engine's call for ``[[database.]schema.]seq.NEXTVAL``, or the node as it is."""
-    if not isinstance(node, exp.Column) or node.name != "NEXTVAL" or not node.table:
-        return node
-    path = tuple(part.name for part in node.parts[:-1])
-    database, schema, name = session.resolve(path)
-    known = database.objects.find(SEQUENCE, schema, name)
-    if known is None:
-        return node
-    session.require("USAGE", SEQUENCE, database.name, schema, name)
-    return exp.Anonymous(this="nextval", expressions=[exp.Literal.string(_engine_path(database, known))])
 
 
 def default_of(session: Session, expression: exp.Expr) -> str | None:
@@ -363,22 +349,6 @@ def show_views(session: Session, shown: Shown) -> Result:
         if shown.matches(view.name) and session.can_see(VIEW, database.name, schema, view.name)
     ]  # fmt: skip
     return listing(_VIEWS_SHOWN, rows)
-
-
-def expand(session: Session, database: Database, view: SchemaObject) -> exp.Expr:
-    """Return the query of a view, translated with the rights of the view's owner.
-
-    :raises SqlError: 002037 when a table of the view was dropped or changed.
-    """
-    owner = session.owner(VIEW, database.name, view.schema, view.name)
-    inner = session.lender(owner, database.name, view.schema)
-    try:
-        return translate.prepare(inner, translate.parse(view.definition["query"]))
-    except (SqlError, sqlglot.errors.SqlglotError) as error:
-        detail = error.message if isinstance(error, SqlError) else str(error)
-        raise compilation_error(
-            f"Failure during expansion of view '{view.name}': {detail}", "002037", "42601"
-        ) from error
 
 
 def _views_listed(reader: Reader) -> list[str] | None:

@@ -1,0 +1,80 @@
+"""A load whose rows the service has received: what its task keeps of it, and what is committed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_provider_snowpipe.spark.driver.outcome import (
+    refuse_missing_commits,
+    refuse_rejected_rows,
+    settle,
+)
+from airflow_provider_snowpipe.spark.report import RunReport
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import offset_class
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.names import PipeName
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedLoad:
+    """A load whose rows the service has received; its report counts as committed what was settled.
+
+    :param report: the driver's report
+    :param offset_format: the tokens' format
+    """
+
+    report: RunReport
+    offset_format: str
+
+    def to_kept(self) -> dict[str, str]:
+        """What Airflow keeps of it, in the task's state and with the deferral."""
+        return {"report": self.report.to_json(), "offset_format": self.offset_format}
+
+    @classmethod
+    def of(cls, kept: Any) -> Self | None:
+        """Read what Airflow kept.
+
+        :param kept: the mapping
+        :returns: None if it is not one, or one of another release
+        """
+        if not isinstance(kept, Mapping) or not isinstance(kept.get("offset_format"), str):
+            return None
+        try:
+            return cls(RunReport.from_json(str(kept.get("report"))), kept["offset_format"])
+        except ConfigurationError:
+            return None
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of its channels."""
+        return [channel.channel for channel in self.report.channels]
+
+    @property
+    def is_committed(self) -> bool:
+        """True when every channel was seen at or past its target."""
+        return all(channel.committed or channel.target_token is None for channel in self.report.channels)
+
+    def settled(
+        self, pipe: PipeName, now: Mapping[str, ChannelStatus], *, on_error: str, awaited: bool
+    ) -> Self:
+        """Complete it with what is committed now, by the rules of a driver that waits itself.
+
+        :param pipe: the channels' pipe
+        :param now: every channel's status
+        :param on_error: anything but ``continue`` refuses skipped rows
+        :param awaited: True where everything must be committed by now
+        :raises CommitTimeoutError: if a channel is behind although it was awaited
+        :raises RowsRejectedError: if everything is committed and the service has skipped rows
+        """
+        channels = settle(self.report.channels, now, offset_class(self.offset_format))
+        settled = replace(self, report=replace(self.report, channels=channels))
+        if awaited:
+            refuse_missing_commits(pipe, channels, now)
+        if settled.is_committed and on_error != "continue":
+            refuse_rejected_rows(pipe, channels, now)
+        return settled
