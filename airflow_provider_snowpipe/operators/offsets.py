@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.streaming.offsets import offset_class
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.admin import OffsetBackup, RestoreStep
+    from airflow_provider_snowpipe.streaming.offset_backup import OffsetBackup, RestoreStep
 
 
 class OffsetFileOperator(PipeOperator):
@@ -58,7 +58,7 @@ class OffsetFileOperator(PipeOperator):
         return None if self.channels is None or self.channels == "" else _names(self.channels)
 
     def _read(self) -> OffsetBackup | None:
-        from airflow_provider_snowpipe.streaming.admin import OffsetBackup
+        from airflow_provider_snowpipe.streaming.offset_backup import OffsetBackup
 
         text = read_text(storage_path(self.path, self.path_conn_id))
         return None if text is None else OffsetBackup.from_json(text, origin=self.path)
@@ -116,7 +116,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         return [f"would write {len(kept)} tokens of pipe {backup.pipe} to {self.path}", *kept]
 
     def _backup(self) -> OffsetBackup:
-        from airflow_provider_snowpipe.streaming.admin import take_backup
+        from airflow_provider_snowpipe.streaming.offset_backup import take_backup
 
         if self.offset_format:
             offset_class(self.offset_format)
@@ -166,7 +166,8 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
 
         :return: path, pipe, when the backup was taken, and for each channel what was done and its token
         """
-        from airflow_provider_snowpipe.streaming.admin import RestoreAction, restore_channels, watch_channels
+        from airflow_provider_snowpipe.streaming.admin import watch_channels
+        from airflow_provider_snowpipe.streaming.offset_backup import RestoreAction, restore_channels
 
         backup, steps = self._plan()
         moved = [step.channel for step in steps if step.action is RestoreAction.SET]
@@ -190,7 +191,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         return [f"would {step}" for step in self._plan()[1]]
 
     def _plan(self) -> tuple[OffsetBackup, list[RestoreStep]]:
-        from airflow_provider_snowpipe.streaming.admin import chosen, plan_restore
+        from airflow_provider_snowpipe.streaming.offset_backup import chosen, plan_restore
 
         backup = self._read()
         if backup is None:

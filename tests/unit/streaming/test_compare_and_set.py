@@ -11,14 +11,11 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.admin import (
     OffsetReset,
-    RestoreAction,
-    RestoreStep,
     TokenChange,
     compare_and_set,
     direction,
     fence,
     reset_offset_token,
-    restore_channels,
     watch_channels,
 )
 from airflow_provider_snowpipe.streaming.channel import Channel
@@ -32,6 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenMovedError,
     WriterActiveError,
 )
+from airflow_provider_snowpipe.streaming.offset_backup import RestoreAction, RestoreStep, restore_channels
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 from tests.fake_snowpipe import MISSING, FakeSnowpipe, KilledError
