@@ -160,8 +160,8 @@ class AccountHook(BaseHook):
         return StatementClient(
             settings.account_url(),
             settings.credentials(),
-            warehouse=settings.extra.get("warehouse") or None,
-            role=settings.extra.get("role") or None,
+            warehouse=settings.text("warehouse"),
+            role=settings.text("role"),
             ca_bundle=settings.ca_bundle(),
             retry=retry,
         )
@@ -464,8 +464,8 @@ def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
         "host": address.hostname,
         "port": address.port or 443,
         "user": settings.login,
-        "role": settings.extra.get("role") or None,
-        "warehouse": settings.extra.get("warehouse") or None,
+        "role": settings.text("role"),
+        "warehouse": settings.text("warehouse"),
         "application": "AIRFLOW",
         "login_timeout": _LOGIN_SECONDS,
     }

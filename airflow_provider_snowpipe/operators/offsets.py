@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from airflow_provider_snowpipe.links.snowpipe import page_of_channels
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class OffsetFileOperator(PipeOperator):
         return page_of_channels(self.hook, self._names() or ())
 
     def _names(self) -> list[str] | None:
-        return None if self.channels is None or self.channels == "" else _names(self.channels)
+        return None if self.channels is None or self.channels == "" else channel_names(self.channels)
 
     def _read(self) -> OffsetBackup | None:
         from airflow_provider_snowpipe.streaming.offset_backup import OffsetBackup
@@ -124,7 +124,8 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         names = self._names()
         if names is None:
             names = [one.name for one in self.hook.list_channels()]
-            names += [name for name in (previous.channels if previous else ()) if name not in names]
+        # What the file holds stays in it, whichever channels are asked for.
+        names = list(dict.fromkeys([*names, *(previous.channels if previous else ())]))
         return take_backup(
             self.hook.pipe_name(),
             self.hook.channel_statuses(names) if names else {},
@@ -211,15 +212,3 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
             allow_older_tokens=self.allow_older_tokens,
         )
         return backup, steps
-
-
-def _names(value: Sequence[str] | str) -> list[str]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = [str(value)]
-    names = [value] if isinstance(value, str) else list(value)
-    if not all(isinstance(name, str) and name for name in names):
-        raise ConfigurationError(f"channels is {names!r}: give the channels' names")
-    return names

@@ -20,7 +20,12 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, POLL_GROWTH
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus, signs_of_a_writer
+from airflow_provider_snowpipe.streaming.progress import (
+    CHANNEL_MISSING,
+    ChannelState,
+    ChannelStatus,
+    signs_of_a_writer,
+)
 
 # -- Opening a channel for somebody else to write to, and dropping one: what to do, and what to refuse ---
 
@@ -131,7 +136,7 @@ def drop_channel(
         return Dropping(channel, existed=False)
     if force:
         discarded = _has_uncommitted_rows(client, channel)
-        client.drop_channel(channel)
+        _drop(client, channel)
         return Dropping(channel, True, status.committed, discarded)
     try:
         opened = open_when_committed(client, channel, commit_timeout)
@@ -142,8 +147,17 @@ def drop_channel(
             http_status=error.http_status,
             code=error.code,
         ) from None
-    client.drop_channel(channel)
+    _drop(client, channel)
     return Dropping(channel, True, opened.status.committed)
+
+
+def _drop(client: SnowpipeClient, channel: str) -> None:
+    """Drop a channel that was there; a repeated request finds it gone when only the answer was lost."""
+    try:
+        client.drop_channel(channel)
+    except ChannelInvalidError as error:
+        if error.code != CHANNEL_MISSING:
+            raise
 
 
 def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) -> OpenedChannel:
@@ -226,11 +240,12 @@ class TokenChange:
         rows = found.rows_inserted if self.rows_inserted is None else self.rows_inserted
         if (found.committed, found.rows_inserted) == (self.expected, rows):
             return
+        more = found.rows_inserted - rows
+        how = f"after {more:,} more row(s): somebody writes to it" if more >= 0 else "in a channel made anew"
         raise OffsetTokenMovedError(
             f"channel {self.channel!r}: its committed token was {self.expected or 'NULL'!r} when "
-            f"{self.token!r} was planned, and now is {found.committed or 'NULL'!r}, after "
-            f"{found.rows_inserted - rows:,} more row(s): somebody writes to it. The token was not set; stop "
-            "that writer, and run again, which goes on from what is committed then",
+            f"{self.token!r} was planned, and now is {found.committed or 'NULL'!r}, {how}. The token was not "
+            "set; stop that writer, and run again, which goes on from what is committed then",
             channel=self.channel,
             expected=self.expected,
             committed=found.committed,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -82,11 +83,31 @@ def check_channel_name(name: str) -> str:
     :raises ConfigurationError: if it is empty, too long, or ``ELASTIC``, which is reserved
     """
     _check_name("channel name", name)
+    _refuse_dots("channel name", name)
     if name.upper() == ELASTIC_CHANNEL:
         raise ConfigurationError(
             f"channel name {name!r} is reserved for the elastic channel: choose another name"
         )
     return name
+
+
+def channel_names(given: object) -> list[str]:
+    """Read names of channels as an author gives them, or a template renders them.
+
+    :param given: names, such as a list or a mapping by name, their JSON text, or one name
+    :raises ConfigurationError: if it is something else
+    """
+    if isinstance(given, str):
+        try:
+            found = json.loads(given)
+        except ValueError:
+            found = None
+        # A name that reads as a number, or as null, is a name.
+        given = found if isinstance(found, (list, str, dict)) else given
+    names = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"channels is {given!r}: give the channels' names")
+    return names
 
 
 def _check_name(kind: str, value: str) -> None:
@@ -96,6 +117,12 @@ def _check_name(kind: str, value: str) -> None:
         raise ConfigurationError(
             f"{kind} {value[:40]!r}… is not usable: at most {MAX_NAME_LENGTH} characters, none of them NUL"
         )
+
+
+def _refuse_dots(kind: str, value: str) -> None:
+    """Refuse a name that no path of a URL can hold: there it means the folder itself, or the one above."""
+    if value in (".", ".."):
+        raise ConfigurationError(f"{kind} is {value!r}, which no URL can name: choose another name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +141,7 @@ class PipeName:
     def __post_init__(self) -> None:
         for kind, value in (("database", self.database), ("schema", self.schema), ("pipe", self.pipe)):
             _check_name(kind, value)
+            _refuse_dots(kind, value)
 
     @classmethod
     def default_for_table(cls, database: str, schema: str, table: str) -> PipeName:

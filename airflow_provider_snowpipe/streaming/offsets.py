@@ -500,10 +500,11 @@ class _LayoutOffset(Offset):
     def parse(cls, text: str, *, channel: str | None = None) -> Self:
         """Read a position with the number of partitions behind its last slash."""
         position, _, number = text.rpartition("/")
-        if not position or not number.isascii() or not number.isdigit() or number[0] == "0":
+        partitions = _digits(number)
+        if not position or not partitions:
             cls._refuse(text, channel)
         try:
-            return cls(cls._position_class.parse(position), int(number))
+            return cls(cls._position_class.parse(position), partitions)
         except OffsetTokenError:
             cls._refuse(text, channel)
 

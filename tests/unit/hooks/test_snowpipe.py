@@ -63,6 +63,24 @@ class TestTestButton:
         assert ok
         assert "No default pipe or table" in text
 
+    def test_finds_the_default_table_of_an_old_prefixed_field(self, service, set_connection):
+        extra = {
+            "account": "a",
+            "auth": "programmatic_access_token",
+            "database": "DB",
+            "ca_bundle": service.ca_bundle,
+            "extra__snowpipe__table": "T",
+        }
+        conn_id = set_connection(
+            "old", conn_type="snowpipe", host=service.url, login="U", password=PAT, schema="S", extra=extra
+        )
+        service.on("pipe-info", error(404, "ERR_TABLE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
+
+        _, text = SnowpipeHook(conn_id).test_connection()
+
+        assert text.startswith("Failed at: pipe. ")
+        assert "DB.S.T-STREAMING" in text
+
     @pytest.mark.parametrize(
         ("part", "reply", "step"),
         [

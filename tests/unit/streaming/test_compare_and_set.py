@@ -108,6 +108,16 @@ def test_rows_that_came_under_the_same_token_stop_it(snowpipe: FakeSnowpipe, set
         change(snowpipe, plan, set_token)
 
 
+def test_channel_that_was_made_anew_stops_it(snowpipe: FakeSnowpipe, set_token: SetToken) -> None:
+    stream(snowpipe, 9)
+    plan = planned(snowpipe, "99")
+    del snowpipe.channels["c"]
+    snowpipe.channel("c", committed="2").rows_inserted = 2
+
+    with pytest.raises(OffsetTokenMovedError, match="now is '2', in a channel made anew"):
+        change(snowpipe, plan, set_token)
+
+
 def test_rows_that_are_received_and_not_committed_stop_it(
     snowpipe: FakeSnowpipe, set_token: SetToken
 ) -> None:

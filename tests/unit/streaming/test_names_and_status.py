@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import (
     PipeName,
     channel_name,
+    channel_names,
+    check_channel_name,
     option,
     quote_identifier,
     string_literal,
@@ -27,6 +30,35 @@ def test_a_channel_is_named_as_the_kafka_connector_names_it() -> None:
 def test_an_unusable_channel_name_is_refused(parts: tuple[str, str, str]) -> None:
     with pytest.raises(ConfigurationError):
         channel_name(*parts)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_no_url_can_hold_is_refused(name: str) -> None:
+    for make in (check_channel_name, partial(PipeName, "DB", "S"), partial(PipeName, schema="S", pipe="P")):
+        with pytest.raises(ConfigurationError, match="which no URL can name"):
+            make(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ("a", ["a"]),
+        ('["a", "b"]', ["a", "b"]),
+        ('{"a": "f:1"}', ["a"]),
+        (("a", "b"), ["a", "b"]),
+        ("5", ["5"]),
+        ("null", ["null"]),
+        ('"a"', ["a"]),
+    ],
+)
+def test_channels_are_a_list_its_text_or_one_name(given: object, names: list[str]) -> None:
+    assert channel_names(given) == names
+
+
+@pytest.mark.parametrize("given", [5, None, [5], "[5]", [""]])
+def test_channels_without_names_are_refused(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="give the channels' names"):
+        channel_names(given)
 
 
 def test_identifiers_are_quoted_letter_by_letter() -> None:
