@@ -104,7 +104,7 @@ def channel_names(given: object) -> list[str]:
             found = None
         # A name that reads as a number, or as null, is a name.
         given = found if isinstance(found, (list, str, dict)) else given
-    names = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    names: list[Any] = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     if not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError(f"channels is {given!r}: give the channels' names")
     return names
