@@ -233,7 +233,8 @@ def channels(args: argparse.Namespace) -> None:
 @reported
 def lag(args: argparse.Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
-    from airflow_provider_snowpipe.streaming.progress import ChannelLag, CommitTargets
+    from airflow_provider_snowpipe.streaming.lag import ChannelLag
+    from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
     hook = _hook(args)
     targets = _targets(args.targets)

@@ -16,9 +16,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.lag import LagReport
 from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
-from airflow_provider_snowpipe.streaming.progress import LagReport
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -80,10 +80,11 @@ def check_channel_name(name: str) -> str:
     """Return the name of a named channel if it is usable as one.
 
     :param name: the channel's name
-    :raises ConfigurationError: if it is empty, too long, or ``ELASTIC``, which is reserved
+    :raises ConfigurationError: if it is empty, too long, dots, or ``ELASTIC``, which is reserved
     """
     _check_name("channel name", name)
-    _refuse_dots("channel name", name)
+    if name in (".", ".."):  # in the path of a URL the folder itself, and the one above
+        raise ConfigurationError(f"channel name is {name!r}, which no URL can hold: choose another name")
     if name.upper() == ELASTIC_CHANNEL:
         raise ConfigurationError(
             f"channel name {name!r} is reserved for the elastic channel: choose another name"
@@ -119,12 +120,6 @@ def _check_name(kind: str, value: str) -> None:
         )
 
 
-def _refuse_dots(kind: str, value: str) -> None:
-    """Refuse a name that no path of a URL can hold: there it means the folder itself, or the one above."""
-    if value in (".", ".."):
-        raise ConfigurationError(f"{kind} is {value!r}, which no URL can name: choose another name")
-
-
 @dataclass(frozen=True, slots=True)
 class PipeName:
     """A pipe's full name. Each part is sent exactly as given.
@@ -141,7 +136,6 @@ class PipeName:
     def __post_init__(self) -> None:
         for kind, value in (("database", self.database), ("schema", self.schema), ("pipe", self.pipe)):
             _check_name(kind, value)
-            _refuse_dots(kind, value)
 
     @classmethod
     def default_for_table(cls, database: str, schema: str, table: str) -> PipeName:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.names import (
     PipeName,
     channel_name,
@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.streaming.names import (
     quote_identifier,
     string_literal,
 )
-from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelLag, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelStatus
 
 
 def test_a_channel_is_named_as_the_kafka_connector_names_it() -> None:
@@ -34,9 +34,8 @@ def test_an_unusable_channel_name_is_refused(parts: tuple[str, str, str]) -> Non
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_name_that_no_url_can_hold_is_refused(name: str) -> None:
-    for make in (check_channel_name, partial(PipeName, "DB", "S"), partial(PipeName, schema="S", pipe="P")):
-        with pytest.raises(ConfigurationError, match="which no URL can name"):
-            make(name)
+    with pytest.raises(ConfigurationError, match="which no URL can hold"):
+        check_channel_name(name)
 
 
 @pytest.mark.parametrize(
