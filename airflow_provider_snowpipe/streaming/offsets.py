@@ -649,7 +649,7 @@ def offset_class(format_name: str) -> type[Offset]:
     if known is not None:
         return known
     module_name, _, class_name = format_name.rpartition(".")
-    if module_name:
+    if module_name and not format_name.startswith("."):
         try:
             found = getattr(importlib.import_module(module_name), class_name, None)
         except ImportError as error:
