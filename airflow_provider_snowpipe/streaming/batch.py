@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from threading import Lock
 
 import pyarrow as pa
 
@@ -165,6 +166,9 @@ class OpenBatch:
 class Compressor:
     """Closes parts into batches that fit the wire, learning how well the rows compress.
 
+    Two threads may ask it at the same time, as when a batch is full while an older one is closed by its age;
+    one of them waits, since Arrow's codec of gzip has a state.
+
     ``ratio`` is how many bytes of NDJSON are expected to become one byte as sent.
 
     :param limits: the wire limit and the compression
@@ -174,6 +178,7 @@ class Compressor:
         self._limits = limits
         self.ratio = 1.0 if limits.compression == "none" else _FIRST_RATIO
         self._is_guess = True
+        self._lock = Lock()
         self._codec = (
             None if limits.compression == "none" else pa.Codec(limits.compression, compression_level=1)
         )
@@ -184,6 +189,10 @@ class Compressor:
         :param parts: at least one part, in order
         :raises ConfigurationError: if a single part does not fit
         """
+        with self._lock:
+            return self._close(parts)
+
+    def _close(self, parts: Sequence[Part]) -> list[Batch]:
         body = b"".join(p.body for p in parts)
         sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
         if len(sent) > self._limits.wire_bytes:
@@ -205,7 +214,7 @@ class Compressor:
             )
         count = min(len(parts), 1 + wire_bytes // self._limits.wire_bytes)
         cuts = [round(i * len(parts) / count) for i in range(count + 1)]
-        return [batch for low, high in pairwise(cuts) for batch in self.close(parts[low:high])]
+        return [batch for low, high in pairwise(cuts) for batch in self._close(parts[low:high])]
 
 
 # -- How fast appends of one channel may follow each other -----------------------------------------------
