@@ -198,13 +198,15 @@ def reported(command: Command) -> Command:
 
     @functools.wraps(command)
     def run(args: argparse.Namespace) -> None:
+        from airflow.providers.common.compat.sdk import AirflowException
+
         # Outside of a task, connections of the metadata database are found in this context only; Airflow's
         # own command "connections test" does the same.
         os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
         logging.disable(logging.WARNING)
         try:
             command(args)
-        except SnowpipeError as error:
+        except (SnowpipeError, AirflowException, OSError) as error:
             raise SystemExit(f"snowpipe: {error}") from None
         finally:
             logging.disable(logging.NOTSET)
