@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import (
+    IF_NO_ANSWER,
+    AuthenticationError,
+    ConfigurationError,
+    RetriesExhaustedError,
+)
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ _DOMAIN = ".snowflakecomputing.com"
 _ACCOUNT = re.compile(r"[A-Za-z0-9._-]+")
 _ONE_LINE_PEM = re.compile(rb"(-----BEGIN [A-Z ]+-----)\s*([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z ]+-----)")
 _LARGEST_KEY_FILE = 16_384
+_OVERLOADED = (429, *range(500, 600))
 _AUTHENTICATORS = {
     "snowflake": "key_pair",
     "snowflake_jwt": "key_pair",
@@ -381,6 +387,7 @@ class OAuthClient:
         """An access token that has not expired.
 
         :raises AuthenticationError: if no token is issued
+        :raises RetriesExhaustedError: if the server of tokens does not answer, or is overloaded
         """
         import requests
         from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
@@ -393,9 +400,16 @@ class OAuthClient:
                 token_endpoint=self._token_endpoint or "",
                 grant_type=self._grant_type,
             )
-        except (requests.RequestException, ValueError, KeyError) as error:
-            raise AuthenticationError(
+        except (requests.RequestException, ValueError, KeyError, TypeError) as error:
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            failed = (
                 f"connection {self._conn_id!r}: no OAuth token for the grant {self._grant_type!r} "
-                f"({type(error).__name__}); check client id, client secret, grant and token endpoint"
+                f"({type(error).__name__}{f', HTTP {status}' if status else ''})"
+            )
+            unanswered = isinstance(error, requests.ConnectionError | requests.Timeout)
+            if status in _OVERLOADED or (unanswered and not isinstance(error, requests.exceptions.SSLError)):
+                raise RetriesExhaustedError(f"{failed}. {IF_NO_ANSWER}") from None
+            raise AuthenticationError(
+                f"{failed}; check client id, client secret, grant and token endpoint"
             ) from None
         return token
