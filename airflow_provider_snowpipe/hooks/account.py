@@ -500,15 +500,15 @@ class _TrustedRoots:
         """
         thread = get_ident()
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    not self._threads or thread in self._threads or self._named() == self._meant(ca_bundle)
-                )
-            )
-            if not self._threads:
-                self._outside = self._named()
-            before = self._named()
-            self._name(self._meant(ca_bundle))
+            while True:
+                before = os.environ.get(_CA_VARIABLE)
+                outside = self._outside if self._threads else before
+                meant = outside if ca_bundle is None else ca_bundle
+                if not self._threads or thread in self._threads or before == meant:
+                    break
+                self._changed.wait()
+            self._outside = outside
+            _put(meant)
             self._threads[thread] += 1
         try:
             yield
@@ -516,24 +516,15 @@ class _TrustedRoots:
             with self._changed:
                 self._threads -= Counter([thread])
                 if thread in self._threads or not self._threads:
-                    self._name(before if self._threads else self._outside)
+                    _put(before if self._threads else self._outside)
                 self._changed.notify_all()
 
-    def _meant(self, ca_bundle: str | None) -> str | None:
-        if ca_bundle is not None:
-            return ca_bundle
-        return self._outside if self._threads else self._named()
 
-    @staticmethod
-    def _named() -> str | None:
-        return os.environ.get(_CA_VARIABLE)
-
-    @staticmethod
-    def _name(ca_bundle: str | None) -> None:
-        if ca_bundle is None:
-            os.environ.pop(_CA_VARIABLE, None)
-        else:
-            os.environ[_CA_VARIABLE] = ca_bundle
+def _put(ca_bundle: str | None) -> None:
+    if ca_bundle is None:
+        os.environ.pop(_CA_VARIABLE, None)
+    else:
+        os.environ[_CA_VARIABLE] = ca_bundle
 
 
 _roots = _TrustedRoots()

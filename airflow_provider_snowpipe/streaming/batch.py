@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from threading import Lock
+from threading import RLock
 
 import pyarrow as pa
 
@@ -178,7 +178,7 @@ class Compressor:
         self._limits = limits
         self.ratio = 1.0 if limits.compression == "none" else _FIRST_RATIO
         self._is_guess = True
-        self._lock = Lock()
+        self._lock = RLock()
         self._codec = (
             None if limits.compression == "none" else pa.Codec(limits.compression, compression_level=1)
         )
@@ -190,17 +190,14 @@ class Compressor:
         :raises ConfigurationError: if a single part does not fit
         """
         with self._lock:
-            return self._close(parts)
-
-    def _close(self, parts: Sequence[Part]) -> list[Batch]:
-        body = b"".join(p.body for p in parts)
-        sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
-        if len(sent) > self._limits.wire_bytes:
-            self.ratio, self._is_guess = max(1.0, len(body) / len(sent)), False
-            return self._split(parts, len(sent))
-        ratio = len(body) / len(sent)
-        self.ratio = ratio if self._is_guess else self.ratio + _RATIO_WEIGHT * (ratio - self.ratio)
-        self._is_guess = False
+            body = b"".join(p.body for p in parts)
+            sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
+            if len(sent) > self._limits.wire_bytes:
+                self.ratio, self._is_guess = max(1.0, len(body) / len(sent)), False
+                return self._split(parts, len(sent))
+            ratio = len(body) / len(sent)
+            self.ratio = ratio if self._is_guess else self.ratio + _RATIO_WEIGHT * (ratio - self.ratio)
+            self._is_guess = False
         encoding = None if self._codec is None else self._limits.compression
         rows = sum(p.rows for p in parts)
         return [Batch(sent, encoding, len(body), rows, parts[0].start, parts[-1].end)]
@@ -214,7 +211,7 @@ class Compressor:
             )
         count = min(len(parts), 1 + wire_bytes // self._limits.wire_bytes)
         cuts = [round(i * len(parts) / count) for i in range(count + 1)]
-        return [batch for low, high in pairwise(cuts) for batch in self._close(parts[low:high])]
+        return [batch for low, high in pairwise(cuts) for batch in self.close(parts[low:high])]
 
 
 # -- How fast appends of one channel may follow each other -----------------------------------------------
