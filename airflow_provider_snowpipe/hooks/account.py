@@ -508,7 +508,10 @@ class _TrustedRoots:
                     break
                 self._changed.wait()
             self._outside = outside
-            _put(meant)
+            if meant is not None:
+                os.environ[_CA_VARIABLE] = meant
+            elif before is not None:
+                del os.environ[_CA_VARIABLE]
             self._threads[thread] += 1
         try:
             yield
@@ -516,15 +519,11 @@ class _TrustedRoots:
             with self._changed:
                 self._threads -= Counter([thread])
                 if thread in self._threads or not self._threads:
-                    _put(before if self._threads else self._outside)
+                    former = before if self._threads else self._outside
+                    os.environ.pop(_CA_VARIABLE, None)
+                    if former is not None:
+                        os.environ[_CA_VARIABLE] = former
                 self._changed.notify_all()
-
-
-def _put(ca_bundle: str | None) -> None:
-    if ca_bundle is None:
-        os.environ.pop(_CA_VARIABLE, None)
-    else:
-        os.environ[_CA_VARIABLE] = ca_bundle
 
 
 _roots = _TrustedRoots()
