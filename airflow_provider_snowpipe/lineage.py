@@ -241,4 +241,6 @@ def store_of(address: str) -> tuple[str, str]:
     store, _, path = rest.partition("/")
     if scheme not in _CONTAINER_FIRST:
         store = store.rpartition("@")[2]
+    if scheme in ("http", "https"):  # the query of an address may be its signature
+        path = path.partition("?")[0]
     return f"{_STORES.get(scheme, scheme)}://{store}", path.strip("/") or "/"

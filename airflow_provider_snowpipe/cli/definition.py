@@ -198,13 +198,15 @@ def reported(command: Command) -> Command:
 
     @functools.wraps(command)
     def run(args: argparse.Namespace) -> None:
+        from airflow.providers.common.compat.sdk import AirflowException
+
         # Outside of a task, connections of the metadata database are found in this context only; Airflow's
         # own command "connections test" does the same.
         os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
         logging.disable(logging.WARNING)
         try:
             command(args)
-        except SnowpipeError as error:
+        except (SnowpipeError, AirflowException, OSError) as error:
             raise SystemExit(f"snowpipe: {error}") from None
         finally:
             logging.disable(logging.NOTSET)
@@ -233,7 +235,8 @@ def channels(args: argparse.Namespace) -> None:
 @reported
 def lag(args: argparse.Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
-    from airflow_provider_snowpipe.streaming.progress import ChannelLag, CommitTargets
+    from airflow_provider_snowpipe.streaming.lag import ChannelLag
+    from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
     hook = _hook(args)
     targets = _targets(args.targets)

@@ -294,7 +294,7 @@ class Doctor:
         shown = f"RSA, {bits} bits, {credentials.fingerprint}"
         if bits < 2048:
             raise _Ended(FAILED, f"{shown}: Snowflake takes 2048 bits or more", "make a new key pair")
-        path = self._checked.extra.get("private_key_file")
+        path = self._checked.text("private_key_file")
         if path and Path(path).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise _Ended(WARNING, f"{shown}; others than its owner can read {path}", f"chmod 600 {path}")
         return shown
@@ -372,8 +372,8 @@ class Doctor:
     # The account.
 
     def _pipe_name(self) -> PipeName | None:
-        hook, extra = self._hook, self._checked.extra
-        named = hook.table or hook.pipe or extra.get("table") or extra.get("pipe")
+        hook, settings = self._hook, self._checked
+        named = hook.table or hook.pipe or settings.text("table") or settings.text("pipe")
         return hook.pipe_name() if named else None
 
     def _pipe_or_skip(self) -> PipeName:

@@ -6,10 +6,11 @@ import asyncio
 import datetime as dt
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import RLock
+from threading import Condition, get_ident
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -51,7 +52,6 @@ _NOT_CONNECTED = 250001
 _CA_VARIABLE = "REQUESTS_CA_BUNDLE"
 _IN_SMALL_LETTERS = frozenset({"oauth", "programmatic_access_token", "snowflake", "snowflake_jwt"})
 """Authenticators that Airflow's hook compares as they are written."""
-_ca_lock = RLock()
 
 
 class AccountHook(BaseHook):
@@ -132,7 +132,7 @@ class AccountHook(BaseHook):
         :raises SqlError: if the sign-in fails, or a statement
         """
         settings = self._connection()
-        with _trusting(settings.ca_bundle()):
+        with _roots.trusting(settings.ca_bundle()):
             with _translated_errors(settings, purpose, values):
                 connection = self._connect()
 
@@ -160,8 +160,8 @@ class AccountHook(BaseHook):
         return StatementClient(
             settings.account_url(),
             settings.credentials(),
-            warehouse=settings.extra.get("warehouse") or None,
-            role=settings.extra.get("role") or None,
+            warehouse=settings.text("warehouse"),
+            role=settings.text("role"),
             ca_bundle=settings.ca_bundle(),
             retry=retry,
         )
@@ -465,8 +465,8 @@ def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
         "host": address.hostname,
         "port": address.port or 443,
         "user": settings.login,
-        "role": settings.extra.get("role") or None,
-        "warehouse": settings.extra.get("warehouse") or None,
+        "role": settings.text("role"),
+        "warehouse": settings.text("warehouse"),
         "application": "AIRFLOW",
         "login_timeout": _LOGIN_SECONDS,
     }
@@ -480,22 +480,54 @@ def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-@contextmanager
-def _trusting(ca_bundle: str | None) -> Iterator[None]:
-    """Let the connector trust a bundle, which it takes from the environment only (observed with 4.8)."""
-    if ca_bundle is None or os.environ.get(_CA_VARIABLE) == ca_bundle:
-        yield
-        return
-    with _ca_lock:
-        before = os.environ.get(_CA_VARIABLE)
-        os.environ[_CA_VARIABLE] = ca_bundle
+class _TrustedRoots:
+    """The bundle that the connector trusts, which it takes from the environment only (observed with 4.8).
+
+    The environment is that of all threads, such as those of a triggerer. So sessions with the same bundle
+    share it, one with another bundle, or with none, waits for their end, and the last one puts back what was
+    there. A session within one of the same thread does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._threads: Counter[int] = Counter()
+        self._outside: str | None = None
+
+    @contextmanager
+    def trusting(self, ca_bundle: str | None) -> Iterator[None]:
+        """Let the sessions of a block trust a bundle.
+
+        :param ca_bundle: its path, None for what the environment names outside of all blocks
+        """
+        thread = get_ident()
+        with self._changed:
+            while True:
+                before = os.environ.get(_CA_VARIABLE)
+                outside = self._outside if self._threads else before
+                meant = outside if ca_bundle is None else ca_bundle
+                if not self._threads or thread in self._threads or before == meant:
+                    break
+                self._changed.wait()
+            self._outside = outside
+            if meant is not None:
+                os.environ[_CA_VARIABLE] = meant
+            elif before is not None:
+                del os.environ[_CA_VARIABLE]
+            self._threads[thread] += 1
         try:
             yield
         finally:
-            if before is None:
-                del os.environ[_CA_VARIABLE]
-            else:
-                os.environ[_CA_VARIABLE] = before
+            with self._changed:
+                self._threads -= Counter([thread])
+                if thread in self._threads or not self._threads:
+                    former = before if self._threads else self._outside
+                    os.environ.pop(_CA_VARIABLE, None)
+                    if former is not None:
+                        os.environ[_CA_VARIABLE] = former
+                self._changed.notify_all()
+
+
+_roots = _TrustedRoots()
 
 
 def _head(statement: str, values: Sequence[str] | None = None) -> str:

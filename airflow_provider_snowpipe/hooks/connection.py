@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import (
+    IF_NO_ANSWER,
+    AuthenticationError,
+    ConfigurationError,
+    RetriesExhaustedError,
+)
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ _DOMAIN = ".snowflakecomputing.com"
 _ACCOUNT = re.compile(r"[A-Za-z0-9._-]+")
 _ONE_LINE_PEM = re.compile(rb"(-----BEGIN [A-Z ]+-----)\s*([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z ]+-----)")
 _LARGEST_KEY_FILE = 16_384
+_OVERLOADED = (429, *range(500, 600))
 _AUTHENTICATORS = {
     "snowflake": "key_pair",
     "snowflake_jwt": "key_pair",
@@ -50,7 +56,7 @@ class SnowpipeConnection:
     :param password: token or passphrase
     :param schema: the default schema
     :param extra: the extra field as an object
-    :raises ConfigurationError: if the type is another one
+    :raises ConfigurationError: if the type is another one, or the extra is no object
     """
 
     conn_id: str
@@ -67,6 +73,12 @@ class SnowpipeConnection:
             raise ConfigurationError(
                 f"connection {self.conn_id!r} has the type {self.conn_type!r}: use one of type "
                 f"{SNOWFLAKE!r} or {SNOWPIPE!r}"
+            )
+        if not isinstance(self.extra, Mapping):
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: the field 'extra' is JSON of the type "
+                f"{type(self.extra).__name__}: give an object, such as "
+                '{"account": "…", "database": "…"}'
             )
 
     @classmethod
@@ -94,7 +106,7 @@ class SnowpipeConnection:
         """
         from airflow_provider_snowpipe.streaming.auth import base_url
 
-        host, port = self._text("host"), self._text("port")
+        host, port = self.text("host"), self.text("port")
         if self.conn_type == SNOWPIPE:
             host, port = host or self.host, port or (str(self.port) if self.port else None)
         host = host or self._account_host()
@@ -111,9 +123,9 @@ class SnowpipeConnection:
 
         :raises ConfigurationError: if neither names it
         """
-        account = self._text("account")
+        account = self.text("account")
         if account is None and self.conn_type == SNOWPIPE and self.host:
-            name = self.host.split("//", 1)[-1].split("/", 1)[0].split(":", 1)[0]
+            name = self.host.split("//", 1)[-1].split("/", 1)[0].split(":", 1)[0].lower()
             account = name.removesuffix(_DOMAIN) if name.endswith(_DOMAIN) else None
         if account is None:
             raise self._missing("account", "the account identifier, <organization>-<account>")
@@ -129,7 +141,7 @@ class SnowpipeConnection:
 
         :raises ConfigurationError: if the file does not exist
         """
-        path = self._text("ca_bundle") if self.extra.get("ca_bundle") is not None else None
+        path = self.text("ca_bundle") if self.extra.get("ca_bundle") is not None else None
         if path is not None and not Path(path).is_file():
             raise ConfigurationError(
                 f"connection {self.conn_id!r}, extra field 'ca_bundle' names {path!r}, which is no file "
@@ -150,7 +162,7 @@ class SnowpipeConnection:
             return ProgrammaticAccessToken(self._secret("password", self.password, "the access token"))
         if method == "key_pair":
             return self._key_pair()
-        given = self._text("token") or (self.password if self.conn_type == SNOWPIPE else None)
+        given = self.text("token") or (self.password if self.conn_type == SNOWPIPE else None)
         if given:
             return OAuthToken(given.strip())
         return self._oauth_client()
@@ -165,7 +177,7 @@ class SnowpipeConnection:
         if table and pipe:
             raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
         if not table and not pipe:
-            table, pipe = self._text("table"), self._text("pipe")
+            table, pipe = self.text("table"), self.text("pipe")
             if table and pipe:
                 raise ConfigurationError(
                     f"connection {self.conn_id!r} names a default table {table!r} and a default pipe "
@@ -188,8 +200,8 @@ class SnowpipeConnection:
 
         :raises ConfigurationError: if one of them is missing
         """
-        database = database or self._text("database")
-        schema = schema or self.schema or self._text("schema")
+        database = database or self.text("database")
+        schema = schema or self.schema or self.text("schema")
         if not database:
             raise self._missing("database", "the pipe's database, or give database=…")
         if not schema:
@@ -200,9 +212,9 @@ class SnowpipeConnection:
         return database, schema
 
     def _method(self) -> str:
-        given = self._text("auth") if self.conn_type == SNOWPIPE else None
-        given = given or self._text("authenticator") or "snowflake"
-        if self._text("refresh_token"):
+        given = self.text("auth") if self.conn_type == SNOWPIPE else None
+        given = given or self.text("authenticator") or "snowflake"
+        if self.text("refresh_token"):
             given = "oauth"
         method = _AUTHENTICATORS.get(given.lower())
         if method is None:
@@ -220,7 +232,7 @@ class SnowpipeConnection:
         user = self._secret("login", self.login, "the user that the key belongs to")
         account = self.account()
         try:
-            return KeyPair(account, user, key, passphrase=passphrase, role=self._text("role"))
+            return KeyPair(account, user, key, passphrase=passphrase, role=self.text("role"))
         except AuthenticationError as error:
             raise AuthenticationError(f"connection {self.conn_id!r}: {error}") from None
 
@@ -228,7 +240,7 @@ class SnowpipeConnection:
         """The private key, read once in a process; None where there is none, or none that can be read."""
         from airflow_provider_snowpipe.streaming.auth import read_private_key
 
-        if not (self._text("private_key_file") or self._text("private_key_content")):
+        if not (self.text("private_key_file") or self.text("private_key_content")):
             return None
         try:
             return read_private_key(self._private_key(), self._passphrase(), self.login or "")
@@ -239,7 +251,7 @@ class SnowpipeConnection:
         return (self.password or "").strip() or None
 
     def _private_key(self) -> bytes:
-        path, content = self._text("private_key_file"), self._text("private_key_content")
+        path, content = self.text("private_key_file"), self.text("private_key_content")
         if path and content:
             raise ConfigurationError(
                 f"connection {self.conn_id!r}: the extra fields 'private_key_file' and 'private_key_content' "
@@ -269,20 +281,20 @@ class SnowpipeConnection:
         return _pem(body.decode("utf-8", "replace"))
 
     def _oauth_client(self) -> Credentials:
-        if self._text("azure_conn_id"):
+        if self.text("azure_conn_id"):
             raise ConfigurationError(
                 f"connection {self.conn_id!r}: tokens through 'azure_conn_id' are not supported; give the "
                 "OAuth client itself (login, password, grant_type, token_endpoint)"
             )
 
-        grant = self._text("grant_type") or ("refresh_token" if self._text("refresh_token") else None)
+        grant = self.text("grant_type") or ("refresh_token" if self.text("refresh_token") else None)
         if grant is None:
             raise self._missing(
                 "grant_type", "'refresh_token', 'client_credentials' or 'password', or a 'token'"
             )
         names = ("refresh_token", "scope", "oauth_username", "oauth_password", "redirect_uri")
-        config = {name: self._text(name) for name in names if self._text(name)}
-        endpoint = self._text("token_endpoint")
+        config = {name: self.text(name) for name in names if self.text(name)}
+        endpoint = self.text("token_endpoint")
         if not endpoint:
             config["account"] = self.account()
         config["client_id"] = self._secret("login", self.login, "the OAuth client's id")
@@ -290,7 +302,7 @@ class SnowpipeConnection:
         return OAuthClient(self.conn_id, config, grant, endpoint)
 
     def _account_host(self) -> str:
-        region = self._text("region")
+        region = self.text("region")
         account = self.account() + (f".{region}" if region else "")
         if not _ACCOUNT.fullmatch(account):
             raise ConfigurationError(
@@ -298,8 +310,11 @@ class SnowpipeConnection:
             )
         return account.replace("_", "-").lower() + _DOMAIN
 
-    def _text(self, name: str) -> str | None:
-        """A field of the extra, under its plain or its old prefixed name; None when it is empty."""
+    def text(self, name: str) -> str | None:
+        """A field of the extra, under its plain or its old prefixed name; None when it is empty.
+
+        :param name: the plain name
+        """
         value = self.extra.get(name)
         if value is None:
             value = self.extra.get(f"extra__{self.conn_type}__{name}")
@@ -372,6 +387,7 @@ class OAuthClient:
         """An access token that has not expired.
 
         :raises AuthenticationError: if no token is issued
+        :raises RetriesExhaustedError: if the server of tokens does not answer, or is overloaded
         """
         import requests
         from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
@@ -384,9 +400,16 @@ class OAuthClient:
                 token_endpoint=self._token_endpoint or "",
                 grant_type=self._grant_type,
             )
-        except (requests.RequestException, ValueError, KeyError) as error:
-            raise AuthenticationError(
+        except (requests.RequestException, ValueError, KeyError, TypeError) as error:
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            failed = (
                 f"connection {self._conn_id!r}: no OAuth token for the grant {self._grant_type!r} "
-                f"({type(error).__name__}); check client id, client secret, grant and token endpoint"
+                f"({type(error).__name__}{f', HTTP {status}' if status else ''})"
+            )
+            unanswered = isinstance(error, requests.ConnectionError | requests.Timeout)
+            if status in _OVERLOADED or (unanswered and not isinstance(error, requests.exceptions.SSLError)):
+                raise RetriesExhaustedError(f"{failed}. {IF_NO_ANSWER}") from None
+            raise AuthenticationError(
+                f"{failed}; check client id, client secret, grant and token endpoint"
             ) from None
         return token

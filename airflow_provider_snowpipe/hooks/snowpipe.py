@@ -190,7 +190,7 @@ class SnowpipeHook(AccountHook):
         client = StatementClient(
             settings.account_url(),
             settings.credentials(),
-            role=settings.extra.get("role") or None,
+            role=settings.text("role"),
             ca_bundle=settings.ca_bundle(),
         )
         with closing(client):
@@ -277,7 +277,7 @@ class SnowpipeHook(AccountHook):
         )
 
     def _pipe_to_test(self, settings: SnowpipeConnection) -> PipeName | None:
-        named = self.table or self.pipe or settings.extra.get("table") or settings.extra.get("pipe")
+        named = self.table or self.pipe or settings.text("table") or settings.text("pipe")
         return self._pipe_of(settings) if named else None
 
 

@@ -16,8 +16,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.lag import LagReport
+from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
-from airflow_provider_snowpipe.streaming.progress import LagReport
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -44,11 +45,12 @@ class SnowpipeLagNotifier(BaseNotifier):
     :param database: the pipe's database, None for the connection's (templated)
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
-    :param channels: names of the channels; None for those with a target, and without targets for all that
-        ``SHOW CHANNELS`` lists (templated)
+    :param channels: names of the channels, a list or its JSON text; None for those with a target, and without
+        targets for all that ``SHOW CHANNELS`` lists (templated)
     :param targets: the offset token that each channel should have committed, as
         :class:`SnowpipeCommitSensor` takes it; None reports without a judgement (templated)
-    :param offset_format: the format of the targets
+    :param offset_format: the format of plain targets; None where the targets carry it, or the tokens can have
+        one format only
     :param max_channels: how many channels the report names, the late ones first
     :param notifier: a notifier that passes the report on, or the dotted path of its class
     :param notifier_arguments: arguments of that class, such as ``{"text": "{{ lag_report }}"}``
@@ -74,9 +76,9 @@ class SnowpipeLagNotifier(BaseNotifier):
         database: str | None = None,
         schema: str | None = None,
         snowflake_conn_id: str = SnowpipeHook.default_conn_name,
-        channels: Sequence[str] | None = None,
-        targets: Mapping[str, str] | str | None = None,
-        offset_format: str = "file:line",
+        channels: Sequence[str] | str | None = None,
+        targets: Mapping[str, Any] | str | None = None,
+        offset_format: str | None = None,
         max_channels: int = 20,
         notifier: BaseNotifier | str | None = None,
         notifier_arguments: Mapping[str, Any] | None = None,
@@ -100,7 +102,8 @@ class SnowpipeLagNotifier(BaseNotifier):
             raise ConfigurationError("notifier_arguments is given: name the notifier's class, notifier='…'")
         if max_channels < 1:
             raise ConfigurationError(f"max_channels is {max_channels}: give 1 or more")
-        offset_class(offset_format)
+        if offset_format is not None:
+            offset_class(offset_format)
 
     def notify(self, context: Context) -> None:
         """Report, waiting for the service in this thread.
@@ -159,7 +162,7 @@ class SnowpipeLagNotifier(BaseNotifier):
 
     def _names(self, expected: CommitTargets | None) -> list[str] | None:
         if self.channels is not None:
-            return list(dict.fromkeys(self.channels))
+            return list(dict.fromkeys(channel_names(self.channels)))
         return None if expected is None else list(expected.targets)
 
     def _report(self, context: Context, report: LagReport) -> Any:

@@ -75,7 +75,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
             done = open_channel(
                 client,
                 require_name("channel", self.channel),
-                offset_token=self.offset_token or None,
+                offset_token=_token(self.offset_token),
                 if_exists=self.if_exists,
                 uncommitted_timeout=self.uncommitted_timeout,
             )
@@ -94,9 +94,9 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
         """Report whether the channel would be created, fenced or left."""
         from airflow_provider_snowpipe.streaming.admin import OpenAction, plan_opening
 
-        status = self._status()
-        action = plan_opening(status, self.offset_token or None, self.if_exists)
-        token = self.offset_token if action is OpenAction.CREATE else status.committed
+        status, new = self._status(), _token(self.offset_token)
+        action = plan_opening(status, new, self.if_exists)
+        token = new if action is OpenAction.CREATE else status.committed
         return [
             f"would {action} channel {self.channel!r} of pipe {self.hook.pipe_name()}, token "
             f"{token or 'NULL'}"
@@ -199,8 +199,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         """
         from airflow_provider_snowpipe.streaming.admin import direction, reset_offset_token
 
-        token = require_name("offset_token", self.offset_token)
-        status = self._status()
+        token, status = self._new_token(), self._status()
         if status.exists:
             self.log.info("%s", direction(status.committed, token, self._format(), self.channel))
         with self.hook.get_client() as client, self.hook.offset_tokens() as set_token:
@@ -230,11 +229,20 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         status = self._status()
         if not status.exists:
             return [f"channel {self.channel!r} does not exist: this would fail"]
-        meaning = direction(status.committed, self.offset_token, self._format(), self.channel)
+        token = self._new_token()
+        meaning = direction(status.committed, token, self._format(), self.channel)
         return [
             f"would set the offset token of channel {self.channel!r} of pipe {self.hook.pipe_name()}: "
-            f"{status.committed or 'NULL'} -> {self.offset_token} ({meaning})"
+            f"{status.committed or 'NULL'} -> {token} ({meaning})"
         ]
+
+    def _new_token(self) -> str:
+        token = _token(self.offset_token)
+        if token is None:
+            raise ConfigurationError(
+                f"offset_token is {self.offset_token!r}: give the token that the channel is to get"
+            )
+        return token
 
     def _format(self) -> type[Offset] | None:
         return offset_class(self.offset_format) if self.offset_format else None
@@ -244,3 +252,16 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
 
         listed = {one.name: one for one in self.hook.list_channels()}
         return ChannelState(self._status(), listed.get(self.channel))
+
+
+def _token(value: Any) -> str | None:
+    """A token as it was given or rendered, None for none.
+
+    :raises ConfigurationError: if it is neither text nor a whole number, which is what a DAG that renders
+        templates as native objects makes of digits
+    """
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ConfigurationError(f"offset_token is {value!r}: give a text")
+    return str(value)

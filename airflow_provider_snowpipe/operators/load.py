@@ -14,7 +14,6 @@ from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     check_arguments,
     failing_at_once,
-    require_own_channels,
 )
 from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
@@ -29,6 +28,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
     path_before,
     splits_csv,
 )
+from airflow_provider_snowpipe.operators.own_channels import require_own_channels
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.load_plan import LoadPath

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,13 @@ from airflow_provider_snowpipe.links.snowpipe import page_of_channels
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.streaming.admin import OffsetBackup, RestoreStep
+    from airflow_provider_snowpipe.streaming.offset_backup import OffsetBackup, RestoreStep
 
 
 class OffsetFileOperator(PipeOperator):
@@ -55,10 +55,10 @@ class OffsetFileOperator(PipeOperator):
         return page_of_channels(self.hook, self._names() or ())
 
     def _names(self) -> list[str] | None:
-        return None if self.channels is None or self.channels == "" else _names(self.channels)
+        return None if self.channels is None or self.channels == "" else channel_names(self.channels)
 
     def _read(self) -> OffsetBackup | None:
-        from airflow_provider_snowpipe.streaming.admin import OffsetBackup
+        from airflow_provider_snowpipe.streaming.offset_backup import OffsetBackup
 
         text = read_text(storage_path(self.path, self.path_conn_id))
         return None if text is None else OffsetBackup.from_json(text, origin=self.path)
@@ -116,7 +116,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         return [f"would write {len(kept)} tokens of pipe {backup.pipe} to {self.path}", *kept]
 
     def _backup(self) -> OffsetBackup:
-        from airflow_provider_snowpipe.streaming.admin import take_backup
+        from airflow_provider_snowpipe.streaming.offset_backup import take_backup
 
         if self.offset_format:
             offset_class(self.offset_format)
@@ -124,7 +124,8 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         names = self._names()
         if names is None:
             names = [one.name for one in self.hook.list_channels()]
-            names += [name for name in (previous.channels if previous else ()) if name not in names]
+        # What the file holds stays in it, whichever channels are asked for.
+        names = list(dict.fromkeys([*names, *(previous.channels if previous else ())]))
         return take_backup(
             self.hook.pipe_name(),
             self.hook.channel_statuses(names) if names else {},
@@ -166,7 +167,8 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
 
         :return: path, pipe, when the backup was taken, and for each channel what was done and its token
         """
-        from airflow_provider_snowpipe.streaming.admin import RestoreAction, restore_channels, watch_channels
+        from airflow_provider_snowpipe.streaming.admin import watch_channels
+        from airflow_provider_snowpipe.streaming.offset_backup import RestoreAction, restore_channels
 
         backup, steps = self._plan()
         moved = [step.channel for step in steps if step.action is RestoreAction.SET]
@@ -190,7 +192,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         return [f"would {step}" for step in self._plan()[1]]
 
     def _plan(self) -> tuple[OffsetBackup, list[RestoreStep]]:
-        from airflow_provider_snowpipe.streaming.admin import chosen, plan_restore
+        from airflow_provider_snowpipe.streaming.offset_backup import chosen, plan_restore
 
         backup = self._read()
         if backup is None:
@@ -210,15 +212,3 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
             allow_older_tokens=self.allow_older_tokens,
         )
         return backup, steps
-
-
-def _names(value: Sequence[str] | str) -> list[str]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = [str(value)]
-    names = [value] if isinstance(value, str) else list(value)
-    if not all(isinstance(name, str) and name for name in names):
-        raise ConfigurationError(f"channels is {names!r}: give the channels' names")
-    return names

@@ -19,13 +19,13 @@ from airflow_provider_snowpipe.links.snowpipe import (
 )
 from airflow_provider_snowpipe.metrics import count_run
 from airflow_provider_snowpipe.operators.account_operator import (
-    RowPolicyOperator,
     leave_links,
-    require_own_channels,
 )
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
+from airflow_provider_snowpipe.operators.own_channels import require_own_channels
+from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator, refuse_own_arguments
 from airflow_provider_snowpipe.operators.submission import (
     end_of_wait,

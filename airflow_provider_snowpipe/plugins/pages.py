@@ -30,10 +30,11 @@ from airflow_provider_snowpipe.plugins.history import (
 from airflow_provider_snowpipe.plugins.pipe_state import ChannelState, PipeState
 from airflow_provider_snowpipe.plugins.rendering import View, answer, refused, render, utc
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, quote_url_segment
 from airflow_provider_snowpipe.streaming.offsets import known_formats
-from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST, ChannelLag, CommitTargets
+from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST, CommitTargets
 
 CHANNELS_PER_PAGE = STATUS_NAMES_PER_REQUEST
 RUNS_SHOWN = 50

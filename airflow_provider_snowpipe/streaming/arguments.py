@@ -139,7 +139,7 @@ def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
 
 # -- What a run reports of keys of its rows for which the table has no column: how many rows have each ---
 #
-# How they are found is :mod:`~airflow_provider_snowpipe.streaming.row_check`'s; this is all that operators
+# How they are found is :mod:`~airflow_provider_snowpipe.streaming.key_check`'s; this is all that operators
 # need.
 
 OnUnknown = Literal["warn", "fail", "ignore"]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from threading import RLock
 
 import pyarrow as pa
 
@@ -165,6 +166,9 @@ class OpenBatch:
 class Compressor:
     """Closes parts into batches that fit the wire, learning how well the rows compress.
 
+    Two threads may ask it at the same time, as when a batch is full while an older one is closed by its age;
+    one of them waits, since Arrow's codec of gzip has a state.
+
     ``ratio`` is how many bytes of NDJSON are expected to become one byte as sent.
 
     :param limits: the wire limit and the compression
@@ -174,6 +178,7 @@ class Compressor:
         self._limits = limits
         self.ratio = 1.0 if limits.compression == "none" else _FIRST_RATIO
         self._is_guess = True
+        self._lock = RLock()
         self._codec = (
             None if limits.compression == "none" else pa.Codec(limits.compression, compression_level=1)
         )
@@ -184,14 +189,15 @@ class Compressor:
         :param parts: at least one part, in order
         :raises ConfigurationError: if a single part does not fit
         """
-        body = b"".join(p.body for p in parts)
-        sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
-        if len(sent) > self._limits.wire_bytes:
-            self.ratio, self._is_guess = max(1.0, len(body) / len(sent)), False
-            return self._split(parts, len(sent))
-        ratio = len(body) / len(sent)
-        self.ratio = ratio if self._is_guess else self.ratio + _RATIO_WEIGHT * (ratio - self.ratio)
-        self._is_guess = False
+        with self._lock:
+            body = b"".join(p.body for p in parts)
+            sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
+            if len(sent) > self._limits.wire_bytes:
+                self.ratio, self._is_guess = max(1.0, len(body) / len(sent)), False
+                return self._split(parts, len(sent))
+            ratio = len(body) / len(sent)
+            self.ratio = ratio if self._is_guess else self.ratio + _RATIO_WEIGHT * (ratio - self.ratio)
+            self._is_guess = False
         encoding = None if self._codec is None else self._limits.compression
         rows = sum(p.rows for p in parts)
         return [Batch(sent, encoding, len(body), rows, parts[0].start, parts[-1].end)]

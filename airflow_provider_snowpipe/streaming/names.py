@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -80,14 +81,35 @@ def check_channel_name(name: str) -> str:
     """Return the name of a named channel if it is usable as one.
 
     :param name: the channel's name
-    :raises ConfigurationError: if it is empty, too long, or ``ELASTIC``, which is reserved
+    :raises ConfigurationError: if it is empty, too long, dots, or ``ELASTIC``, which is reserved
     """
     _check_name("channel name", name)
+    if name in (".", ".."):  # in the path of a URL the folder itself, and the one above
+        raise ConfigurationError(f"channel name is {name!r}, which no URL can hold: choose another name")
     if name.upper() == ELASTIC_CHANNEL:
         raise ConfigurationError(
             f"channel name {name!r} is reserved for the elastic channel: choose another name"
         )
     return name
+
+
+def channel_names(given: object) -> list[str]:
+    """Read names of channels as an author gives them, or a template renders them.
+
+    :param given: names, such as a list or a mapping by name, their JSON text, or one name
+    :raises ConfigurationError: if it is something else
+    """
+    if isinstance(given, str):
+        try:
+            found = json.loads(given)
+        except ValueError:
+            found = None
+        # A name that reads as a number, or as null, is a name.
+        given = found if isinstance(found, (list, str, dict)) else given
+    names: list[Any] = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"channels is {given!r}: give the channels' names")
+    return names
 
 
 def _check_name(kind: str, value: str) -> None:

@@ -11,68 +11,21 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Hashable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
-from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_in_loop
+from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
-
-# -- One listing of a pipe's channels for everyone in an event loop who needs to know of new ones --------
-
-LIST_SECONDS = 60.0
-"""Longest time for one listing, with signing in for it."""
-
-ListNames = Callable[[], Awaitable[Sequence[str]]]
-
-
-class ChannelListing:
-    """The names of a pipe's channels, asked for no more often than somebody needs them anew.
-
-    :param list_names: lists them
-    """
-
-    def __init__(self, list_names: ListNames) -> None:
-        self._list_names = list_names
-        self._lock = asyncio.Lock()
-        self._names: tuple[str, ...] = ()
-        self._listed_at = float("-inf")
-
-    async def names(self, oldest: float) -> tuple[str, ...]:
-        """The channels' names.
-
-        :param oldest: seconds; a listing that is older is made anew
-        :raises TimeoutError: if it takes too long
-        """
-        async with self._lock:
-            now = asyncio.get_running_loop().time
-            if now() - self._listed_at > oldest:
-                async with asyncio.timeout(LIST_SECONDS):
-                    self._names = tuple(await self._list_names())
-                self._listed_at = now()
-            return self._names
-
-
-def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
-    """Find the running event loop's listing of a pipe, or make it; it lives as long as somebody holds it.
-
-    :param key: what connection and pipe are identified by
-    :param list_names: lists the channels' names
-    """
-    return shared_in_loop(ChannelListing, key, partial(ChannelListing, list_names))
-
 
 # -- Turning polls of channels into steps: who gets which commits, each of them once ---------------------
 #

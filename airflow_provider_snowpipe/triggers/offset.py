@@ -20,15 +20,18 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, check_channel_name
 from airflow_provider_snowpipe.streaming.offset_events import (
     START_NOW,
-    ChannelListing,
     FollowRules,
     OffsetFollower,
     OffsetRule,
     WatermarkJournal,
     journals_fed_by,
-    shared_listing,
 )
-from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
+from airflow_provider_snowpipe.streaming.polling import (
+    ChannelListing,
+    StatusPoll,
+    shared_listing,
+    shared_poll,
+)
 from airflow_provider_snowpipe.triggers.commit import connect, stored_form
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.bulk import copy as copying
 from airflow_provider_snowpipe.lineage import ChannelOffsets, dataset_name
-from airflow_provider_snowpipe.streaming.offsets import is_copy_intent
+from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from tests.airflow_connections import set_connection
 from tests.file_loads import CHANNEL, Load, load
 from tests.local_connection import ids

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.operators.account_operator import SchemaPolicy
+from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource, RowPolicy
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec

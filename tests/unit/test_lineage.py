@@ -27,6 +27,8 @@ from airflow_provider_snowpipe.streaming.append import SmallLoad
             "a",
         ),
         ("hdfs://name:8020/a/b", "hdfs://name:8020", "a/b"),
+        ("https://me:secret@host/a/b.ndjson?X-Amz-Signature=secret", "https://host", "a/b.ndjson"),
+        ("s3://bucket/a?b.ndjson", "s3://bucket", "a?b.ndjson"),
     ],
 )
 def test_a_file_is_named_by_its_store_without_connection_or_credential(address, namespace, name):

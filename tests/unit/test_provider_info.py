@@ -121,7 +121,7 @@ def test_every_form_field_is_one_that_the_connection_reads():
     ).read_text()
 
     for name in connection_type["conn-fields"]:
-        assert f'_text("{name}")' in reader
+        assert f'self.text("{name}")' in reader
 
 
 def test_metadata_imports_nothing_of_airflow():

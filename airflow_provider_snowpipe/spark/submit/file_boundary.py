@@ -38,6 +38,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     refuse_numbers_before,
 )
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
+from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
@@ -46,7 +47,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset, VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, VerifiedFileLineOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:

@@ -24,14 +24,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     UnfitRowsError,
 )
+from airflow_provider_snowpipe.streaming.key_check import NO_KEY, UnknownKeys
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.row_check import (
-    NO_KEY,
-    CheckedBlock,
-    RowCheck,
-    RowFault,
-    UnknownKeys,
-)
+from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
 from airflow_provider_snowpipe.streaming.row_values import BlockLines
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 

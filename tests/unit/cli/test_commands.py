@@ -71,6 +71,10 @@ class TestReading:
             run("lag", "--targets", "x")
         with pytest.raises(SystemExit, match="'integer'"):
             run("lag", "--targets", '{"a": "5"}', "--offset-format", "integer")
+        with pytest.raises(SystemExit, match=r"snowpipe: .*nope"):
+            run("channels", "--conn-id", "nope")
+        with pytest.raises(SystemExit, match=r"snowpipe: .*Not a directory"):
+            run("backup", "/dev/null/offsets.json")
 
 
 class TestBackupAndRestore:

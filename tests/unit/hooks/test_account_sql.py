@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,6 +165,88 @@ def test_the_environment_is_left_as_it_was(
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/elsewhere.pem")
     hook.list_channels()
     assert os.environ["REQUESTS_CA_BUNDLE"] == "/elsewhere.pem"
+
+
+class Sessions:
+    """Sign-ins in threads of their own that record which roots the environment names."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.roots: dict[str, list[str | None]] = {}
+        self.may_end: dict[str, threading.Event] = {}
+        self.threads: dict[str, threading.Thread] = {}
+        monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+        monkeypatch.setattr(AccountHook, "_connect", lambda hook: self.see(hook))
+
+    def see(self, hook: AccountHook) -> nullcontext[None]:
+        self.roots[hook.snowflake_conn_id].append(os.environ.get("REQUESTS_CA_BUNDLE"))
+        return nullcontext()
+
+    def begin(self, conn_id: str) -> None:
+        self.roots[conn_id], self.may_end[conn_id] = [], threading.Event()
+        hook = AccountHook(conn_id)
+
+        def session() -> None:
+            with hook.sql_session("a test"):
+                assert self.may_end[conn_id].wait(30)
+                self.see(hook)
+
+        self.threads[conn_id] = threading.Thread(target=session, daemon=True)
+        self.threads[conn_id].start()
+
+    def end(self, conn_id: str) -> None:
+        self.may_end[conn_id].set()
+        self.threads[conn_id].join(30)
+        assert not self.threads[conn_id].is_alive()
+
+    def until_it_has_signed_in(self, conn_id: str) -> None:
+        deadline = time.monotonic() + 30
+        while not self.roots[conn_id]:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
+class TestRootsInTheEnvironment:
+    @pytest.fixture
+    def sessions(
+        self, set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> Sessions:
+        bundle = tmp_path / "ca.pem"
+        bundle.touch()
+        for name in ("one", "two", "public"):
+            extra = {} if name == "public" else {"ca_bundle": str(bundle)}
+            set_connection(name, conn_type="snowflake", extra={"account": "a", **extra})
+        return Sessions(monkeypatch)
+
+    def test_stay_until_the_last_session_with_them_ends(self, sessions: Sessions) -> None:
+        for name in ("one", "two"):
+            sessions.begin(name)
+            sessions.until_it_has_signed_in(name)
+        sessions.end("one")
+        sessions.end("two")
+
+        (root,) = {root for name in ("one", "two") for root in sessions.roots[name]}
+        assert str(root).endswith("ca.pem")
+        assert "REQUESTS_CA_BUNDLE" not in os.environ
+
+    def test_are_not_those_of_a_session_beside_with_others(self, sessions: Sessions) -> None:
+        sessions.begin("one")
+        sessions.until_it_has_signed_in("one")
+        sessions.begin("public")
+        sessions.end("one")
+        sessions.until_it_has_signed_in("public")
+        sessions.end("public")
+
+        assert sessions.roots["public"] == [None, None]
+
+    def test_are_its_own_for_a_session_within_another(self, sessions: Sessions, tmp_path: Path) -> None:
+        sessions.roots = {"one": [], "public": []}
+        with AccountHook("one").sql_session("a test"), AccountHook("public").sql_session("a test"):
+            pass
+        with AccountHook("public").sql_session("a test"), AccountHook("one").sql_session("a test"):
+            pass
+
+        assert sessions.roots == {"one": [str(tmp_path / "ca.pem")] * 2, "public": [None, None]}
+        assert "REQUESTS_CA_BUNDLE" not in os.environ
 
 
 class TestTestButton:

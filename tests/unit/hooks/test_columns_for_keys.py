@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_snowpipe.bulk import statement_client
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.operators.account_operator import SchemaPolicy
+from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
 from tests.scripted_service import Received, Reply, ScriptedService

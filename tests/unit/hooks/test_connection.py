@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.hooks.account import connector_arguments
 from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
@@ -140,8 +141,11 @@ class TestKeyPair:
         with pytest.raises(ConfigurationError, match=f"{size} bytes"):
             snowflake(account="a", private_key_file=str(path)).credentials()
 
-    def test_account_comes_from_snowflakes_host_name(self, pem):
-        connection = snowpipe(host="https://org-acc.snowflakecomputing.com", private_key_content=pem)
+    @pytest.mark.parametrize(
+        "host", ["https://org-acc.snowflakecomputing.com", "ORG-ACC.SnowflakeComputing.com"]
+    )
+    def test_account_comes_from_snowflakes_host_name(self, pem, host):
+        connection = snowpipe(host=host, private_key_content=pem)
         found = connection.credentials()
         assert isinstance(found, KeyPair)
         assert found.account == "org-acc"
@@ -230,6 +234,27 @@ class TestPipeName:
     def test_reports_what_is_missing(self, connection, given, text):
         with pytest.raises(ConfigurationError, match=text):
             self.names(connection, **given)
+
+
+def test_sql_is_run_by_the_role_and_the_warehouse_of_old_prefixed_fields():
+    connection = snowpipe(
+        host="https://h",
+        password="pat",
+        account="a",
+        auth="programmatic_access_token",
+        extra__snowpipe__role="LOADER",
+        extra__snowpipe__warehouse="WH",
+    )
+
+    given = connector_arguments(connection)
+
+    assert (given["role"], given["warehouse"]) == ("LOADER", "WH")
+
+
+@pytest.mark.parametrize("extra", [["account"], "account", 5])
+def test_an_extra_that_is_no_object_is_refused(extra):
+    with pytest.raises(ConfigurationError, match=r"'c1'.*'extra'.*give an object"):
+        SnowpipeConnection("c1", "snowflake", extra=extra)
 
 
 def test_missing_ca_bundle_is_named(tmp_path):

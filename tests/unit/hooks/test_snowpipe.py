@@ -3,11 +3,17 @@
 import asyncio
 
 import pytest
+import requests
 from airflow.exceptions import AirflowProviderDeprecationWarning
+from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    RetriesExhaustedError,
+)
 from tests.airflow_connections import PAT, statuses
 from tests.scripted_service import Reply, error
 
@@ -63,6 +69,24 @@ class TestTestButton:
         assert ok
         assert "No default pipe or table" in text
 
+    def test_finds_the_default_table_of_an_old_prefixed_field(self, service, set_connection):
+        extra = {
+            "account": "a",
+            "auth": "programmatic_access_token",
+            "database": "DB",
+            "ca_bundle": service.ca_bundle,
+            "extra__snowpipe__table": "T",
+        }
+        conn_id = set_connection(
+            "old", conn_type="snowpipe", host=service.url, login="U", password=PAT, schema="S", extra=extra
+        )
+        service.on("pipe-info", error(404, "ERR_TABLE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
+
+        _, text = SnowpipeHook(conn_id).test_connection()
+
+        assert text.startswith("Failed at: pipe. ")
+        assert "DB.S.T-STREAMING" in text
+
     @pytest.mark.parametrize(
         ("part", "reply", "step"),
         [
@@ -115,6 +139,42 @@ def test_oauth_token_is_fetched_as_airflows_snowflake_provider_does(service, set
 
     assert [credentials.bearer(), credentials.bearer()] == ["fetched", "fetched"]
     assert len(service.requests("token-request")) == 1
+
+
+def answered(status: int) -> requests.HTTPError:
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError("client-secret", response=response)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (requests.ConnectionError("client-secret"), RetriesExhaustedError),
+        (requests.Timeout("client-secret"), RetriesExhaustedError),
+        (answered(503), RetriesExhaustedError),
+        (answered(429), RetriesExhaustedError),
+        (answered(401), AuthenticationError),
+        (requests.exceptions.SSLError("client-secret"), AuthenticationError),
+        (KeyError("access_token"), AuthenticationError),
+        (TypeError("an answer that is a list"), AuthenticationError),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
+)
+def test_only_an_oauth_server_that_does_not_answer_is_worth_another_try(
+    set_connection, monkeypatch, failure, kind
+):
+    def fail(*_: object, **__: object) -> str:
+        raise failure
+
+    monkeypatch.setattr(SnowflakeHook, "get_oauth_token", fail)
+    extra = {"account": "a", "authenticator": "oauth", "grant_type": "client_credentials"}
+    conn_id = set_connection(login="client-id", password="client-secret", extra=extra)
+
+    with pytest.raises(kind, match="no OAuth token for the grant 'client_credentials'") as raised:
+        SnowpipeHook(conn_id).credentials().bearer()
+
+    assert "client-secret" not in str(raised.value)
 
 
 def test_former_name_of_database_and_schema_warns(service_connection):

@@ -26,7 +26,7 @@ def sql(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("column", "wanted", "others"),
+    ("column", "searched", "others"),
     [
         ("id", "2", [str(number) for number in range(100, 100 + MANY)]),
         ("id", "'2'", [f"'{number}'" for number in range(100, 100 + MANY)]),
@@ -46,10 +46,12 @@ def sql(tmp_path_factory):
     ],
 )
 @pytest.mark.parametrize("place", [0, 75, MANY])
-def test_a_long_list_means_what_a_short_one_means(sql, column, wanted, others, place):
-    listed = [*others[:place], wanted, *others[place:]]
+def test_a_long_list_means_what_a_short_one_means(sql, column, searched, others, place):
+    listed = [*others[:place], searched, *others[place:]]
     for negated in ("NOT", ""):
-        short = sql.values(f"SELECT id FROM t WHERE {column} {negated} IN ({wanted}, {others[0]}) ORDER BY 1")
+        short = sql.values(
+            f"SELECT id FROM t WHERE {column} {negated} IN ({searched}, {others[0]}) ORDER BY 1"
+        )
         long = sql.values(f"SELECT id FROM t WHERE {column} {negated} IN ({', '.join(listed)}) ORDER BY 1")
         assert long == short
     assert short

@@ -106,6 +106,24 @@ def test_a_channel_before_its_target_is_late_and_named_first(conn_id, two_channe
 
 
 @both_ways
+def test_targets_of_a_load_bring_their_format(conn_id, two_channels, caplog, call):
+    targets = {"b": {"token": "10", "offset_format": "integer"}}
+    with caplog.at_level(logging.INFO):
+        call(SnowpipeLagNotifier(table=two_channels, snowflake_conn_id=conn_id, targets=targets), {})
+    assert "'b' committed 7 of 10 (late)" in reported(caplog)[0]
+
+
+@both_ways
+def test_channels_may_be_the_text_that_a_template_renders(conn_id, two_channels, caplog, call):
+    notifier = SnowpipeLagNotifier(
+        table=two_channels, snowflake_conn_id=conn_id, channels="{{ names | tojson }}"
+    )
+    with caplog.at_level(logging.INFO):
+        call(notifier, {"names": ["b"]})
+    assert reported(caplog)[0].splitlines()[1].startswith("  'b' committed 7, ")
+
+
+@both_ways
 @pytest.mark.parametrize("form", ["path", "instance"])
 def test_another_notifier_gets_the_report_in_its_templates(conn_id, two_channels, call, form):
     text = "late? {{ lag_report }}"

@@ -49,6 +49,18 @@ class TestOpen:
         }
         assert snowpipe.channels["c"].committed == "a:7"
 
+    @pytest.mark.parametrize("token", [0, 42])
+    def test_digits_that_a_template_made_a_number_are_the_token(self, snowpipe, run, token):
+        assert run(Open, offset_token=token)["committed"] == str(token)
+
+    @pytest.mark.parametrize("kind", [Open, Reset])
+    @pytest.mark.parametrize("token", [1.5, True, ["a:1"]])
+    def test_a_token_that_is_no_text_is_refused(self, snowpipe, run, kind, token):
+        snowpipe.channel("d")
+
+        with pytest.raises(AirflowFailException, match=r"offset_token is .*give a text"):
+            run(kind, offset_token=token, channel="d")
+
     @pytest.mark.parametrize("if_exists", ["skip", "fence"])
     def test_an_existing_channel_keeps_its_token_and_only_a_fence_shuts_its_writer_out(
         self, snowpipe, run, if_exists

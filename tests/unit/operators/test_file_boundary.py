@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, P
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming import admin
 from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     ConfigurationError,
@@ -35,7 +36,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceMissingError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset, is_copy_intent
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from tests.airflow_version import AIRFLOW
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context

@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG, task_group
 
-from airflow_provider_snowpipe.operators.account_operator import (
-    require_distinct_channels,
-    require_own_channels,
-)
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.own_channels import require_distinct_channels, require_own_channels
 from airflow_provider_snowpipe.sources import FileSource, TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.local_connection import context
@@ -38,6 +35,7 @@ def check(kind: Any, partial: dict[str, Any], expand: dict[str, Any] | list[dict
         ({"table": "T"}, [{"channel": "a"}, {"channel": "b"}]),
         ({}, [{"channel": "a", "table": "T"}, {"channel": "a", "table": "U"}]),
         ({"table": "T"}, {"channel": ["a", "b"], "offset_token": ["a:1"]}),
+        ({"table": "T"}, [{"channel": "a"}, {"channel": None}, {"channel": None}]),
     ],
 )
 def test_different_channels_are_fine(partial, expand):
@@ -47,9 +45,9 @@ def test_different_channels_are_fine(partial, expand):
 @pytest.mark.parametrize(
     ("partial", "expand", "text"),
     [
-        ({"table": "T", "channel": "c"}, {"offset_token": ["a:1", "a:2"]}, "mapped over offset_token"),
+        ({"table": "T", "channel": "c"}, {"offset_token": ["a:1", "a:2"]}, "channel='c', table='T'"),
         ({"table": "T"}, {"channel": ["a", "a"]}, "channel='a'"),
-        ({"table": "T"}, {"channel": ["a", "b"], "offset_token": ["a:1", "a:2"]}, "over offset_token"),
+        ({"table": "T"}, {"channel": ["a", "b"], "offset_token": ["a:1", "a:2"]}, "channel='a', table='T'"),
         ({"table": "T"}, [{"channel": "a"}, {"channel": "a"}], "channel='a'"),
     ],
 )
@@ -182,6 +180,18 @@ class TestSources:
             return
         with pytest.raises(ConfigurationError, match=r"another instance .*/us/orders"):
             require_own_channels(instance, context(map_index=0))
+
+    def test_of_instances_with_the_same_templates_are_compared(self, folders: Path) -> None:
+        given = [{"source": {"path": f"{folders}/{one}/orders"}} for one in ("eu", "us")]
+        with DAG("d", schedule=None):
+            mapped: Any = SnowpipeLoadOperator.partial(task_id="t", table="{{ params.table }}").expand_kwargs(
+                given
+            )
+        instance = mapped.unmap(given[1])
+        instance.table = "T"
+
+        with pytest.raises(ConfigurationError, match=r"another instance .*/eu/orders"):
+            require_own_channels(instance, context(map_index=1))
 
     def test_of_a_product_are_compared_too(self, folders: Path) -> None:
         sources = [{"path": f"{folders}/{one}/orders"} for one in ("eu", "us")]

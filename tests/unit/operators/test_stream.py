@@ -18,10 +18,10 @@ import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators.account_operator import SchemaPolicy
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory, runs
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.spark import job_file

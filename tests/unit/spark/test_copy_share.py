@@ -11,12 +11,13 @@ from airflow_provider_snowpipe.spark.submit.file_boundary import (
     promised_files,
     share_of_copy,
 )
+from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     PartlyStreamedError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.offsets import CopyIntent, FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 SINCE = dt.datetime(2026, 1, 31, 12, 30, 1, 250_000, tzinfo=dt.UTC)
 FILES = ("a", "b", "c")

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.admin import CHANNEL_LIFE, KeptToken, OffsetBackup, take_backup
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offset_backup import (
+    CHANNEL_LIFE,
+    KeptToken,
+    OffsetBackup,
+    take_backup,
+)
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 PIPE = PipeName("DB", "S", "T-STREAMING")

@@ -146,6 +146,40 @@ def test_a_batch_closes_by_age_without_another_append(snowpipe: FakeSnowpipe) ->
         assert snowpipe.did("append") == ["append c 0..0"]
 
 
+def test_only_one_thread_at_a_time_compresses(snowpipe: FakeSnowpipe) -> None:
+    """The codec of gzip has a state: two threads in it end the process."""
+    codec = SlowCodec()
+    with open_channel(snowpipe, age_seconds=0.02) as channel:
+        channel._compressor._codec = codec  # type: ignore[assignment]
+        put(channel, 0, 0)
+        snowpipe.clock.sleep(0.02)
+        assert codec.began.wait(60)
+        put(channel, 1, 1)
+        channel.flush()
+
+    assert codec.most == 1
+    assert snowpipe.did("append") == ["append c 0..0", "append c 1..1"]
+
+
+class SlowCodec:
+    """A codec whose first call lasts until another one comes, or a fifth of a second."""
+
+    def __init__(self) -> None:
+        self.began, self.met = threading.Event(), threading.Event()
+        self.inside = self.most = 0
+
+    def compress(self, body: bytes, *, asbytes: bool) -> object:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        if self.began.is_set():
+            self.met.set()
+        else:
+            self.began.set()
+            self.met.wait(0.2)
+        self.inside -= 1
+        return pa.Codec("zstd").compress(body, asbytes=asbytes)
+
+
 def test_a_batch_waits_for_more_until_it_is_old(
     snowpipe: FakeSnowpipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,7 +237,9 @@ def test_a_target_of_another_format_names_channel_token_and_format() -> None:
 
 @given(
     st.dictionaries(
-        st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=5),
+        st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=5).filter(
+            lambda name: name.strip(".")
+        ),
         st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9)),
         min_size=1,
     )

@@ -11,14 +11,11 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.admin import (
     OffsetReset,
-    RestoreAction,
-    RestoreStep,
     TokenChange,
     compare_and_set,
     direction,
     fence,
     reset_offset_token,
-    restore_channels,
     watch_channels,
 )
 from airflow_provider_snowpipe.streaming.channel import Channel
@@ -32,6 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenMovedError,
     WriterActiveError,
 )
+from airflow_provider_snowpipe.streaming.offset_backup import RestoreAction, RestoreStep, restore_channels
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 from tests.fake_snowpipe import MISSING, FakeSnowpipe, KilledError
@@ -107,6 +105,16 @@ def test_rows_that_came_under_the_same_token_stop_it(snowpipe: FakeSnowpipe, set
     snowpipe.channels["c"].committed = "9"
 
     with pytest.raises(OffsetTokenMovedError, match="3 more"):
+        change(snowpipe, plan, set_token)
+
+
+def test_channel_that_was_made_anew_stops_it(snowpipe: FakeSnowpipe, set_token: SetToken) -> None:
+    stream(snowpipe, 9)
+    plan = planned(snowpipe, "99")
+    del snowpipe.channels["c"]
+    snowpipe.channel("c", committed="2").rows_inserted = 2
+
+    with pytest.raises(OffsetTokenMovedError, match="now is '2', in a channel made anew"):
         change(snowpipe, plan, set_token)
 
 

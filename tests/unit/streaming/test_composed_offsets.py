@@ -53,7 +53,7 @@ def test_layout_token_has_no_order_with_another_format() -> None:
         _ = _rows(1) < TextLayoutOffset.parse("b/8")
 
 
-@pytest.mark.parametrize("text", ["5/٤", "5/x", "x/4"])
+@pytest.mark.parametrize("text", ["5/٤", "5/x", "x/4", "5/0", "5/04", "5/" + "9" * 5000])
 def test_layout_token_that_cannot_be_read_names_its_channel(text: str) -> None:
     with pytest.raises(OffsetTokenError, match="'c'"):
         IntegerLayoutOffset.parse(text, channel="c")

@@ -4,8 +4,9 @@ import datetime as dt
 
 import pytest
 
+from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError
-from airflow_provider_snowpipe.streaming.offsets import CopyIntent, IntegerOffset
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 SINCE = dt.datetime(2026, 3, 1, 12, 30, 1, 234567, dt.UTC)
 WRITTEN = '"copy_to":"é.csv","since":"2026-03-01T12:30:01.234+00:00"'

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import UnknownColumnsError
-from airflow_provider_snowpipe.streaming.row_check import KeyCheck, UnknownKeys
+from airflow_provider_snowpipe.streaming.key_check import KeyCheck, UnknownKeys
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"), TableColumn("kind", "VARCHAR"), TableColumn("V", "VARIANT"))

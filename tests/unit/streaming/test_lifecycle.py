@@ -111,6 +111,15 @@ def test_dropping_reports_what_went_with_the_channel(snowpipe, client, force, re
     assert snowpipe.channels == {}
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_drop_whose_answer_was_lost_is_done(snowpipe, client, force):
+    snowpipe.channel("c", committed="7")
+    snowpipe.fault(after="drop")
+
+    assert drop_channel(client, "c", force=force) == Dropping("c", True, "7")
+    assert "c" not in snowpipe.channels
+
+
 def test_channel_that_is_gone_is_dropped_already(snowpipe, client):
     assert drop_channel(client, "c") == Dropping("c", existed=False)
     assert snowpipe.did("open", "drop") == []

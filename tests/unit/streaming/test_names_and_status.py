@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.names import (
     PipeName,
     channel_name,
+    channel_names,
+    check_channel_name,
     option,
     quote_identifier,
     string_literal,
 )
-from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelLag, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelStatus
 
 
 def test_a_channel_is_named_as_the_kafka_connector_names_it() -> None:
@@ -27,6 +30,34 @@ def test_a_channel_is_named_as_the_kafka_connector_names_it() -> None:
 def test_an_unusable_channel_name_is_refused(parts: tuple[str, str, str]) -> None:
     with pytest.raises(ConfigurationError):
         channel_name(*parts)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_no_url_can_hold_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="which no URL can hold"):
+        check_channel_name(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ("a", ["a"]),
+        ('["a", "b"]', ["a", "b"]),
+        ('{"a": "f:1"}', ["a"]),
+        (("a", "b"), ["a", "b"]),
+        ("5", ["5"]),
+        ("null", ["null"]),
+        ('"a"', ["a"]),
+    ],
+)
+def test_channels_are_a_list_its_text_or_one_name(given: object, names: list[str]) -> None:
+    assert channel_names(given) == names
+
+
+@pytest.mark.parametrize("given", [5, None, [5], "[5]", [""]])
+def test_channels_without_names_are_refused(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="give the channels' names"):
+        channel_names(given)
 
 
 def test_identifiers_are_quoted_letter_by_letter() -> None:

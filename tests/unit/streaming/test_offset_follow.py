@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.streaming.offset_events import (
-    ChannelListing,
     FollowRules,
     OffsetFollower,
     OffsetRule,
     WatermarkJournal,
-    shared_listing,
 )
-from airflow_provider_snowpipe.streaming.polling import StatusPoll
+from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_listing
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")

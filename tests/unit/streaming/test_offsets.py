@@ -129,7 +129,9 @@ def test_a_callers_own_class_is_found_by_its_dotted_path() -> None:
     assert offset_class(path) is IntegerOffset
 
 
-@pytest.mark.parametrize("name", ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing"])
+@pytest.mark.parametrize(
+    "name", ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing", "..Class"]
+)
 def test_an_unknown_format_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigurationError, match="offset format"):
         offset_class(name)

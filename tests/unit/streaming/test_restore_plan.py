@@ -6,7 +6,13 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.admin import (
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    OffsetTokenError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offset_backup import (
     KeptToken,
     OffsetBackup,
     RestoreAction,
@@ -14,12 +20,6 @@ from airflow_provider_snowpipe.streaming.admin import (
     chosen,
     plan_restore,
 )
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    OffsetTokenError,
-    SourcePositionError,
-)
-from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, VerifiedFileLineOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 

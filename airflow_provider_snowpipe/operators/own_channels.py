@@ -1,0 +1,147 @@
+"""Tasks that would share a channel are refused: it has one writer, and its token does not show whose rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+_IDENTITY = ("channel", "table", "pipe", "database", "schema", "snowflake_conn_id")
+_VARIES = re.compile(r"map_index|xcom_pull")
+
+
+def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None:
+    """Refuse mapped instances of which two would have the same channel of the same pipe.
+
+    :param operator: one mapped instance
+    :param context: its context
+    :raises ConfigurationError: if two have; names the channel
+    """
+    index = getattr(context.get("ti"), "map_index", None)
+    if index is None or index < 0 or not operator.has_dag() or getattr(operator, "channel", None) is None:
+        return
+    task = operator.dag.task_dict.get(operator.task_id)
+    if not _is_mapped(task):
+        _require_own_channel_in_group(task)
+        return
+    seen: set[str] = set()
+    for given in _instances(task, context):
+        named = {name: given[name] for name in _IDENTITY if given.get(name) is not None}
+        key = json.dumps(named, sort_keys=True, default=str)
+        if "channel" not in named or "map_index" in key:
+            continue
+        if key in seen:
+            raise ConfigurationError(
+                f"mapped task {operator.task_id!r}: more than one instance would use "
+                f"{', '.join(f'{name}={value!r}' for name, value in named.items())}, and a channel has one "
+                "writer. Map over channel=… with a different name for each, or put {{ ti.map_index }} into it"
+            )
+        seen.add(key)
+
+
+def _require_own_channel_in_group(task: Any) -> None:
+    """Refuse a task of a mapped group whose channel is the same in every instance of the group.
+
+    An argument of the group's function is an object before it is rendered, and what ``xcom_pull`` gives may
+    be another in each instance.
+
+    :param task: the task as the DAG has it, None where it has none of that name
+    :raises ConfigurationError: if it is
+    """
+    if task is None or task.get_closest_mapped_task_group() is None:
+        return
+    given = {name: getattr(task, name, None) for name in _IDENTITY}
+    if all(
+        value is None or (isinstance(value, str) and not _VARIES.search(value)) for value in given.values()
+    ):
+        raise ConfigurationError(
+            f"task {task.task_id!r} of a mapped task group: every instance would use "
+            f"channel={given['channel']!r}, and a channel has one writer. Make it an argument of the group "
+            "that is mapped over, or put {{ ti.map_index }} into it"
+        )
+
+
+_NAMES = ("table", "pipe", "database", "schema", "snowflake_conn_id", "channel_prefix")
+_LOAD = (*_NAMES, "source_name", "source")
+
+
+def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
+    """Refuse a source whose channels another task of the DAG, or another mapped instance, loads as well.
+
+    Two directories of one name, such as ``eu/orders`` and ``us/orders``, have the same channels unless
+    ``source_name`` is given: a channel's token shows a file and a line, and not of which directory. What is
+    written as a template is not compared.
+
+    :param operator: the task, rendered
+    :param context: its context
+    :raises ConfigurationError: if there is such a source
+    """
+    from airflow_provider_snowpipe.spark.submit.source import plain_source, shared_channel
+
+    source = plain_source(operator.source)
+    if source is None or not operator.has_dag():
+        return
+    prefix = str(operator.channel_prefix or source.channel_prefix or operator.dag_id)
+    name = operator.source_name or source.default_name
+    own, others = _loads(operator, context)
+    for whose, other in others:
+        second = plain_source(other.get("source"))
+        if second is None or name != (other.get("source_name") or second.default_name):
+            continue
+        if any(one in other and other[one] != own.get(one, getattr(operator, one)) for one in _NAMES):
+            continue
+        channel = shared_channel(source, second, prefix, name)
+        if channel is not None:
+            raise ConfigurationError(
+                f"task {operator.task_id!r} loads {source.address!r}, and {whose} {second.address!r}, both "
+                f"into channel {channel!r} of one table: its offset token does not show the source, so that "
+                "rows of one would pass for those of the other. Give each a source_name of its own"
+            )
+
+
+def _loads(
+    operator: Any, context: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], list[tuple[str, Mapping[str, Any]]]]:
+    """The arguments of a load, and those of the loads beside it, all as their author wrote them."""
+    tasks = operator.dag.task_dict
+    task = tasks.get(operator.task_id)
+    if _is_mapped(task):
+        instances = list(_instances(task, context))
+        own = instances.pop(context["ti"].map_index)
+        return own, [("another instance", one) for one in instances]
+    loads = {
+        one.task_id: {name: getattr(one, name) for name in _LOAD}
+        for one in tasks.values()
+        if all(hasattr(one, name) for name in _LOAD)
+    }
+    own = loads.pop(operator.task_id)
+    return own, [(f"task {task_id!r}", one) for task_id, one in loads.items()]
+
+
+# -- The arguments of mapped instances -------------------------------------------------------------------
+
+
+def _is_mapped(task: Any) -> bool:
+    return getattr(getattr(task, "expand_input", None), "value", None) is not None
+
+
+def _instances(task: Any, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The arguments of each instance of a mapped task, in the order of their indexes."""
+    given = task.expand_input.value
+    if not isinstance(given, Mapping):
+        for one in _resolved(given, context):
+            yield {**task.partial_kwargs, **one}
+        return
+    for values in product(*(_resolved(value, context) for value in given.values())):
+        yield {**task.partial_kwargs, **dict(zip(given, values, strict=True))}
+
+
+def _resolved(value: Any, context: Mapping[str, Any]) -> Sequence[Any]:
+    """The values of an argument of ``expand``, fetched where they are the XCom of another task."""
+    if hasattr(value, "resolve"):
+        value = value.resolve(context)
+    return list(value.items()) if isinstance(value, Mapping) else list(value)

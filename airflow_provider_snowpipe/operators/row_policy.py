@@ -1,0 +1,212 @@
+"""An operator's row policy: its arguments, and what a load does about its table by it before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators.account_operator import PipeArguments
+from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SnowpipeError,
+    SourceMissingError,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
+    from airflow_provider_snowpipe.spark.submit.checked_values import OnError
+    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+
+
+class RowPolicyOperator(PipeArguments):
+    """The arguments of operators that load rows through channels.
+
+    :param wait_for_commit: False ends the task when the rows are received, committed or not
+    :param wait_for_completion: ``wait_for_commit`` by the name that Airflow's other providers have for it
+    :param commit_timeout: seconds to wait for a channel's commit
+    :param row_policy: what becomes of rows that do not fit the table, and of the table: a
+        :class:`~airflow_provider_snowpipe.sources.RowPolicy`, or a mapping of its fields
+    :param on_error: a field of ``row_policy``, which is not given then; so are the others
+    :param check_rows: likewise
+    :param dead_letter_path: likewise (templated)
+    :param create_table: likewise
+    :param evolve_columns: likewise
+    :param unknown_columns: likewise
+    :param kwargs: arguments of the operator
+    :raises ConfigurationError: if a value is wrong, or given twice
+    """
+
+    template_fields: Sequence[str] = ("dead_letter_path", *PipeArguments.template_fields)
+    on_error: OnError
+    check_rows: bool
+    dead_letter_path: str | None
+    create_table: str | None
+    evolve_columns: bool | None
+    unknown_columns: str
+
+    def __init__(
+        self,
+        *,
+        wait_for_commit: bool = True,
+        wait_for_completion: bool | None = None,
+        commit_timeout: float = 600.0,
+        row_policy: RowPolicy | Mapping[str, Any] | None = None,
+        on_error: str | None = None,
+        check_rows: bool | None = None,
+        dead_letter_path: str | None = None,
+        create_table: str | None = None,
+        evolve_columns: bool | None = None,
+        unknown_columns: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
+        self.commit_timeout = commit_timeout
+        single = {
+            "on_error": on_error,
+            "check_rows": check_rows,
+            "dead_letter_path": dead_letter_path,
+            "create_table": create_table,
+            "evolve_columns": evolve_columns,
+            "unknown_columns": unknown_columns,
+        }
+        given = {name: value for name, value in single.items() if value is not None}
+        if row_policy is not None and given:
+            name, value = next(iter(given.items()))
+            raise ConfigurationError(
+                f"{name}={value!r} is given beside row_policy: give RowPolicy({name}={value!r}, …)"
+            )
+        if not isinstance(row_policy, RowPolicy):
+            row_policy = RowPolicy.from_mapping(given if row_policy is None else row_policy)
+        # A field each: what an earlier release has serialized, and templates, are by these names.
+        for one in fields(RowPolicy):
+            setattr(self, one.name, getattr(row_policy, one.name))
+
+    def _schema_policy(self) -> SchemaPolicy:
+        return SchemaPolicy(RowPolicy(**{one.name: getattr(self, one.name) for one in fields(RowPolicy)}))
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPolicy:
+    """What an author's policy does about a table.
+
+    :param policy: the policy
+    """
+
+    policy: RowPolicy
+
+    def prepare(
+        self,
+        hook: SnowpipeHook,
+        source: SourceSpec,
+        log: Callable[..., None],
+        secrets: SourceSecrets | None = None,
+    ) -> dict[str, Any]:
+        """Make or widen the table, and return what the plan must know of rows.
+
+        :param hook: for the pipe and its account
+        :param source: what is to be loaded
+        :param log: writes a line to the task's log
+        :param secrets: the source's passwords and keys
+        :returns: values of the plan
+        :raises ConfigurationError: if the table lacks columns and must not get them
+        :raises SqlError: if a statement fails
+        """
+        if self.changes_table:
+            from airflow_provider_snowpipe.spark.submit.source import first_rows
+
+            rows = first_rows(source, secrets)
+            if rows.lines:
+                self.change_table(hook, rows.lines, source.address, log, rows.types)
+            elif self.policy.create_table is not None:
+                raise SourceMissingError(
+                    f"source {source.address!r} has no row yet from which columns could be inferred: make "
+                    "the table first, or run when there are rows"
+                )
+        return self.rules(hook, log)
+
+    @property
+    def changes_table(self) -> bool:
+        """True if the table is made or widened by the rows."""
+        return self.policy.create_table is not None or self.policy.evolve_columns is not None
+
+    def rules(self, hook: SnowpipeHook, log: Callable[..., None]) -> dict[str, Any]:
+        """What the plan must know of rows, of the table as it is now.
+
+        :param hook: for the pipe and its account
+        :param log: writes a line to the task's log
+        :raises SqlError: if the table cannot be described
+        """
+        known = self.known_columns(hook, log)
+        return {
+            "on_error": self.policy.on_error,
+            "check_rows": self.policy.check_rows,
+            "dead_letter_path": self.policy.dead_letter_path or None,
+            "columns": hook.table_columns() if self.policy.checks_rows else known,
+            "unknown_columns": self.policy.unknown_columns if known else "ignore",
+        }
+
+    def known_columns(self, hook: SnowpipeHook, log: Callable[..., None]) -> tuple[TableColumn, ...]:
+        """The columns that keys of rows have to match; none where they need not, or that is not known.
+
+        :param hook: for the pipe and its account
+        :param log: writes a line to the task's log
+        :raises SnowpipeError: if the table cannot be described, and unknown keys are to fail the task
+        """
+        if self.policy.unknown_columns == "ignore":
+            return ()
+        try:
+            return hook.columns_for_keys()
+        except SnowpipeError as error:
+            if self.policy.unknown_columns == "fail":
+                raise
+            log("keys of rows are not held against the table's columns: %s", error)
+            return ()
+
+    def change_table(
+        self,
+        hook: SnowpipeHook,
+        rows: Sequence[bytes],
+        address: str,
+        log: Callable[..., None],
+        types: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the table, or widen it, for the keys of some rows.
+
+        :param hook: for the pipe and its account
+        :param rows: the rows as NDJSON
+        :param address: where they come from, in words
+        :param log: writes a line to the task's log
+        :param types: types of columns, by name, where the rows' own schema has them
+        :raises ConfigurationError: if the table lacks columns and must not get them
+        :raises SqlError: if a statement fails
+        """
+        from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
+        from airflow_provider_snowpipe.streaming.table_schema import (
+            add_columns,
+            create_table_if_missing,
+            missing_columns,
+            table_of,
+        )
+
+        table = table_of(hook.pipe_name())
+        required = columns_of_rows(rows, types)
+        if self.policy.create_table is not None:
+            hook.run_sql(create_table_if_missing(table, required))
+        if self.policy.evolve_columns is None:
+            return
+        missing = missing_columns(required, hook.table_columns())
+        if not missing:
+            return
+        named = ", ".join(column.ddl for column in missing)
+        if not self.policy.evolve_columns:
+            raise ConfigurationError(
+                f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
+                "Nothing was sent, since their values would be passed over: set evolve_columns=True to add "
+                "them, or evolve_columns=None to load without them"
+            )
+        hook.run_sql(add_columns(table, missing))
+        log("table %s: added %s", table, named)
