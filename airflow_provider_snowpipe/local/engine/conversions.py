@@ -120,10 +120,17 @@ _MACROS: dict[str, str] = {
     "_added(wall, x)": "_zoned(CAST(wall AS TIMESTAMP), (x).o)",
     "_in_zone(t, z)": """
         _zoned(t AT TIME ZONE z, date_diff('minute', t AT TIME ZONE 'UTC', t AT TIME ZONE z))""",
-    # A FLOAT without a fraction has no point.
-    "_float_text(x)": """
-        CASE WHEN x = trunc(x) AND abs(x) < 1e15 THEN CAST(CAST(x AS BIGINT) AS VARCHAR)
-            WHEN isnan(x) THEN 'NaN' ELSE CAST(x AS VARCHAR) END""",
+    "_float_text(x)": "CASE WHEN isnan(x) THEN 'NaN' ELSE format('{:.15g}', x) END",
+    # The digits of a number without zeros at the end; those of a DOUBLE may have an exponent.
+    "_digits(t)": r"""
+        CASE WHEN NOT contains(t, '.') AND NOT contains(t, 'e') THEN t
+            WHEN NOT contains(t, 'e') THEN regexp_replace(t, '\.?0+$', '')
+            WHEN abs(CAST(t AS DOUBLE)) < 1
+                THEN regexp_replace(CAST(CAST(t AS DECIMAL(38, 37)) AS VARCHAR), '\.?0+$', '')
+            ELSE coalesce(CAST(TRY_CAST(CAST(t AS DOUBLE) AS DECIMAL(38, 0)) AS VARCHAR), t) END""",
+    "_hash_key(x)": """
+        CASE WHEN regexp_full_match(typeof(x), 'U?[A-Z]*INT|INTEGER|DECIMAL.*|DOUBLE|FLOAT')
+            THEN hash(chr(1) || _digits(CAST(x AS VARCHAR))) ELSE hash(x) END""",
     "_offset_text(o)": """
         CASE WHEN o < 0 THEN '-' ELSE '+' END || lpad(CAST(abs(CAST(o AS INTEGER)) // 60 AS VARCHAR), 2, '0')
             || lpad(CAST(abs(CAST(o AS INTEGER)) % 60 AS VARCHAR), 2, '0')""",
@@ -167,6 +174,10 @@ _MACROS: dict[str, str] = {
         CASE WHEN strlen(t) <= {2 * MOST_LEVELS} THEN t
             WHEN strlen(regexp_replace(regexp_replace(t, {literal(rf"{_QUOTED}|{_FLAT}")}, '', 'g'),
                 '[^\[{{]', '', 'g')) <= {MOST_LEVELS} THEN t END""",
+    # The path leaves out the value itself: it is wrapped.
+    "_has_key_twice(t)": """
+        contains(t, '{') AND len(list_filter(json_keys('[' || t || ']', '$..*'),
+            lambda k: len(k) <> list_unique(k))) > 0""",
     # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to
     # json(): error() would keep the engine from taking the value by its alias.
     "_parse_json(t)": f"""

@@ -10,7 +10,7 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import SqlError, unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import timestamps
 
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
@@ -137,11 +137,9 @@ def rewrite(node: exp.Expr) -> exp.Expr:
     for kinds, form in _FORMS:
         if isinstance(node, kinds):
             return form(node)
-    if isinstance(node, exp.Anonymous) and node.name.upper() in {"OBJECT_DELETE", "OBJECT_PICK"}:
-        return _keys(node)
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_DATE" and len(node.expressions) == 1:
-        # sqlglot leaves the call as it is for a timestamp and for a text of digits.
-        return _cast(exp.cast(node.expressions[0].copy(), "DATE"))
+    named = _NAMED.get(node.name.upper()) if isinstance(node, exp.Anonymous) else None
+    if named is not None:
+        return named(node)
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
         path = sqlglot.parse_one(node.expression.sql(dialect="duckdb"), dialect="duckdb")
@@ -273,12 +271,14 @@ def _parse_json(node: exp.ParseJSON) -> exp.Expr:
     """The words null, true and false are read in any case (observed by the connector's own tests)."""
     if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in {"null", "true", "false"}:
         node.set("this", exp.Literal.string(node.this.name.strip().lower()))
-    return fill(
-        "_parse_json(CASE WHEN json_valid(_0) THEN _shallow(_0) END)"
-        if node.args.get("safe")
-        else "_parse_json(_0)",
-        [node.this],
-    )
+    mode = node.args.get("expression") or exp.Literal.string("s")
+    if not isinstance(mode, exp.Literal) or mode.name not in {"d", "s"}:
+        raise compilation_error("argument of function PARSE_JSON needs to be 'd' or 's'", "001015", "22023")
+    twice = exp.false() if mode.name == "d" else timestamps.call("_has_key_twice", node.this)
+    form = "_parse_json(CASE WHEN _1 THEN CAST(json('duplicate object attribute') AS VARCHAR) ELSE _0 END)"
+    if node.args.get("safe"):
+        form = "_parse_json(CASE WHEN json_valid(_0) AND NOT coalesce(TRY(_1), TRUE) THEN _shallow(_0) END)"
+    return fill(form, [node.this, twice])
 
 
 def _to_binary(node: exp.ToBinary) -> exp.Expr:
@@ -378,9 +378,8 @@ def _ratio(node: exp.Window) -> exp.Expr:
         return node
     total = node.copy()
     total.set("this", exp.Sum(this=call.expressions[0].copy()))
-    return exp.Div(
-        this=exp.cast(call.expressions[0].copy(), "DOUBLE"), expression=total, typed=False, safe=True
-    )
+    share = exp.Nullif(this=total, expression=exp.Literal.number(0))
+    return exp.Div(this=call.expressions[0].copy(), expression=share, typed=False, safe=True)
 
 
 def _literal(node: exp.Expr) -> exp.Expr:
@@ -412,6 +411,21 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
         patch = timestamps.call("json_object", *(part for key in keys for part in (key, exp.null())))
         return timestamps.call("json_merge_patch", fill("to_json(_0)", [target]), patch)
     return timestamps.call("_picked", fill("to_json(_0)", [target]), exp.Array(expressions=keys))
+
+
+def _hash(node: exp.Anonymous) -> exp.Expr:
+    """HASH is a signed number of 64 bits, the same for equal numbers of any type ("HASH", usage notes)."""
+    if not node.expressions or isinstance(node.expressions[0], exp.Star):
+        raise unsupported("HASH(*)")
+    keys = (timestamps.call("_hash_key", value) for value in node.expressions)
+    return fill(
+        "CAST(CAST(_0 AS HUGEINT) - 9223372036854775808 AS BIGINT)", [timestamps.call("hash", *keys)]
+    )
+
+
+def _to_date(node: exp.Anonymous) -> exp.Expr:
+    """TO_DATE of a timestamp and of a text of digits, which sqlglot leaves as they are."""
+    return _cast(exp.cast(node.expressions[0].copy(), "DATE")) if len(node.expressions) == 1 else node
 
 
 def _inserted(node: exp.ObjectInsert) -> exp.Expr:
@@ -460,6 +474,9 @@ def _lacking(node: exp.Func) -> exp.Expr:
     raise unsupported(node.sql_name())
 
 
+_NAMED: dict[str, Callable[[exp.Anonymous], exp.Expr]] = {
+    "OBJECT_DELETE": _keys, "OBJECT_PICK": _keys, "TO_DATE": _to_date, "HASH": _hash,
+}  # fmt: skip
 _FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
     ((*_AROUND, exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg), _of_no_rows), ((exp.Rand,), _random),
     ((exp.Uniform, exp.Randstr), _drawn), ((exp.Trim,), _trim), ((exp.RegexpExtract,), _regexp_substr),

@@ -90,6 +90,14 @@ _OF_TEXT = (
     exp.ToChar, exp.Pad, exp.MD5, exp.SHA, exp.SHA2, exp.StrPosition, exp.Translate, exp.RegexpCount,
     exp.RegexpInstr, exp.Repeat, exp.Strtok,
 )  # fmt: skip
+_TEXTS = (
+    exp.Upper, exp.Lower, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Trim, exp.Substring, exp.SplitPart,
+    exp.RegexpReplace, exp.RegexpExtract, exp.Replace, exp.Left, exp.Right, exp.Initcap, exp.Reverse,
+    exp.ToChar, exp.Pad, exp.Translate, exp.Repeat, exp.Strtok, exp.GroupConcat, exp.JSONExtractScalar,
+)  # fmt: skip
+_TEXT_CALLS = frozenset({"left", "json_extract_string", "_float_text", "_formatted"})
+# Fractional digits of the number that is made of a text.
+_TEXT_SCALE = 5
 # Macros that read a value of any type, JSON by its text.
 _READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
@@ -97,6 +105,11 @@ _CHOSEN = (exp.Min, exp.Max, exp.Nullif)
 _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg, exp.Median)
 _OF_NUMBERS = (
     exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
+    exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow,
+)  # fmt: skip
+_ARITHMETIC = (
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Abs, exp.Round, exp.Floor, exp.Ceil, exp.Trunc,
+    exp.Sign,
 )  # fmt: skip
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
@@ -106,11 +119,11 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "M
 
 def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
-    _cast_aggregated_texts(session, tree)
     names = _json_names(session, tree)
 
     kinds = _kinds(session, tree)
     number_names = frozenset(name for name, kind in kinds.items() if kind == "NUMBER")
+    text_names = frozenset(name for name, kind in kinds.items() if kind == "VARCHAR")
     kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
 
     def change(node: exp.Expr) -> exp.Expr:
@@ -128,6 +141,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             return _chosen(node, names)
         _write_text(node, kinds, number_names, session)
         _read_operands(node, names)
+        _read_numbers(node, kinds, number_names, text_names)
         _read_whole_numbers(node, kinds, number_names)
         return numbers.computed(node, known)
 
@@ -154,18 +168,6 @@ def _chosen(node: exp.Min | exp.Max | exp.Nullif, names: set[str]) -> exp.Expr:
         return exp.If(this=equal, true=exp.null(), false=node.this.copy())
     call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
     return timestamps.call(call, node.this, timestamps.call("_variant_key", node.this))
-
-
-def _cast_aggregated_texts(session: Session, tree: exp.Expr) -> None:
-    """SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes")."""
-    calls = list(tree.find_all(*_OF_NUMBERS))
-    kinds: dict[str, set[str]] = {}
-    for column in columns_of(session, tree) if calls else ():
-        kinds.setdefault(column.name, set()).add(column.type.kind)
-    for call in calls:
-        for value in call.this.expressions if isinstance(call.this, exp.Distinct) else [call.this]:
-            if isinstance(value, exp.Column) and kinds.get(value.name) == {"VARCHAR"}:
-                value.replace(exp.cast(value.copy(), "DOUBLE"))
 
 
 def _check_tried(node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozenset[str]) -> None:
@@ -214,6 +216,66 @@ def _read_operands(node: exp.Expr, names: set[str]) -> None:
         _each(node, names, "DOUBLE")
     elif isinstance(node, exp.Ordered) and is_json(value := _ordered(node), names):
         node.set("this", timestamps.call("_variant_key", value))
+
+
+def _read_numbers(
+    node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozenset[str], texts: frozenset[str]
+) -> None:
+    """Cast texts that are operands of arithmetic, or that are compared with or chosen beside numbers.
+
+    SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes"); beside a FLOAT it is one as well.
+    """
+    if isinstance(node, _OF_NUMBERS):
+        given = node.this.expressions if isinstance(node.this, exp.Distinct) else node.iter_expressions()
+        is_float = is_number = True
+    elif isinstance(node, _ARITHMETIC):
+        given = [node.this, node.expression] if isinstance(node, exp.Binary) else [node.this]
+        is_float, is_number = False, True
+    elif isinstance(node, _COMPARED) and not _is_assignment(node):
+        given, is_float, is_number = node.iter_expressions(), False, False
+    elif isinstance(node, numbers.CHOICES):
+        given, is_float, is_number = numbers.choices(node), False, False
+    else:
+        return
+    given = list(given)
+    found = [value for value in given if isinstance(value, exp.Expr) and _is_text(value, texts)]
+    if not found:
+        return
+    known = {timestamps.kind_of(value, kinds) for value in given if value not in found}
+    if any(kind is not None and kind != "FLOAT" for kind in known) or node.find(exp.Interval) is not None:
+        return
+    is_float |= "FLOAT" in known
+    others = (numbers.is_number(value, numbers_named) for value in given if value not in found)
+    if not (is_number or is_float or any(others)):
+        return
+    for value in found:
+        is_whole = isinstance(value, exp.Literal) and value.name.isdecimal() and not is_number
+        if not is_whole:
+            value.replace(exp.cast(value.copy(), "DOUBLE") if is_float else numbers.decimal(value, _TEXT_SCALE))
+
+
+def _is_assignment(node: exp.Expr) -> bool:
+    """Return True for ``SET a = b``, which is no comparison."""
+    return isinstance(node.parent, exp.Update) and node.arg_key == "expressions"
+
+
+def _is_text(node: exp.Expr | None, texts: frozenset[str]) -> bool:
+    """Return True for an expression that is known to be a VARCHAR.
+
+    :param texts: columns and aliases that are.
+    """
+    if isinstance(node, exp.Column):
+        return node.name in texts
+    if isinstance(node, (exp.Paren, *_SAME_VALUE)):
+        return _is_text(node.this, texts)
+    if isinstance(node, (exp.Coalesce, exp.If, exp.Case)):
+        values = numbers.choices(node)
+        return bool(values) and all(_is_text(value, texts) for value in values)
+    if isinstance(node, exp.Cast):
+        return bool(node.to.is_type(*exp.DataType.TEXT_TYPES)) and node.to.this != exp.DataType.Type.NAME
+    if isinstance(node, exp.Anonymous):
+        return node.name in _TEXT_CALLS
+    return isinstance(node, _TEXTS) or (isinstance(node, exp.Literal) and bool(node.is_string))
 
 
 def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozenset[str]) -> None:
@@ -334,9 +396,23 @@ def _kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
         kind = timestamps.kind_of(alias.this, kinds)
         if kind is None and numbers.is_number(alias.this, frozenset()):
             kind = "NUMBER"
+        elif kind is None and _is_text(alias.this, frozenset()):
+            kind = "VARCHAR"
         if kind is not None and alias.alias not in found:
-            kinds[alias.alias] = kind
+            kinds[alias.alias] = kind if kinds.get(alias.alias, kind) == kind else ""
+    for name, texts in _named_values(tree):
+        if all(_is_text(value, frozenset()) for value in texts) and name not in found:
+            kinds[name] = "VARCHAR"
     return kinds
+
+
+def _named_values(tree: exp.Expr) -> Iterator[tuple[str, Sequence[exp.Expr]]]:
+    """Yield the names of the columns of VALUES in a FROM clause, and what is in each."""
+    for values in tree.find_all(exp.Values):
+        alias = values.args.get("alias")
+        if alias is not None:
+            rows = [row.expressions for row in values.expressions if isinstance(row, exp.Tuple)]
+            yield from zip((column.name for column in alias.columns), zip(*rows, strict=False), strict=False)
 
 
 def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
@@ -443,8 +519,7 @@ def _compare(node: exp.Expr, names: set[str]) -> None:
     children = list(node.iter_expressions())
     held = [child for child in children if is_json(child, names)]
     others = [child for child in children if child not in held]
-    # SET a = b is no comparison.
-    if not held or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
+    if not held or _is_assignment(node):
         return
     if not others:
         for child in held:

@@ -370,7 +370,7 @@ def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -
         ]
         return "_instant", zoned + texts
     part = node.this.name.upper() if isinstance(node, exp.Extract) else ""
-    if isinstance(node, exp.TimeToUnix) or "epoch" in _name(node) or part.startswith("EPOCH"):
+    if isinstance(node, exp.TimeToUnix) or "epoch" in _name(node) or _name(node) == "_hash_key" or part.startswith("EPOCH"):
         return "_instant", zoned
     if isinstance(node, _MIXED):
         others = [child for child in _values(node) if child not in zoned]
