@@ -128,6 +128,13 @@ _MACROS: dict[str, str] = {
             WHEN abs(CAST(t AS DOUBLE)) < 1
                 THEN regexp_replace(CAST(CAST(t AS DECIMAL(38, 37)) AS VARCHAR), '\.?0+$', '')
             ELSE coalesce(CAST(TRY_CAST(CAST(t AS DOUBLE) AS DECIMAL(38, 0)) AS VARCHAR), t) END""",
+    "_zone_part(x, unit)": "CAST(CASE unit WHEN 'h' THEN trunc((x).o / 60) ELSE (x).o % 60 END AS BIGINT)",
+    # The time of the day counts, but on the same day of the month and on the last days of both.
+    "_months_between(a, b)": """
+        (year(a) - year(b)) * 12 + month(a) - month(b) + CASE
+            WHEN day(a) = day(b) OR (CAST(a AS DATE) = last_day(a) AND CAST(b AS DATE) = last_day(b)) THEN 0
+            ELSE (day(a) - day(b) + (epoch_us(a) % 86400000000 - epoch_us(b) % 86400000000) / 86400000000.0)
+                / 31 END""",
     "_hash_key(x)": """
         CASE WHEN regexp_full_match(typeof(x), 'U?[A-Z]*INT|INTEGER|DECIMAL.*|DOUBLE|FLOAT')
             THEN hash(chr(1) || _digits(CAST(x AS VARCHAR))) ELSE hash(x) END""",
@@ -176,7 +183,7 @@ _MACROS: dict[str, str] = {
                 '[^\[{{]', '', 'g')) <= {MOST_LEVELS} THEN t END""",
     # The path leaves out the value itself: it is wrapped.
     "_has_key_twice(t)": """
-        contains(t, '{') AND len(list_filter(json_keys('[' || t || ']', '$..*'),
+        contains(t, '{') AND len(list_filter(CAST(json_keys('[' || t || ']', '$..*') AS VARCHAR[][]),
             lambda k: len(k) <> list_unique(k))) > 0""",
     # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to
     # json(): error() would keep the engine from taking the value by its alias.

@@ -68,6 +68,8 @@ _NAMED = (exp.Literal, exp.DateDiff, *_COUNTS)
 _COUNTED, _LASTED = 2**40, 2**60
 _SIZE = "whole"
 _OPERATIONS = (exp.Add, exp.Sub, exp.Mul)
+# Of a whole number of the engine's, these are a DOUBLE in the engine.
+_WHOLE_ALREADY = (exp.Ceil, exp.Floor)
 
 
 def _names_of_whole(nodes: Sequence[exp.Expr], columns: Collection[str]) -> dict[str, _Whole]:
@@ -323,7 +325,10 @@ def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) ->
     :param nodes: of the statement.
     :param columns: gives the columns of its tables.
     """
-    if not any(isinstance(node, (*_OPERATIONS, *CHOICES, exp.Mod, exp.Values, exp.In)) for node in nodes):
+    if not any(
+        isinstance(node, (*_OPERATIONS, *CHOICES, exp.Mod, exp.Values, exp.In, *_WHOLE_ALREADY))
+        for node in nodes
+    ):
         return Names({}, {})
     known = list(columns())
     others = {column.name for column in known if column.type.kind not in {"NUMBER", "FLOAT"}}
@@ -339,6 +344,9 @@ def computed(node: exp.Expr, known: Names) -> exp.Expr:
     if isinstance(node, _OPERATIONS):
         _widen(node, known.whole)
         return _scaled(node, known.scales)
+    if isinstance(node, _WHOLE_ALREADY) and not node.args.get("decimals") and _whole(node.this, known.whole):
+        whole: exp.Expr = node.this
+        return whole
     if isinstance(node, exp.Alias):
         _note_scale(node, known.scales)
     elif isinstance(node, CHOICES):
@@ -367,7 +375,6 @@ _ARGUMENTS: dict[type[exp.Expr], tuple[tuple[str, ...], str]] = {
     exp.RegexpInstr: (("position", "occurrence"), "BIGINT"), exp.RegexpCount: (("position",), "BIGINT"),
     exp.GenerateSeries: (("start", "end", "step"), "BIGINT"),
     exp.DateAdd: (("expression",), "BIGINT"), exp.TimeAdd: (("expression",), "BIGINT"),
-    exp.TimestampFromParts: (("year", "month", "day", "hour", "min"), "BIGINT"),
 }  # fmt: skip
 # The nodes of which operands or arguments may be whole numbers of the engine's.
 OF_WHOLE = frozenset({*_ARGUMENTS, *_OPERATIONS, exp.GetExtract})
@@ -394,7 +401,7 @@ def is_number(node: exp.Expr | None, names: frozenset[str]) -> bool:
     if isinstance(node, exp.Paren):
         return is_number(node.this, names)
     if isinstance(node, exp.Column):
-        return node.name in names
+        return node.name in names or f"{node.table}.{node.name}" in names
     if isinstance(node, (exp.Add, exp.Sub)):
         return is_number(node.this, names) and is_number(node.expression, names)
     if isinstance(node, exp.Cast):

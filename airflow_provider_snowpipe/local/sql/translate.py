@@ -185,7 +185,7 @@ def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> ex
     _unqualify_targets(tree)
     qualify_tables(session, tree)
     _check_case(session, tree, quoted)
-    tree = functions.rewrite_all(tree)
+    tree = functions.rewrite_all(tree, partial(sources.of_star, session))
     table = assignments.target(session, tree)
     if table is not None:
         assignments.cast_assigned(tree, table)
