@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import duckdb
+from duckdb.sqltypes import BOOLEAN, VARCHAR
 
-from airflow_provider_snowpipe.local.engine.append import MOST_LEVELS
+from airflow_provider_snowpipe.local.engine.append import MOST_LEVELS, is_deep
 from airflow_provider_snowpipe.local.tables import ZONED, Column, Table, literal, quote
 
 # -- What values mean, as macros of the engine: one definition for SQL, COPY and streamed rows -----------
@@ -26,11 +26,6 @@ _NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')"
 _HOURS = (
     r"(?:[01]?[0-9]|2[0-4])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
     r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
-)
-_QUOTED = r'"(?:[^"\\]|\\.)*"'
-# A text of JSON, or brackets that hold at most 16 others in each other.
-_FLAT = functools.reduce(
-    lambda inner, _: rf"[\[{{](?:[^\[\]{{}}\"]|{_QUOTED}|{inner})*[\]}}]", range(16), _QUOTED
 )
 _MACROS: dict[str, str] = {
     "_ten(e)": "CAST(power(10, e) AS BIGINT)",
@@ -175,15 +170,12 @@ _MACROS: dict[str, str] = {
         ELSE _sorted_keys(to_json(map_from_entries(list_concat(
             list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
             CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END)))) END""",
-    # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value. What
-    # is left of its brackets without the flat ones bounds the depth from above; few values have as many.
-    "_shallow(t)": rf"""
-        CASE WHEN strlen(t) <= {2 * MOST_LEVELS} THEN t
-            WHEN strlen(regexp_replace(regexp_replace(t, {literal(rf"{_QUOTED}|{_FLAT}")}, '', 'g'),
-                '[^\[{{]', '', 'g')) <= {MOST_LEVELS} THEN t END""",
+    # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value.
+    "_shallow(t)": f"CASE WHEN strlen(t) <= {2 * MOST_LEVELS} OR NOT _is_deep(t) THEN t END",
     # The path leaves out the value itself: it is wrapped.
     "_has_key_twice(t)": """
-        contains(t, '{') AND len(list_filter(CAST(json_keys('[' || t || ']', '$..*') AS VARCHAR[][]),
+        contains(t, '{') AND len(list_filter(
+            CAST(json_keys('[' || _shallow(t) || ']', '$..*') AS VARCHAR[][]),
             lambda k: len(k) <> list_unique(k))) > 0""",
     # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to
     # json(): error() would keep the engine from taking the value by its alias.
@@ -283,8 +275,14 @@ _BY_TYPE: dict[str, dict[str, str]] = {
 }
 
 
+def define_function(connection: duckdb.DuckDBPyConnection) -> None:
+    """Define what no macro can do; it is called for long texts only."""
+    connection.create_function("_is_deep", lambda text: is_deep(text.encode()), [VARCHAR], BOOLEAN)
+
+
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Define the macros in an instance, before a database is attached to it."""
+    define_function(connection)
     for signature, body in _MACROS.items():
         connection.execute(f"CREATE OR REPLACE MACRO {signature} AS {body}")
     for name, bodies in _BY_TYPE.items():

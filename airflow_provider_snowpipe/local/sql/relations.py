@@ -275,12 +275,11 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     subquery.meta["recursive"] = recursive
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of("FLATTEN"))
     is_outer = _is_true(options.get("OUTER"))
-    if not isinstance(node.parent, exp.Join):
-        if is_outer:
-            outer = _query("SELECT f.* FROM (SELECT 1) AS _o LEFT JOIN LATERAL (SELECT 1) AS f ON TRUE", {})
-            for lateral in outer.find_all(exp.Lateral):
-                lateral.this.set("this", query)
-            subquery.set("this", outer)
+    if not isinstance(node.parent, exp.Join) and is_outer:
+        outer = _query("SELECT f.* FROM (SELECT 1) AS _o LEFT JOIN LATERAL (SELECT 1) AS f ON TRUE", {})
+        for lateral in outer.find_all(exp.Lateral):
+            lateral.this.set("this", query)
+        subquery.set("this", outer)
     _laterally(node, subquery, named, is_outer=is_outer)
 
 
