@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -277,7 +278,13 @@ _BY_TYPE: dict[str, dict[str, str]] = {
 
 def define_function(connection: duckdb.DuckDBPyConnection) -> None:
     """Define what no macro can do; it is called for long texts only."""
-    connection.create_function("_is_deep", lambda text: is_deep(text.encode()), [VARCHAR], BOOLEAN)
+    connection.create_function("_is_deep", _is_deep, [VARCHAR], BOOLEAN)
+
+
+# The engine asks for a constant again and again while it makes an expression simpler.
+@functools.lru_cache(maxsize=1)
+def _is_deep(text: str) -> bool:
+    return is_deep(text.encode())
 
 
 def define(connection: duckdb.DuckDBPyConnection) -> None:
