@@ -82,12 +82,12 @@ def split_lines(body: bytes) -> Lines:
         except UnicodeDecodeError:
             return _without_wrong_lines(body)
     ends = _row_ends(body)
-    if len(ends) and int(np.diff(ends, prepend=0).max()) > 2 * MOST_LEVELS and _is_deep(body):
+    if len(ends) and int(np.diff(ends, prepend=0).max()) > 2 * MOST_LEVELS and is_deep(body):
         return _without_wrong_lines(body)
     return Lines(body, ends)
 
 
-def _is_deep(text: bytes) -> bool:
+def is_deep(text: bytes) -> bool:
     """Return True when brackets outside of texts are open more than :data:`MOST_LEVELS` at a time."""
     if text.count(b"[") + text.count(b"{") <= MOST_LEVELS:
         return False
@@ -117,7 +117,7 @@ def _without_wrong_lines(body: bytes) -> Lines:
     for line in body.split(b"\n"):
         if line in (b"", b"\r"):
             continue
-        if _is_deep(line):
+        if is_deep(line):
             rejected.append(RejectedLine(row, line, f"the row is nested more than {MOST_LEVELS} levels deep"))
         elif _is_utf8(line):
             kept.append(line)

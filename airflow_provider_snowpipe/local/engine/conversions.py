@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import duckdb
+from duckdb.sqltypes import BOOLEAN, VARCHAR
 
-from airflow_provider_snowpipe.local.engine.append import MOST_LEVELS
+from airflow_provider_snowpipe.local.engine.append import MOST_LEVELS, is_deep
 from airflow_provider_snowpipe.local.tables import ZONED, Column, Table, literal, quote
 
 # -- What values mean, as macros of the engine: one definition for SQL, COPY and streamed rows -----------
@@ -26,11 +27,6 @@ _NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')"
 _HOURS = (
     r"(?:[01]?[0-9]|2[0-4])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
     r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
-)
-_QUOTED = r'"(?:[^"\\]|\\.)*"'
-# A text of JSON, or brackets that hold at most 16 others in each other.
-_FLAT = functools.reduce(
-    lambda inner, _: rf"[\[{{](?:[^\[\]{{}}\"]|{_QUOTED}|{inner})*[\]}}]", range(16), _QUOTED
 )
 _MACROS: dict[str, str] = {
     "_ten(e)": "CAST(power(10, e) AS BIGINT)",
@@ -120,10 +116,24 @@ _MACROS: dict[str, str] = {
     "_added(wall, x)": "_zoned(CAST(wall AS TIMESTAMP), (x).o)",
     "_in_zone(t, z)": """
         _zoned(t AT TIME ZONE z, date_diff('minute', t AT TIME ZONE 'UTC', t AT TIME ZONE z))""",
-    # A FLOAT without a fraction has no point.
-    "_float_text(x)": """
-        CASE WHEN x = trunc(x) AND abs(x) < 1e15 THEN CAST(CAST(x AS BIGINT) AS VARCHAR)
-            WHEN isnan(x) THEN 'NaN' ELSE CAST(x AS VARCHAR) END""",
+    "_float_text(x)": "CASE WHEN isnan(x) THEN 'NaN' ELSE format('{:.15g}', x) END",
+    # The digits of a number without zeros at the end; those of a DOUBLE may have an exponent.
+    "_digits(t)": r"""
+        CASE WHEN NOT contains(t, '.') AND NOT contains(t, 'e') THEN t
+            WHEN NOT contains(t, 'e') THEN regexp_replace(t, '\.?0+$', '')
+            WHEN abs(CAST(t AS DOUBLE)) < 1
+                THEN regexp_replace(CAST(CAST(t AS DECIMAL(38, 37)) AS VARCHAR), '\.?0+$', '')
+            ELSE coalesce(CAST(TRY_CAST(CAST(t AS DOUBLE) AS DECIMAL(38, 0)) AS VARCHAR), t) END""",
+    "_zone_part(x, unit)": "CAST(CASE unit WHEN 'h' THEN trunc((x).o / 60) ELSE (x).o % 60 END AS BIGINT)",
+    # The time of the day counts, but on the same day of the month and on the last days of both.
+    "_months_between(a, b)": """
+        (year(a) - year(b)) * 12 + month(a) - month(b) + CASE
+            WHEN day(a) = day(b) OR (CAST(a AS DATE) = last_day(a) AND CAST(b AS DATE) = last_day(b)) THEN 0
+            ELSE (day(a) - day(b) + (epoch_us(a) % 86400000000 - epoch_us(b) % 86400000000) / 86400000000.0)
+                / 31 END""",
+    "_hash_key(x)": """
+        CASE WHEN regexp_full_match(typeof(x), 'U?[A-Z]*INT|INTEGER|DECIMAL.*|DOUBLE|FLOAT')
+            THEN hash(chr(1) || _digits(CAST(x AS VARCHAR))) ELSE hash(x) END""",
     "_offset_text(o)": """
         CASE WHEN o < 0 THEN '-' ELSE '+' END || lpad(CAST(abs(CAST(o AS INTEGER)) // 60 AS VARCHAR), 2, '0')
             || lpad(CAST(abs(CAST(o AS INTEGER)) % 60 AS VARCHAR), 2, '0')""",
@@ -161,12 +171,13 @@ _MACROS: dict[str, str] = {
         ELSE _sorted_keys(to_json(map_from_entries(list_concat(
             list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
             CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END)))) END""",
-    # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value. What
-    # is left of its brackets without the flat ones bounds the depth from above; few values have as many.
-    "_shallow(t)": rf"""
-        CASE WHEN strlen(t) <= {2 * MOST_LEVELS} THEN t
-            WHEN strlen(regexp_replace(regexp_replace(t, {literal(rf"{_QUOTED}|{_FLAT}")}, '', 'g'),
-                '[^\[{{]', '', 'g')) <= {MOST_LEVELS} THEN t END""",
+    # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value.
+    "_shallow(t)": f"CASE WHEN strlen(t) <= {2 * MOST_LEVELS} OR NOT _is_deep(t) THEN t END",
+    # The path leaves out the value itself: it is wrapped.
+    "_has_key_twice(t)": """
+        contains(t, '{') AND len(list_filter(
+            CAST(json_keys('[' || _shallow(t) || ']', '$..*') AS VARCHAR[][]),
+            lambda k: len(k) <> list_unique(k))) > 0""",
     # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to
     # json(): error() would keep the engine from taking the value by its alias.
     "_parse_json(t)": f"""
@@ -265,8 +276,20 @@ _BY_TYPE: dict[str, dict[str, str]] = {
 }
 
 
+def define_function(connection: duckdb.DuckDBPyConnection) -> None:
+    """Define what no macro can do; it is called for long texts only."""
+    connection.create_function("_is_deep", _is_deep, [VARCHAR], BOOLEAN)
+
+
+# The engine asks for a constant again and again while it makes an expression simpler.
+@functools.lru_cache(maxsize=1)
+def _is_deep(text: str) -> bool:
+    return is_deep(text.encode())
+
+
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Define the macros in an instance, before a database is attached to it."""
+    define_function(connection)
     for signature, body in _MACROS.items():
         connection.execute(f"CREATE OR REPLACE MACRO {signature} AS {body}")
     for name, bodies in _BY_TYPE.items():

@@ -101,6 +101,7 @@ def _converted(value: exp.Expr, kind: str, other: str) -> exp.Expr | None:
 # -- Values that a change assigns: what a VARCHAR column gets is the text that a cast makes ---------------
 
 
+_NESTED = {"OBJECT": "_object", "ARRAY": "_array"}
 _ASSIGNED = (exp.Literal, exp.Null, exp.Var, exp.Boolean, exp.Parameter, exp.Placeholder)
 
 
@@ -138,8 +139,12 @@ def cast_assigned(tree: exp.Expr, table: Table) -> None:
 def _cast_one(value: exp.Expr, column: Column) -> None:
     if column.type.is_semi_structured and isinstance(value, exp.Literal) and value.is_string:
         raise _not_of_type(column, f"VARCHAR({len(value.name)})")
-    if column.type.kind == "VARCHAR" and not isinstance(value, _ASSIGNED):
+    if isinstance(value, _ASSIGNED):
+        return
+    if column.type.kind == "VARCHAR":
         value.replace(exp.cast(value.copy(), "TEXT"))
+    elif column.type.kind in _NESTED:
+        value.replace(timestamps.call(_NESTED[column.type.kind], timestamps.call("to_json", value)))
 
 
 def _not_of_type(column: Column, given: str) -> SqlError:
@@ -181,8 +186,8 @@ def _given(session: Session, value: exp.Column, kind: str, column: Column | None
         return value
     if column.type.is_semi_structured and kind == "VARCHAR":
         raise _not_of_type(column, str(own))
-    if column.type.kind == "OBJECT" and kind == "JSON":
-        return timestamps.call("_object", value)
+    if column.type.kind in _NESTED and kind == "JSON":
+        return timestamps.call(_NESTED[column.type.kind], value)
     if column.type.kind != "VARCHAR":
         return value
     if own.is_semi_structured:

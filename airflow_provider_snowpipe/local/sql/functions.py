@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import sqlglot
 from sqlglot import exp
 
-from airflow_provider_snowpipe.local.errors import SqlError, unsupported
+from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import timestamps
 
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
@@ -48,8 +48,6 @@ _TEMPLATES = {
     "TO_OBJECT": "_object(to_json(_0))",
     "TO_VARIANT": "to_json(_0)",
     "AS_INTEGER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
-    "AS_NUMBER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
-    "AS_DECIMAL": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
     "AS_DOUBLE": _AS_DOUBLE,
     "AS_REAL": _AS_DOUBLE,
     "AS_BOOLEAN": "CASE WHEN json_type(_0) = 'BOOLEAN' THEN CAST(_0 AS BOOLEAN) END",
@@ -112,13 +110,24 @@ _TEMPLATES = {
         "+ cos(radians(_0)) * cos(radians(_2)) * sin(radians(_3 - _1) / 2) ** 2))"
     ),
     "TRY_BASE64_DECODE_STRING": "TRY(decode(from_base64(_0)))",
+    "CBRT": "CASE WHEN round(cbrt(_0)) ** 3 = _0 THEN round(cbrt(_0)) ELSE cbrt(_0) END",
     "CURRENT_DATE": "CAST(now() AS DATE)",
 }
 
 
-def rewrite_all(tree: exp.Expr) -> exp.Expr:
-    """Rewrite every function call of a tree, from the leaves up."""
+def rewrite_all(tree: exp.Expr, of_star: Callable[[exp.Star], list[exp.Column]] | None = None) -> exp.Expr:
+    """Rewrite every function call of a tree, from the leaves up.
+
+    :param of_star: gives the columns for which a star stands that is an argument; None where no columns are.
+    :raises SqlError: as :func:`rewrite`, and 000002 for such a star without columns.
+    """
     for node in reversed(list(tree.walk(prune=lambda part: part.meta.get("engine") is True))):
+        call = node.parent
+        if isinstance(node, exp.Star) and call is not None and _takes_star(call):
+            if of_star is None:
+                raise unsupported("* as the argument of a function without a table")
+            call.set("expressions", of_star(node))
+            continue
         changed = rewrite(node)
         if changed is not node:
             if node is tree:
@@ -127,21 +136,21 @@ def rewrite_all(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
+def _takes_star(call: exp.Expr) -> bool:
+    is_hash = isinstance(call, exp.Anonymous) and call.name.upper() == "HASH"
+    return isinstance(call, exp.StarMap) or is_hash
+
+
 def rewrite(node: exp.Expr) -> exp.Expr:
     """Return the DuckDB form of one function call, or the node as it is.
 
     :raises SqlError: 000002 for a form of a function that has none.
     """
-    if isinstance(node, exp.ToChar) and node.args.get("format") is not None:
-        return timestamps.to_char(node)
-    for kinds, form in _FORMS:
-        if isinstance(node, kinds):
-            return form(node)
-    if isinstance(node, exp.Anonymous) and node.name.upper() in {"OBJECT_DELETE", "OBJECT_PICK"}:
-        return _keys(node)
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_DATE" and len(node.expressions) == 1:
-        # sqlglot leaves the call as it is for a timestamp and for a text of digits.
-        return _cast(exp.cast(node.expressions[0].copy(), "DATE"))
+    form = _FORMS.get(type(node))
+    if form is not None:
+        return form(node)
+    if isinstance(node, exp.Anonymous) and node.name.upper() in _NAMED:
+        return _NAMED[node.name.upper()](node)
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
         path = sqlglot.parse_one(node.expression.sql(dialect="duckdb"), dialect="duckdb")
@@ -262,8 +271,7 @@ def _sysdate(node: exp.CurrentTimestamp) -> exp.Expr:
 def _tz_from_parts(node: exp.TimestampTzFromParts) -> exp.Expr:
     """Without a zone it is that of the session ("TIMESTAMP_FROM_PARTS")."""
     zone = node.args.get("zone")
-    parts = {name: value for name, value in node.args.items() if name != "zone"}
-    clock = exp.TimestampFromParts(**parts)
+    clock = _clock_parts(node, node.args)
     if zone is None:
         return timestamps.call("_tz", clock)
     return timestamps.call("_in_zone", exp.AtTimeZone(this=clock, zone=zone), zone)
@@ -273,12 +281,14 @@ def _parse_json(node: exp.ParseJSON) -> exp.Expr:
     """The words null, true and false are read in any case (observed by the connector's own tests)."""
     if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in {"null", "true", "false"}:
         node.set("this", exp.Literal.string(node.this.name.strip().lower()))
-    return fill(
-        "_parse_json(CASE WHEN json_valid(_0) THEN _shallow(_0) END)"
-        if node.args.get("safe")
-        else "_parse_json(_0)",
-        [node.this],
-    )
+    mode = node.args.get("expression") or exp.Literal.string("s")
+    if not isinstance(mode, exp.Literal) or mode.name not in {"d", "s"}:
+        raise compilation_error("argument of function PARSE_JSON needs to be 'd' or 's'", "001015", "22023")
+    twice = exp.false() if mode.name == "d" else timestamps.call("_has_key_twice", node.this)
+    form = "_parse_json(CASE WHEN _1 THEN CAST(json('duplicate object attribute') AS VARCHAR) ELSE _0 END)"
+    if node.args.get("safe"):
+        form = "_parse_json(CASE WHEN json_valid(_0) AND NOT coalesce(TRY(_1), TRUE) THEN _shallow(_0) END)"
+    return fill(form, [node.this, twice])
 
 
 def _to_binary(node: exp.ToBinary) -> exp.Expr:
@@ -292,7 +302,7 @@ def _to_binary(node: exp.ToBinary) -> exp.Expr:
 
 def _date_add(node: exp.DateAdd) -> exp.Expr:
     """A text is a timestamp, of which the time counts ("DATEADD")."""
-    if isinstance(node.this, exp.Literal) and node.this.is_string:
+    if isinstance(node.this, exp.Null) or (isinstance(node.this, exp.Literal) and node.this.is_string):
         node.set("this", exp.cast(node.this.copy(), "TIMESTAMP"))
     return node
 
@@ -301,6 +311,10 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     """Refuse a text that is longer than a VARCHAR may be, before the engine makes room for it."""
     name = {exp.Repeat: "times", exp.Pad: "expression", exp.Space: "this"}[type(node)]
     count = node.args[name]
+    fill_pattern = node.args.get("fill_pattern")
+    if isinstance(fill_pattern, exp.Literal) and not fill_pattern.name:
+        # Nothing is filled in ("LPAD").
+        return exp.Left(this=node.this.copy(), expression=count.copy())
     each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
     if isinstance(count, exp.Literal) and count.is_int and int(count.name) <= _SHORT:
         return node
@@ -315,7 +329,76 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
 
 def _months_between(node: exp.MonthsBetween) -> exp.Expr:
     """Six digits of a fraction ("MONTHS_BETWEEN", Examples)."""
-    return exp.Cast(this=node.copy(), to=exp.DataType.build("DECIMAL(38, 6)"))
+    times = (timestamps.call("_ntz", part) for part in (node.this, node.expression))
+    months = timestamps.call("_months_between", *times)
+    return exp.Cast(this=months, to=exp.DataType.build("DECIMAL(38, 6)"))
+
+
+def _add_months(node: exp.AddMonths) -> exp.Expr:
+    """The last day of a month becomes the last day of another one ("ADD_MONTHS", usage notes)."""
+    given = node.this
+    if isinstance(given, exp.Literal) and given.is_string:
+        given = exp.cast(given.copy(), "TIMESTAMP")
+    moved = exp.AddMonths(this=given.copy(), expression=node.expression.copy())
+    days = fill(
+        "CASE WHEN day(last_day(_0)) = day(_0) THEN day(last_day(_1)) - day(_1) ELSE 0 END", [given, moved]
+    )
+    return exp.paren(
+        exp.Add(this=moved, expression=exp.Interval(this=exp.paren(days), unit=exp.var("DAY"))), copy=False
+    )
+
+
+def _clock_parts(node: exp.Expr, parts: Mapping[str, exp.Expr]) -> exp.Expr:
+    """Parts may be less or more than a clock shows ("TIMESTAMP_FROM_PARTS", usage notes)."""
+    days = exp.DateFromParts(
+        **{name: parts[name].copy() for name in ("year", "month", "day")}, allow_overflow=True
+    )
+    given = [parts.get(name) or exp.Literal.number(0) for name in ("hour", "min", "sec", "nano")]
+    form = (
+        "CAST(_0 AS TIMESTAMP) + to_microseconds(3600000000 * CAST(_1 AS BIGINT) "
+        "+ 60000000 * CAST(_2 AS BIGINT) + 1000000 * CAST(_3 AS BIGINT) + CAST(_4 AS BIGINT) // 1000)"
+    )
+    return exp.cast(fill(form, [days, *given]), "TIMESTAMP")
+
+
+def _from_parts(node: exp.TimestampFromParts | exp.TimestampLtzFromParts) -> exp.Expr:
+    if node.args.get("year") is None:
+        return node
+    clock = _clock_parts(node, node.args)
+    return clock if isinstance(node, exp.TimestampFromParts) else timestamps.call("_ltz", clock)
+
+
+def _count(node: exp.Count) -> exp.Expr:
+    """COUNT of several values counts the rows in which none is NULL ("COUNT", arguments)."""
+    values = [node.this, *node.expressions]
+    if len(values) == 1:
+        return node
+    missing = exp.or_(*(exp.Is(this=value.copy(), expression=exp.null()) for value in values))
+    return exp.Count(this=exp.If(this=missing, true=exp.null(), false=exp.Literal.number(1)))
+
+
+def _contains(node: exp.Contains) -> exp.Expr:
+    for part in (node.this, node.expression):
+        if isinstance(part, exp.Null):
+            part.replace(exp.cast(part.copy(), "TEXT"))
+    return node
+
+
+def _interval(node: exp.Interval) -> exp.Expr:
+    """``INTERVAL '1 day, 2 hours'``: the engine separates the parts by blanks."""
+    if isinstance(node.this, exp.Literal) and "," in node.name:
+        node.set("this", exp.Literal.string(node.name.replace(",", " ")))
+    return node
+
+
+def _as_number(node: exp.Anonymous) -> exp.Expr:
+    """AS_NUMBER and AS_DECIMAL, which are NUMBER(38, 0) without a precision ("AS_DECIMAL , AS_NUMBER")."""
+    value, *sizes = node.expressions
+    if not all(isinstance(size, exp.Literal) and size.is_int for size in sizes):
+        raise unsupported(f"{node.name.upper()} with a precision that is not a literal")
+    kind = ", ".join([size.name for size in sizes] + ["38", "0"][len(sizes) :])
+    number = f"CAST(CAST(_0 AS VARCHAR) AS DECIMAL({kind}))"
+    return fill(f"CASE WHEN _variant_type(_0) IN ('INTEGER', 'DECIMAL') THEN {number} END", [value])
 
 
 def _rounded(node: exp.Ceil | exp.Floor) -> exp.Expr:
@@ -362,7 +445,7 @@ def _trim(node: exp.Trim) -> exp.Expr:
     return node
 
 
-def _regexp_substr(node: exp.RegexpExtract) -> exp.Expr:
+def _regexp_substr(node: exp.RegexpExtract | exp.RegexpExtractAll) -> exp.Expr:
     """The parameter ``e`` without a number means the first group ("REGEXP_SUBSTR", arguments)."""
     parameters = node.args.get("parameters")
     group = node.args.get("group")
@@ -378,9 +461,8 @@ def _ratio(node: exp.Window) -> exp.Expr:
         return node
     total = node.copy()
     total.set("this", exp.Sum(this=call.expressions[0].copy()))
-    return exp.Div(
-        this=exp.cast(call.expressions[0].copy(), "DOUBLE"), expression=total, typed=False, safe=True
-    )
+    share = exp.Nullif(this=total, expression=exp.Literal.number(0))
+    return exp.Div(this=call.expressions[0].copy(), expression=share, typed=False, safe=True)
 
 
 def _literal(node: exp.Expr) -> exp.Expr:
@@ -389,6 +471,10 @@ def _literal(node: exp.Expr) -> exp.Expr:
         return timestamps.call("json_array", *node.expressions)
     pairs: list[exp.Expr] = []
     for part in node.expressions:
+        if isinstance(node, exp.StarMap):
+            name = exp.Literal.string(part.name)
+            pairs.append(exp.Tuple(expressions=[name, timestamps.call("to_json", part)]))
+            continue
         if not isinstance(part, exp.PropertyEQ):
             raise unsupported("OBJECT_CONSTRUCT of these arguments")
         key = part.this
@@ -412,6 +498,28 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
         patch = timestamps.call("json_object", *(part for key in keys for part in (key, exp.null())))
         return timestamps.call("json_merge_patch", fill("to_json(_0)", [target]), patch)
     return timestamps.call("_picked", fill("to_json(_0)", [target]), exp.Array(expressions=keys))
+
+
+def _hash(node: exp.Anonymous) -> exp.Expr:
+    """HASH is a signed number of 64 bits, the same for equal numbers of any type ("HASH", usage notes)."""
+    keys = (timestamps.call("_hash_key", value) for value in node.expressions)
+    return fill("CAST(CAST(_0 AS HUGEINT) - 9223372036854775808 AS BIGINT)", [timestamps.call("hash", *keys)])
+
+
+def _to_date(node: exp.Anonymous) -> exp.Expr:
+    """TO_DATE of a timestamp and of a text of digits, which sqlglot leaves as they are."""
+    if len(node.expressions) != 1:
+        return node
+    read = _cast(exp.cast(node.expressions[0].copy(), "DATE"))
+    return timestamps.call("TRY", read) if node.name.upper().startswith("TRY_") else read
+
+
+def _extract(node: exp.Extract) -> exp.Expr:
+    """The parts that sqlglot leaves as they are written ("Supported date and time parts")."""
+    part = _PARTS.get(node.name.upper())
+    if part is not None:
+        node.set("this", exp.var(part))
+    return node
 
 
 def _inserted(node: exp.ObjectInsert) -> exp.Expr:
@@ -448,6 +556,7 @@ def _sort_array(node: exp.ArraySort) -> exp.Expr:
     return fill(f"to_json(list_transform(list_sort({keyed}), lambda y: y.v))", [node.this])
 
 
+_PARTS = {"TZH": "TIMEZONE_HOUR", "TZM": "TIMEZONE_MINUTE", "EPOCH": "EPOCH_SECOND"}
 _AROUND = (exp.Window, exp.WithinGroup, exp.Filter)
 _LACKING = (
     exp.ArrayExcept, exp.ArrayIntersect, exp.ArrayInsert, exp.ArraysZip, exp.Flatten, exp.ArrayFilter,
@@ -460,15 +569,32 @@ def _lacking(node: exp.Func) -> exp.Expr:
     raise unsupported(node.sql_name())
 
 
-_FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[Any], exp.Expr]], ...] = (
-    ((*_AROUND, exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg), _of_no_rows), ((exp.Rand,), _random),
-    ((exp.Uniform, exp.Randstr), _drawn), ((exp.Trim,), _trim), ((exp.RegexpExtract,), _regexp_substr),
-    ((exp.ParseJSON,), _parse_json), ((exp.Repeat, exp.Pad, exp.Space), _bounded),
-    ((exp.Array, exp.Struct), _literal), ((exp.Cast,), _cast), ((exp.ConvertTimezone,), _convert_timezone),
-    ((exp.CurrentTimestamp,), _sysdate), ((exp.TimestampTzFromParts,), _tz_from_parts),
-    ((exp.ToBinary,), _to_binary), ((exp.StrToTime,), timestamps.parsed), ((exp.DateAdd,), _date_add),
-    ((exp.Base64Encode,), _base64), ((exp.Ceil, exp.Floor), _rounded),
-    ((exp.MonthsBetween,), _months_between), ((exp.ObjectInsert,), _inserted),
-    ((exp.JSONKeys,), lambda node: fill("to_json(json_keys(_0))", [node.this])),
-    ((exp.ArraySort,), _sort_array), (_LACKING, _lacking),
-)  # fmt: skip
+_NAMED: dict[str, Callable[[exp.Anonymous], exp.Expr]] = {
+    "OBJECT_DELETE": _keys, "OBJECT_PICK": _keys, "TO_DATE": _to_date,
+    "TRY_TO_DATE": _to_date, "HASH": _hash, "AS_NUMBER": _as_number, "AS_DECIMAL": _as_number,
+}  # fmt: skip
+
+
+def _to_char(node: exp.ToChar) -> exp.Expr:
+    return node if node.args.get("format") is None else timestamps.to_char(node)
+
+
+_FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
+    **dict.fromkeys((*_AROUND, exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg), _of_no_rows),
+    **dict.fromkeys((exp.Uniform, exp.Randstr), _drawn),
+    **dict.fromkeys((exp.RegexpExtract, exp.RegexpExtractAll), _regexp_substr),
+    **dict.fromkeys((exp.TimestampFromParts, exp.TimestampLtzFromParts), _from_parts),
+    **dict.fromkeys((exp.Repeat, exp.Pad, exp.Space), _bounded),
+    **dict.fromkeys((exp.Array, exp.Struct, exp.StarMap), _literal),
+    **dict.fromkeys((exp.Cast, exp.TryCast, exp.JSONCast), _cast),
+    **dict.fromkeys((exp.TsOrDsToDate, exp.TsOrDsToTime), timestamps.read_by_format),
+    **dict.fromkeys((exp.Ceil, exp.Floor), _rounded),
+    **dict.fromkeys(_LACKING, _lacking),
+    exp.Rand: _random, exp.Trim: _trim, exp.AddMonths: _add_months, exp.Count: _count,
+    exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json, exp.ToChar: _to_char,
+    exp.ConvertTimezone: _convert_timezone, exp.CurrentTimestamp: _sysdate,
+    exp.TimestampTzFromParts: _tz_from_parts, exp.ToBinary: _to_binary, exp.Extract: _extract,
+    exp.StrToTime: timestamps.parsed, exp.DateAdd: _date_add, exp.Base64Encode: _base64,
+    exp.MonthsBetween: _months_between, exp.ObjectInsert: _inserted, exp.ArraySort: _sort_array,
+    exp.JSONKeys: lambda node: fill("to_json(json_keys(_0))", [node.this]),
+}  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -69,6 +69,8 @@ _NAMED = (exp.Literal, exp.DateDiff, *_COUNTS)
 _COUNTED, _LASTED = 2**40, 2**60
 _SIZE = "whole"
 _OPERATIONS = (exp.Add, exp.Sub, exp.Mul)
+# Of a whole number of the engine's, these are a DOUBLE in the engine.
+_WHOLE_ALREADY = (exp.Ceil, exp.Floor)
 
 
 def _names_of_whole(nodes: Sequence[exp.Expr], columns: Collection[str]) -> dict[str, _Whole]:
@@ -116,7 +118,7 @@ def _whole(node: exp.Expr | None, names: Mapping[str, _Whole]) -> _Whole | None:
         size: _Whole | None = node.meta.get(_SIZE)
         return size
     if isinstance(node, (exp.If, exp.Case, exp.Coalesce)):
-        sizes = [_whole(value, names) for value in _choices(node)]
+        sizes = [_whole(value, names) for value in choices(node)]
         known = [size for size in sizes if size is not None]
         return _widest(known) if known and len(known) == len(sizes) else None
     if isinstance(node, exp.DateDiff):
@@ -131,16 +133,6 @@ def _literal(value: int) -> _Whole:
 
 def _widest(sizes: Sequence[_Whole]) -> _Whole:
     return _Whole(max(size.most for size in sizes), max(size.bits for size in sizes))
-
-
-def _choices(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the values of which a choice has one, without NULL."""
-    listed = [part.args["true"] for part in node.args.get("ifs") or ()] if isinstance(node, exp.Case) else []
-    if isinstance(node, exp.Coalesce):
-        listed = [node.this, *node.expressions]
-    for value in (*listed, *(node.args.get(name) for name in ("true", "false", "default"))):
-        if value is not None and not isinstance(value, exp.Null):
-            yield value
 
 
 # -- Scale of a product -----------------------------------------------------------------------------------
@@ -195,7 +187,7 @@ def _scale_of(node: exp.Expr, names: Mapping[str, int | None]) -> int | None:
         return names.get(node.name)
     if isinstance(node, exp.Count):
         return 0
-    if isinstance(node, (*_OPERATIONS, *_MIXED, exp.Mod)):
+    if isinstance(node, (*_OPERATIONS, *CHOICES, exp.Mod)):
         scale: int | None = node.meta.get(_SCALE)
         return scale
     if isinstance(node, exp.Literal) and not node.is_string and "e" not in node.name.lower():
@@ -214,13 +206,13 @@ _OF_SAME_SCALE = (
     exp.Paren, exp.Neg, exp.Abs, exp.Sum, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.FirstValue,
     exp.LastValue, exp.NthValue, exp.IgnoreNulls, exp.Filter, exp.Distinct, exp.Nullif,
 )  # fmt: skip
-_MIXED = (
+CHOICES = (
     exp.If, exp.Case, exp.Coalesce, exp.Greatest, exp.Least, exp.DecodeCase, exp.Nvl2, exp.Lag, exp.Lead,
 )  # fmt: skip
 
 
-def _mixed(node: exp.Expr) -> list[exp.Expr]:
-    """Return the values of which an expression has one, without NULL."""
+def choices(node: exp.Expr) -> list[exp.Expr]:
+    """Return the values of which an expression has one (:data:`CHOICES`), without NULL."""
     found: list[exp.Expr | None]
     if isinstance(node, exp.DecodeCase):
         rest = node.expressions[1:]
@@ -235,7 +227,7 @@ def _mixed(node: exp.Expr) -> list[exp.Expr]:
 
 def _of_one_scale(node: exp.Expr, known: Names) -> None:
     """Cast the values of which an expression has one to their common type, where that has a larger scale."""
-    values = [(value, _scale_of(value, known.scales)) for value in _mixed(node)]
+    values = [(value, _scale_of(value, known.scales)) for value in choices(node)]
     scales = {scale for _, scale in values if scale is not None}
     unknown = [value for value, scale in values if scale is None]
     most = max(scales, default=0)
@@ -334,7 +326,10 @@ def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) ->
     :param nodes: of the statement.
     :param columns: gives the columns of its tables.
     """
-    if not any(isinstance(node, (*_OPERATIONS, *_MIXED, exp.Mod, exp.Values, exp.In)) for node in nodes):
+    if not any(
+        isinstance(node, (*_OPERATIONS, *CHOICES, exp.Mod, exp.Values, exp.In, *_WHOLE_ALREADY))
+        for node in nodes
+    ):
         return Names({}, {})
     known = list(columns())
     others = {column.name for column in known if column.type.kind not in {"NUMBER", "FLOAT"}}
@@ -350,9 +345,12 @@ def computed(node: exp.Expr, known: Names) -> exp.Expr:
     if isinstance(node, _OPERATIONS):
         _widen(node, known.whole)
         return _scaled(node, known.scales)
+    if isinstance(node, _WHOLE_ALREADY) and not node.args.get("decimals") and _whole(node.this, known.whole):
+        whole: exp.Expr = node.this
+        return whole
     if isinstance(node, exp.Alias):
         _note_scale(node, known.scales)
-    elif isinstance(node, _MIXED):
+    elif isinstance(node, CHOICES):
         _of_one_scale(node, known)
     elif isinstance(node, exp.Mod):
         _remainder(node, known)
@@ -378,7 +376,6 @@ _ARGUMENTS: dict[type[exp.Expr], tuple[tuple[str, ...], str]] = {
     exp.RegexpInstr: (("position", "occurrence"), "BIGINT"), exp.RegexpCount: (("position",), "BIGINT"),
     exp.GenerateSeries: (("start", "end", "step"), "BIGINT"),
     exp.DateAdd: (("expression",), "BIGINT"), exp.TimeAdd: (("expression",), "BIGINT"),
-    exp.TimestampFromParts: (("year", "month", "day", "hour", "min"), "BIGINT"),
 }  # fmt: skip
 # The nodes of which operands or arguments may be whole numbers of the engine's.
 OF_WHOLE = frozenset({*_ARGUMENTS, *_OPERATIONS, exp.GetExtract})
@@ -405,7 +402,7 @@ def is_number(node: exp.Expr | None, names: frozenset[str]) -> bool:
     if isinstance(node, exp.Paren):
         return is_number(node.this, names)
     if isinstance(node, exp.Column):
-        return node.name in names
+        return node.name in names or f"{node.table}.{node.name}" in names
     if isinstance(node, (exp.Add, exp.Sub)):
         return is_number(node.this, names) and is_number(node.expression, names)
     if isinstance(node, exp.Cast):

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -216,6 +216,10 @@ def _replace(session: Session, node: exp.Expr) -> None:
     if isinstance(call, exp.Explode):
         _flatten(node, call, alias)
         return
+    if isinstance(node, exp.Lateral) and isinstance(call, exp.SplitToTable):
+        named = alias or exp.TableAlias(this=_identifier_of("SPLIT_TO_TABLE"))
+        _laterally(node, exp.Subquery(this=_split(call)), named)
+        return
     if isinstance(node, exp.Lateral) or is_service_function(call, *SERVICE_FUNCTIONS):
         return
     function = call.expression if isinstance(call, exp.Dot) else call
@@ -223,16 +227,12 @@ def _replace(session: Session, node: exp.Expr) -> None:
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of(name))
     if isinstance(call, exp.Dot):
         raise unsupported(f"table function {name}")
-    if name == "RESULT_SCAN":
-        node.replace(_lent(session, scanned(session, call), named))
-    elif name == "VALIDATE":
-        node.replace(_lent(session, _validated(session, call), named))
-    elif name == "INFER_SCHEMA":
-        node.replace(_lent(session, infer_schema(session, call), named))
+    if name in _RESULTS:
+        node.replace(_lent(session, _RESULTS[name](session, call), named))
     elif name == "GENERATOR":
         node.replace(exp.Subquery(this=_generator(session, call), alias=named))
     elif name == "SPLITTOTABLE":
-        node.replace(exp.Subquery(this=_split(call), alias=named))
+        _laterally(node, exp.Subquery(this=_split(call)), named)
     else:
         raise unsupported(f"table function {name}")
 
@@ -274,18 +274,24 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     subquery.meta["flatten"] = options["INPUT"].copy()
     subquery.meta["recursive"] = recursive
     named = alias.copy() if alias is not None else exp.TableAlias(this=_identifier_of("FLATTEN"))
+    is_outer = _is_true(options.get("OUTER"))
+    if not isinstance(node.parent, exp.Join) and is_outer:
+        outer = _query("SELECT f.* FROM (SELECT 1) AS _o LEFT JOIN LATERAL (SELECT 1) AS f ON TRUE", {})
+        for lateral in outer.find_all(exp.Lateral):
+            lateral.this.set("this", query)
+        subquery.set("this", outer)
+    _laterally(node, subquery, named, is_outer=is_outer)
+
+
+def _laterally(node: exp.Expr, rows: exp.Subquery, alias: exp.Expr, *, is_outer: bool = False) -> None:
+    """Put the rows of a table function in its place; behind a join they may be of the row before it."""
     join = node.parent
     if not isinstance(join, exp.Join):
-        if _is_true(options.get("OUTER")):
-            outer = _query("SELECT f.* FROM (SELECT 1) AS _o LEFT JOIN LATERAL (SELECT 1) AS f ON TRUE", {})
-            for lateral in outer.find_all(exp.Lateral):
-                lateral.this.set("this", query)
-            subquery.set("this", outer)
-        subquery.set("alias", named)
-        node.replace(subquery)
+        rows.set("alias", alias)
+        node.replace(rows)
         return
-    node.replace(exp.Lateral(this=subquery, alias=named))
-    if _is_true(options.get("OUTER")) or str(join.args.get("side") or "").upper() == "LEFT":
+    node.replace(exp.Lateral(this=rows, alias=alias))
+    if is_outer or str(join.args.get("side") or "").upper() == "LEFT":
         join.set("side", "LEFT")
         join.set("kind", None)
         join.set("on", join.args.get("on") or exp.true())
@@ -428,6 +434,11 @@ def _validated(session: Session, call: exp.Expr) -> Result:
     ):
         raise compilation_error("expected VALIDATE(table, JOB_ID => '_last' or a query id).")
     return past_errors(session, tuple(part.name for part in table.parts), job.name)
+
+
+_RESULTS: dict[str, Callable[[Session, Any], Result]] = {
+    "RESULT_SCAN": scanned, "VALIDATE": _validated, "INFER_SCHEMA": infer_schema,
+}  # fmt: skip
 
 
 def last_query_id(session: Session, given: list[exp.Expr]) -> str | None:

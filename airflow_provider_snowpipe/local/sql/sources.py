@@ -8,7 +8,7 @@ import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.errors import compilation_error
+from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import functions, numbers, timestamps
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import Column, Table, quote
@@ -90,13 +90,29 @@ _OF_TEXT = (
     exp.ToChar, exp.Pad, exp.MD5, exp.SHA, exp.SHA2, exp.StrPosition, exp.Translate, exp.RegexpCount,
     exp.RegexpInstr, exp.Repeat, exp.Strtok,
 )  # fmt: skip
+_TEXTS = (
+    exp.Upper, exp.Lower, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Trim, exp.Substring, exp.SplitPart,
+    exp.RegexpReplace, exp.RegexpExtract, exp.Replace, exp.Left, exp.Right, exp.Initcap, exp.Reverse,
+    exp.ToChar, exp.Pad, exp.Translate, exp.Repeat, exp.Strtok, exp.GroupConcat, exp.JSONExtractScalar,
+)  # fmt: skip
+_TEXT_CALLS = frozenset({"left", "json_extract_string", "_float_text", "_formatted"})
+# Fractional digits of the number that is made of a text.
+_TEXT_SCALE = 5
 # Macros that read a value of any type, JSON by its text.
 _READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
-_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
+_COMPARED = (
+    exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.NullSafeEQ, exp.NullSafeNEQ,
+)  # fmt: skip
+_CHOICES = (exp.Case, exp.If, exp.Coalesce, exp.DecodeCase, exp.Nvl2)
 _CHOSEN = (exp.Min, exp.Max, exp.Nullif)
 _COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg, exp.Median)
 _OF_NUMBERS = (
     exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
+    exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow,
+)  # fmt: skip
+_ARITHMETIC = (
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Abs, exp.Round, exp.Floor, exp.Ceil, exp.Trunc,
+    exp.Sign,
 )  # fmt: skip
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
@@ -106,11 +122,11 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "M
 
 def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
-    _cast_aggregated_texts(session, tree)
     names = _json_names(session, tree)
 
     kinds = _kinds(session, tree)
     number_names = frozenset(name for name, kind in kinds.items() if kind == "NUMBER")
+    text_names = frozenset(name for name, kind in kinds.items() if kind == "VARCHAR")
     kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
 
     def change(node: exp.Expr) -> exp.Expr:
@@ -128,6 +144,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             return _chosen(node, names)
         _write_text(node, kinds, number_names, session)
         _read_operands(node, names)
+        _read_numbers(node, kinds, number_names, text_names)
         _read_whole_numbers(node, kinds, number_names)
         return numbers.computed(node, known)
 
@@ -154,18 +171,6 @@ def _chosen(node: exp.Min | exp.Max | exp.Nullif, names: set[str]) -> exp.Expr:
         return exp.If(this=equal, true=exp.null(), false=node.this.copy())
     call = "arg_max" if isinstance(node, exp.Max) else "arg_min"
     return timestamps.call(call, node.this, timestamps.call("_variant_key", node.this))
-
-
-def _cast_aggregated_texts(session: Session, tree: exp.Expr) -> None:
-    """SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes")."""
-    calls = list(tree.find_all(*_OF_NUMBERS))
-    kinds: dict[str, set[str]] = {}
-    for column in columns_of(session, tree) if calls else ():
-        kinds.setdefault(column.name, set()).add(column.type.kind)
-    for call in calls:
-        for value in call.this.expressions if isinstance(call.this, exp.Distinct) else [call.this]:
-            if isinstance(value, exp.Column) and kinds.get(value.name) == {"VARCHAR"}:
-                value.replace(exp.cast(value.copy(), "DOUBLE"))
 
 
 def _check_tried(node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozenset[str]) -> None:
@@ -206,8 +211,13 @@ def _read_operands(node: exp.Expr, names: set[str]) -> None:
         value = node.this.this if isinstance(node.this, exp.Order) else node.this
         if is_json(value, names):
             value.replace(text_of(value))
-    elif isinstance(node, (exp.Case, exp.DecodeCase)):
-        _choose(node, names)
+    elif isinstance(node, _CHOICES):
+        if isinstance(node, (exp.Case, exp.DecodeCase)):
+            _choose(node, names)
+        values = numbers.choices(node)
+        others = [value for value in values if not is_json(value, names)]
+        for value in others if len(others) < len(values) else ():
+            value.replace(timestamps.call("to_json", value))
     elif isinstance(node, _COMPARED):
         _compare(node, names)
     elif isinstance(node, _COUNTED):
@@ -216,16 +226,86 @@ def _read_operands(node: exp.Expr, names: set[str]) -> None:
         node.set("this", timestamps.call("_variant_key", value))
 
 
+def _read_numbers(
+    node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozenset[str], texts: frozenset[str]
+) -> None:
+    """Cast texts that are operands of arithmetic, or that are compared with or chosen beside numbers.
+
+    SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes"); beside a FLOAT it is one as well.
+    """
+    is_float = isinstance(node, _OF_NUMBERS)
+    is_number = is_float or isinstance(node, _ARITHMETIC)
+    for given in _beside(node):
+        found = [value for value in given if _is_text(value, texts)]
+        others = [value for value in given if value not in found] if found else []
+        known = {timestamps.kind_of(value, kinds) for value in others}
+        is_other = any(kind is not None and kind != "FLOAT" for kind in known)
+        if not found or is_other or any(isinstance(value, exp.Interval) for value in others):
+            continue
+        made_float = is_float or "FLOAT" in known
+        if not (is_number or made_float or any(numbers.is_number(value, numbers_named) for value in others)):
+            continue
+        for value in found:
+            # The engine reads a literal as the type beside it.
+            if is_number or not (isinstance(value, exp.Literal) and value.name.isdecimal()):
+                number = (
+                    exp.cast(value.copy(), "DOUBLE") if made_float else numbers.decimal(value, _TEXT_SCALE)
+                )
+                value.replace(number)
+
+
+def _beside(node: exp.Expr) -> list[list[exp.Expr]]:
+    """Return groups of values in which a text is read as a number: operands, what is compared or chosen."""
+    if isinstance(node, _OF_NUMBERS):
+        return [list((node.this if isinstance(node.this, exp.Distinct) else node).iter_expressions())]
+    if isinstance(node, _ARITHMETIC):
+        return [[node.this, node.expression] if isinstance(node, exp.Binary) else [node.this]]
+    if isinstance(node, _COMPARED):
+        return [] if _is_assignment(node) else [list(node.iter_expressions())]
+    groups = [numbers.choices(node)] if isinstance(node, numbers.CHOICES) else []
+    if isinstance(node, (exp.Case, exp.DecodeCase)):
+        value, others = _tested(node)
+        groups += [[value, *others]] if value is not None else []
+    return groups
+
+
+def _is_assignment(node: exp.Expr) -> bool:
+    """Return True for ``SET a = b``, which is no comparison."""
+    return isinstance(node.parent, exp.Update) and node.arg_key == "expressions"
+
+
+def _is_text(node: exp.Expr | None, texts: frozenset[str]) -> bool:
+    """Return True for an expression that is known to be a VARCHAR.
+
+    :param texts: columns and aliases that are.
+    """
+    if isinstance(node, exp.Column):
+        return node.name in texts or f"{node.table}.{node.name}" in texts
+    if isinstance(node, (exp.Paren, *_SAME_VALUE)):
+        return _is_text(node.this, texts)
+    if isinstance(node, (exp.Coalesce, exp.If, exp.Case)):
+        values = numbers.choices(node)
+        return bool(values) and all(_is_text(value, texts) for value in values)
+    if isinstance(node, exp.Cast):
+        return bool(node.to.is_type(*exp.DataType.TEXT_TYPES)) and node.to.this != exp.DataType.Type.NAME
+    if isinstance(node, exp.Anonymous):
+        return node.name in _TEXT_CALLS
+    return isinstance(node, _TEXTS) or (isinstance(node, exp.Literal) and bool(node.is_string))
+
+
 def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozenset[str]) -> None:
     """Cast what the engine takes as a whole number only: arguments, days by which a DATE moves, an index."""
     if type(node) not in numbers.OF_WHOLE:
         return
     if isinstance(node, (exp.Add, exp.Sub)):
         left, right = node.this, node.expression
-        moved, days = (left, right) if timestamps.kind_of(left, kinds) == "DATE" else (right, left)
-        is_moved = moved is left or isinstance(node, exp.Add)
-        if is_moved and numbers.is_number(days, names) and timestamps.kind_of(moved, kinds) == "DATE":
-            days.replace(exp.cast(days.copy(), "INT"))
+        moved, days = (right, left) if timestamps.kind_of(left, kinds) is None else (left, right)
+        kind = timestamps.kind_of(moved, kinds)
+        if not (moved is left or isinstance(node, exp.Add)) or not numbers.is_number(days, names):
+            return
+        if kind in {"DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"}:
+            whole = exp.cast(days.copy(), "INT")
+            days.replace(whole if kind == "DATE" else timestamps.call("to_days", whole))
     elif isinstance(node, exp.GetExtract) and numbers.is_number(node.expression, names):
         node.set("expression", exp.cast(node.expression.copy(), "BIGINT"))
 
@@ -330,13 +410,73 @@ def _kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
     for column in columns_of(session, tree):
         found.setdefault(column.name, set()).add(column.type.kind)
     kinds = {name: next(iter(words)) for name, words in found.items() if len(words) == 1}
+    if len(kinds) < len(found):
+        kinds |= _qualified_kinds(session, tree)
     for alias in reversed(list(tree.find_all(exp.Alias))):
-        kind = timestamps.kind_of(alias.this, kinds)
-        if kind is None and numbers.is_number(alias.this, frozenset()):
-            kind = "NUMBER"
+        kind = _kind_of(alias.this, kinds)
         if kind is not None and alias.alias not in found:
-            kinds[alias.alias] = kind
+            kinds[alias.alias] = kind if kinds.get(alias.alias, kind) == kind else ""
+    for name, texts in _named_values(tree):
+        if all(_is_text(value, frozenset()) for value in texts) and name not in found:
+            kinds[name] = "VARCHAR"
     return kinds
+
+
+def _kind_of(node: exp.Expr, kinds: Mapping[str, str]) -> str | None:
+    kind = timestamps.kind_of(node, kinds)
+    if kind is None and numbers.is_number(node, frozenset()):
+        return "NUMBER"
+    return "VARCHAR" if kind is None and _is_text(node, frozenset()) else kind
+
+
+def _qualified_kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
+    """Return the type words of columns by the name of their relation and their own, with a point between."""
+    kinds: dict[str, str] = {}
+    for table in tree.find_all(exp.Table):
+        known = find_anywhere(session, table)
+        columns = known.columns if known is not None else ()
+        kinds |= {f"{table.alias_or_name}.{column.name}": column.type.kind for column in columns}
+    for relation in reversed(list(tree.find_all(exp.Subquery, exp.CTE))):
+        query = relation.this
+        if relation.alias and isinstance(query, exp.Select):
+            inner = {column.name: column.type.kind for column in columns_of(session, query)}
+            for projection in query.selects:
+                kind = _kind_of(projection.unalias(), inner)
+                if kind is not None:
+                    kinds[f"{relation.alias}.{projection.alias_or_name}"] = kind
+    return kinds
+
+
+def _named_values(tree: exp.Expr) -> Iterator[tuple[str, Sequence[exp.Expr]]]:
+    """Yield the names of the columns of VALUES in a FROM clause, and what is in each."""
+    for values in tree.find_all(exp.Values):
+        alias = values.args.get("alias")
+        if alias is not None:
+            rows = [row.expressions for row in values.expressions if isinstance(row, exp.Tuple)]
+            yield from zip((column.name for column in alias.columns), zip(*rows, strict=False), strict=False)
+
+
+def of_star(session: Session, star: exp.Star) -> list[exp.Column]:
+    """Return the columns for which a star stands that is an argument.
+
+    :raises SqlError: 000002 where the columns of a relation of its query are not known by name.
+    """
+    select = star.find_ancestor(exp.Select)
+    joins = [join.this for join in select.args.get("joins") or ()] if select is not None else []
+    first = select.args.get("from_") if select is not None else None
+    left_out = {column.name for column in star.args.get("except_") or ()}
+    found: list[exp.Column] = []
+    for relation in [first.this, *joins] if first is not None else []:
+        known = find_anywhere(session, relation) if isinstance(relation, exp.Table) else None
+        names = [column.name for column in (known.columns if known else relation.meta.get("columns", ()))]
+        if isinstance(relation, exp.Subquery) and not names and not relation.this.is_star:
+            names = relation.this.named_selects
+        if not names or star.args.get("replace") or star.args.get("rename") or star.args.get("ilike"):
+            raise unsupported("* as the argument of a function over this relation")
+        found += [
+            exp.column(n, relation.alias_or_name or None, quoted=True) for n in names if n not in left_out
+        ]
+    return found
 
 
 def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
@@ -426,11 +566,7 @@ def _each(node: exp.Expr, names: set[str], kind: str) -> None:
 
 def _choose(node: exp.Case | exp.DecodeCase, names: set[str]) -> None:
     """Read the value that CASE and DECODE compare as the type of what it is compared with."""
-    if isinstance(node, exp.Case):
-        value, others = node.this, [part.this for part in node.args["ifs"]]
-    else:
-        value, rest = node.expressions[0], node.expressions[1:]
-        others = rest[: len(rest) - len(rest) % 2 : 2]
+    value, others = _tested(node)
     if value is None or not is_json(value, names) or any(is_json(other, names) for other in others):
         return
     kinds = {_kind(other) for other in others}
@@ -439,12 +575,19 @@ def _choose(node: exp.Case | exp.DecodeCase, names: set[str]) -> None:
     value.replace(text if kind is None else exp.TryCast(this=text, to=exp.DataType.build(kind)))
 
 
+def _tested(node: exp.Case | exp.DecodeCase) -> tuple[exp.Expr | None, list[exp.Expr]]:
+    """Return the value that a choice compares, if any, and those that it is compared with."""
+    if isinstance(node, exp.Case):
+        return node.this, [part.this for part in node.args["ifs"]]
+    value, *rest = node.expressions
+    return value, rest[: len(rest) - len(rest) % 2 : 2]
+
+
 def _compare(node: exp.Expr, names: set[str]) -> None:
     children = list(node.iter_expressions())
     held = [child for child in children if is_json(child, names)]
     others = [child for child in children if child not in held]
-    # SET a = b is no comparison.
-    if not held or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
+    if not held or _is_assignment(node):
         return
     if not others:
         for child in held:

@@ -86,6 +86,7 @@ _PASSED_ON = (
     exp.Count, exp.Min, exp.Max, exp.AnyValue, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.Lag,
     exp.Lead, exp.Cast,
 )  # fmt: skip
+_ZONE_PARTS = {"TIMEZONE_HOUR": "h", "TIMEZONE_MINUTE": "m"}
 _OFFSET = re.compile(r"%[:-]?z")
 _PLAIN_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FORMAT = re.compile(
@@ -192,6 +193,8 @@ def parsed(node: exp.StrToTime) -> exp.Expr:
     """
     kind = _TYPES.get(node.args["target_type"].this, "_ntz") if node.args.get("target_type") else "_ntz"
     written = node.args["format"].name if isinstance(node.args.get("format"), exp.Literal) else ""
+    if written.upper() == "AUTO":
+        return _read(node, kind)
     if _OFFSET.search(written) is None:
         return call("_zoned_local", node) if kind == "_tz" else node
     if _OFFSET.split(written)[1:] != [""]:
@@ -200,6 +203,19 @@ def parsed(node: exp.StrToTime) -> exp.Expr:
     read.set("target_type", exp.DataType.build("TIMESTAMPTZ"))
     zoned = call("_at_offset", read, call("_minutes_east", node.this))
     return {"_tz": zoned, "_ltz": read}.get(kind) or call("_clock", zoned)
+
+
+def read_by_format(node: exp.TsOrDsToDate | exp.TsOrDsToTime) -> exp.Expr:
+    """Return TO_DATE and TO_TIME with the format AUTO as the macro that reads it; others as they are."""
+    written = node.args.get("format")
+    if written is None or written.name.upper() != "AUTO":
+        return node
+    return _read(node, "_date" if isinstance(node, exp.TsOrDsToDate) else "_time")
+
+
+def _read(node: exp.Expr, macro: str) -> exp.Expr:
+    read = call(macro, node.this)
+    return call("TRY", read) if node.args.get("safe") else read
 
 
 def _cut(node: exp.Cast, read: exp.Expr) -> exp.Expr:
@@ -230,7 +246,7 @@ def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
     if isinstance(node, _SAME_TYPE):
         return kind_of(node.this, kinds)
     if isinstance(node, exp.Column):
-        return kinds.get(node.name)
+        return kinds.get(node.name) or kinds.get(f"{node.table}.{node.name}")
     if isinstance(node, exp.Literal):
         return "FLOAT" if not node.is_string and "e" in node.name.lower() else None
     if isinstance(node, _COMPUTED) and any(kind_of(part, kinds) == "FLOAT" for part in _values(node)):
@@ -250,6 +266,10 @@ def _kind_made(node: exp.Expr, kinds: Mapping[str, str]) -> str | None:
     if isinstance(node, exp.Anonymous):
         inner = node.expressions[0] if node.name in _SAME_CALLS and node.expressions else None
         return kind_of(inner, kinds) if inner is not None else _CALLED.get(node.name)
+    if isinstance(node, (exp.Add, exp.Sub)):
+        days = next((part for part in (node.this, node.expression) if _name(part) == "to_days"), None)
+        if days is not None:
+            return kind_of(node.this if days is node.expression else node.expression, kinds)
     is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
     if is_moved or isinstance(node, MOVED):
         kind = kind_of(node.this, kinds)
@@ -322,6 +342,14 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
     # SET a = b is no comparison.
     if not zoned or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
         return node
+    return _of_zoned(node, zoned, kinds)
+
+
+def _of_zoned(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -> exp.Expr:
+    """Return an expression of which some values are a TIMESTAMP_TZ."""
+    zone_part = _ZONE_PARTS.get(node.name.upper()) if isinstance(node, exp.Extract) else None
+    if zone_part is not None:
+        return call("_zone_part", node.expression, exp.Literal.string(zone_part))
     is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
     if is_moved or isinstance(node, MOVED):
         given = node.this.copy()
@@ -370,7 +398,12 @@ def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -
         ]
         return "_instant", zoned + texts
     part = node.this.name.upper() if isinstance(node, exp.Extract) else ""
-    if isinstance(node, exp.TimeToUnix) or "epoch" in _name(node) or part.startswith("EPOCH"):
+    if (
+        isinstance(node, exp.TimeToUnix)
+        or "epoch" in _name(node)
+        or _name(node) == "_hash_key"
+        or part.startswith("EPOCH")
+    ):
         return "_instant", zoned
     if isinstance(node, _MIXED):
         others = [child for child in _values(node) if child not in zoned]

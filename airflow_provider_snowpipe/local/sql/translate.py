@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
+from sqlglot.helper import seq_get
 from sqlglot.parsers.snowflake import SnowflakeParser
 
 from airflow_provider_snowpipe.local.access.access import insufficient
@@ -103,11 +104,14 @@ _MARK = "_SNOWPIPE_VALUE_"
 
 
 class _Parser(SnowflakeParser):
-    """Snowflake's grammar; a format of TO_CHAR stays as it is written."""
+    """Snowflake's grammar; a format of TO_CHAR and a parameter of TRY_PARSE_JSON stay as they are written."""
 
     FUNCTIONS: ClassVar = {
         **SnowflakeParser.FUNCTIONS,
         **dict.fromkeys(("TO_CHAR", "TO_VARCHAR"), exp.ToChar.from_arg_list),
+        "TRY_PARSE_JSON": lambda args: exp.ParseJSON(
+            this=seq_get(args, 0), expression=seq_get(args, 1), safe=True
+        ),
     }
 
     def _parse_in(self, this: exp.Expr | None, alias: bool = False) -> exp.In:
@@ -258,7 +262,7 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
     _unqualify_targets(tree)
     qualify_tables(session, tree)
     _check_case(session, tree, quoted)
-    tree = functions.rewrite_all(tree)
+    tree = functions.rewrite_all(tree, partial(sources.of_star, session))
     table = assignments.target(session, tree)
     if table is not None:
         assignments.cast_assigned(tree, table)

@@ -21,6 +21,7 @@ def macros_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         connection.execute(f"ATTACH '{template}' AS macros (READ_ONLY)")
         connection.execute("COPY FROM DATABASE macros TO memory")
         connection.execute("DETACH macros")
+        conversions.define_function(connection)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conversions, "define", copy)
