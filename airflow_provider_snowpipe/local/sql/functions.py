@@ -274,7 +274,7 @@ def _parse_json(node: exp.ParseJSON) -> exp.Expr:
     if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in {"null", "true", "false"}:
         node.set("this", exp.Literal.string(node.this.name.strip().lower()))
     return fill(
-        "_parse_json(CASE WHEN json_valid(_0) THEN _shallow(_0) END)"
+        "CASE WHEN json_valid(_0) AND _shallow(_0) IS NOT NULL THEN _parse_json(_0) END"
         if node.args.get("safe")
         else "_parse_json(_0)",
         [node.this],
