@@ -249,11 +249,11 @@ def test_a_member_is_not_written_with_a_point(sql):
     assert sql.refused("SELECT v.k FROM m").code == "000904"
 
 
-@pytest.mark.parametrize("call", ["_parse_json(s)", "_sorted_keys(CAST(s AS JSON))"])
-def test_the_depth_of_a_document_is_checked_in_few_places_of_a_plan(call):
-    """Macros write their arguments as often as they use them, and the engine compiles each expression."""
+@pytest.mark.parametrize("macro", ["_parse_json(reverse(s))", "_sorted_keys(CAST(reverse(s) AS JSON))"])
+def test_macros_of_json_write_their_argument_a_few_times_only(macro):
+    """The engine prepares each copy of it: with 72 of them PARSE_JSON took 5 ms."""
     with duckdb.connect() as engine:
         conversions.define(engine)
         engine.execute("SET explain_output = 'all'")
-        plan = engine.execute(f"EXPLAIN SELECT {call} FROM (SELECT 'x' AS s)").fetchall()[0][1]
-    assert 1 <= re.sub(r"[│\s]", "", plan).count("regexp_replace") <= 4
+        plan = engine.execute(f"EXPLAIN SELECT {macro} FROM (SELECT 'x' AS s)").fetchall()[0][1]
+    assert 1 <= re.sub(r"[│\s]", "", plan).count("reverse(") <= 20
