@@ -32,7 +32,8 @@ SetConnection = Callable[..., str]
 
 def _maskers() -> list[Any]:
     """What masks secrets in logs: Airflow 3 has one on each of its sides, Airflow 2 one for both."""
-    found = [vars(module).get("_secrets_masker") for module in tuple(sys.modules.values())]
+    loaded = [module for name, module in sys.modules.items() if name.endswith("secrets_masker")]
+    found = [vars(module).get("_secrets_masker") for module in loaded]
     return list({id(masker): masker for make in found if callable(make) for masker in (make(),)}.values())
 
 
