@@ -384,6 +384,8 @@ class Database:
         self.committer_cursor = connect()
         self.dirty = False
         self._cursor = connect()
+        # In a new file the hidden tables appear together.
+        self._cursor.execute("BEGIN")
         self.names = Names(engine_name, name, self._cursor)
         self.store = Store(self.names)
         self.store.create(self._cursor)
@@ -391,6 +393,7 @@ class Database:
         self.file_pipes = FilePipes(self.names, self._cursor, self.write_lock)
         self.stages = Stages(self.names, self._cursor, self.write_lock, storage)
         self.objects = SchemaObjects(self.names, self._cursor, self.write_lock)
+        self._cursor.execute("COMMIT")
         self.tables = Tables(self, self._cursor)
         self.pipes = Pipes(self, self._cursor)
         self.channels = Channels(self, self._cursor, limits)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from airflow_provider_snowpipe.local import accounts
 from airflow_provider_snowpipe.local.access.access import Access
 from airflow_provider_snowpipe.local.accounts import ensure_account, sign_key_pair_jwt
 from airflow_provider_snowpipe.local.catalog import Catalog
@@ -46,6 +52,10 @@ class Connector:
         return self._service.call(method, path, body, {"authorization": header}).json()
 
 
+# The services of a test process share the key of their account: to make one takes half of a start.
+_made_once = SimpleNamespace(generate_private_key=functools.cache(rsa.generate_private_key))
+
+
 class ServiceInProcess:
     """A service on a data directory."""
 
@@ -53,7 +63,8 @@ class ServiceInProcess:
         self.home = DataDirectory(root)
         self.home.create()
         self.access = Access(self.home.access_file)
-        self.account = ensure_account(self.home, self.access)
+        with patch.object(accounts, "rsa", _made_once):
+            self.account = ensure_account(self.home, self.access)
         self.spool = Spool(self.home.spool_dir, self.home.stage_dir, self.home.spool_keys_file)
         self.catalog = Catalog(
             self.home.databases_dir,

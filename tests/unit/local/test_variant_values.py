@@ -1,9 +1,12 @@
 """VARIANT values of the local service; above each test the page of Snowflake's documentation."""
 
 import json
+import re
 
+import duckdb
 import pytest
 
+from airflow_provider_snowpipe.local.engine import conversions
 from tests.unit.local.sql_sessions import SqlSessions
 
 FLATTENED = '{"a":1, "b x":[77,88], "c": {"d":"X"}}'
@@ -244,3 +247,13 @@ def test_a_key_that_is_there_is_not_replaced_silently(sql):
 def test_a_member_is_not_written_with_a_point(sql):
     sql.run("CREATE OR REPLACE TABLE m (v VARIANT)")
     assert sql.refused("SELECT v.k FROM m").code == "000904"
+
+
+@pytest.mark.parametrize("macro", ["_parse_json(reverse(s))", "_sorted_keys(CAST(reverse(s) AS JSON))"])
+def test_macros_of_json_write_their_argument_a_few_times_only(macro):
+    """The engine prepares each copy of it: with 72 of them PARSE_JSON took 5 ms."""
+    with duckdb.connect() as engine:
+        conversions.define(engine)
+        engine.execute("SET explain_output = 'all'")
+        plan = engine.execute(f"EXPLAIN SELECT {macro} FROM (SELECT 'x' AS s)").fetchall()[0][1]
+    assert 1 <= re.sub(r"[│\s]", "", plan).count("reverse(") <= 20

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe
@@ -31,6 +34,20 @@ asked_java_version = functools.cache(local_spark.java_version)
 def java_version_is_read_once(monkeypatch):
     """A Java that is asked for its version costs as much as all else of a submission."""
     monkeypatch.setattr(local_spark, "java_version", asked_java_version)
+
+
+@pytest.fixture(scope="session")
+def package_archive(tmp_path_factory):
+    return write_package_archive(tmp_path_factory.mktemp("package"))
+
+
+@pytest.fixture(autouse=True)
+def archive_is_compressed_once(package_archive, monkeypatch):
+    """Each submission copies it: to compress the package costs as much as all else of one, too."""
+    monkeypatch.setattr(
+        "airflow_provider_snowpipe.operators.spark_job.write_package_archive",
+        lambda directory: Path(shutil.copyfile(package_archive, directory / package_archive.name)),
+    )
 
 
 @pytest.fixture(autouse=True)
