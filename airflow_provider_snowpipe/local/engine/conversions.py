@@ -30,8 +30,8 @@ _HOURS = (
 )
 _MACROS: dict[str, str] = {
     "_ten(e)": "CAST(power(10, e) AS BIGINT)",
-    # A VARIANT shows its text in quotes. Enough for what has no offset: the engine needs half as long again to
-    # prepare a cast whose eight copies of its argument in _epoch are _written.
+    # A VARIANT shows its text in quotes. Enough for what has no offset: _epoch makes eight copies of its
+    # argument, and with _written in each a cast takes half as long again to prepare.
     "_bare(s)": "trim(s, ' \"')",
     # The engine reads no blank before an offset.
     "_written(s)": """
