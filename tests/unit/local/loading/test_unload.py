@@ -413,7 +413,7 @@ def test_the_history_counts_rows_unloaded(local):
          "20260102T030405\n"),
     ],
 )  # fmt: skip
-def test_csv_is_written_as_the_file_format_says(local, query, options, expected):
+def test_csv_is_written_as_the_file_format_sets(local, query, options, expected):
     assert unloaded(local, query, f"FILE_FORMAT = (COMPRESSION = NONE {options})") == expected
 
 
