@@ -416,11 +416,13 @@ def _bind(requested: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, requested))
-    except (OSError, OverflowError) as error:
+    except OverflowError as error:
+        listener.close()
+        raise DataDirectoryError(f"{requested} is no port: choose one from 1 to 65535 with --port") from error
+    except OSError as error:
         listener.close()
         raise DataDirectoryError(
-            f"port {requested} on {HOST} cannot be used; stop its owner, or choose another from 1 to 65535 "
-            f"with --port: {error}"
+            f"port {requested} on {HOST} is in use; stop its owner, or choose another with --port: {error}"
         ) from error
     return listener
 
