@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import socket
@@ -38,6 +37,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
 from airflow_provider_snowpipe.operators.storage import file_system, read_text, storage_path
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
+from airflow_provider_snowpipe.spark.report import START_FILE, rejected_before
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
@@ -449,9 +449,9 @@ class ClusterRun:
             yield line
 
     def _keep_start(self) -> None:
-        text = self.text("start.json")
+        text = self.text(START_FILE)
         if text is not None:
-            self._memory.keep_rejected_before(json.loads(text))
+            self._memory.keep_rejected_before(rejected_before(text))
 
     def _make_folder(self) -> None:
         path = storage_path(self.folder, None)
