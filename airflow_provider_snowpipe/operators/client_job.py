@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 import shutil
 import socket
@@ -23,7 +22,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.submission import launch_environment, search_path
 from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
-from airflow_provider_snowpipe.spark.report import UiAddresses
+from airflow_provider_snowpipe.spark.report import UiAddresses, rejected_before
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
 if TYPE_CHECKING:
@@ -570,4 +569,4 @@ class ClientRun:
 
     def _keep_start(self) -> None:
         if self.location.start_path.is_file():
-            self._memory.keep_rejected_before(json.loads(self.location.start_path.read_text("utf-8")))
+            self._memory.keep_rejected_before(rejected_before(self.location.start_path.read_text("utf-8")))

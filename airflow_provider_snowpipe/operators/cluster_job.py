@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self
@@ -38,6 +37,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
 from airflow_provider_snowpipe.operators.storage import file_system, read_text, storage_path
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
+from airflow_provider_snowpipe.spark.report import START_FILE, rejected_before
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
@@ -89,6 +89,7 @@ class ClusterSettings:
     :param auth: for YARN's ResourceManager, None for what the connection has
     :param namespace: of Kubernetes
     :param driver_secret: of Kubernetes, ``name:key``, or ``create``
+    :param pipe: connection and names by which a load's channels are followed, empty where it has none
     """
 
     conn_id: str
@@ -98,6 +99,7 @@ class ClusterSettings:
     auth: AuthBase | None = None
     namespace: str = ""
     driver_secret: str | None = None
+    pipe: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, conf: Mapping[str, Any] | None, properties_file: str | None = None) -> None:
         """Refuse what would fail on the cluster, or leave a driver that nobody can follow.
@@ -354,6 +356,8 @@ class ClusterRun:
             application_id=str(self.submission.application_id),
             spark_conn_id=self._settings.conn_id,
             poll_interval=self._settings.poll_seconds,
+            start_path=f"{self.folder}/{START_FILE}" if self._settings.pipe else None,
+            **self._settings.pipe,
         )
 
     def follow(self) -> None:
@@ -449,9 +453,9 @@ class ClusterRun:
             yield line
 
     def _keep_start(self) -> None:
-        text = self.text("start.json")
+        text = self.text(START_FILE)
         if text is not None:
-            self._memory.keep_rejected_before(json.loads(text))
+            self._memory.keep_rejected_before(rejected_before(text))
 
     def _make_folder(self) -> None:
         path = storage_path(self.folder, None)

@@ -264,6 +264,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             auth=self._yarn_rm_auth,
             namespace=str((self.conf or {}).get("spark.kubernetes.namespace") or in_extra or ""),
             driver_secret=self.driver_secret,
+            pipe=self._followed_pipe,
         )
 
     def _show_page(self, context: Context) -> Callable[[str | None], None]:
@@ -298,6 +299,11 @@ class SparkDriverOperator(SparkSubmitOperator):
             kept = {"place": asdict(run.submission), "is_earlier": is_earlier}
             self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs=kept)
         run.follow()
+
+    @property
+    def _followed_pipe(self) -> Mapping[str, str | None]:
+        """Connection and names of the pipe whose channels show how far the driver is, empty without one."""
+        return {}
 
     @property
     def _follows_in_triggerer(self) -> bool:

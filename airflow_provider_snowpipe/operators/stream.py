@@ -256,6 +256,11 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _follows_in_triggerer(self) -> bool:
         return self.deferrable
 
+    @property
+    def _followed_pipe(self) -> Mapping[str, str | None]:
+        names = ("snowflake_conn_id", "table", "pipe", "database", "schema")
+        return {name: getattr(self, name) for name in names}
+
     def _after_driver(self, context: Context, sent: SubmittedLoad, memory: DriverMemory) -> dict[str, Any]:
         """Conclude what a driver has sent, or wait for its commit in the triggerer."""
         if not self._defers:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REPORT_VERSION = 7
 START_FILE = "start.json"
-"""Beside the report: rows that were skipped before the run began, by channel."""
+"""Beside the report, there when the run has listed its partitions: what it found on each channel."""
 
 
 class UnreadableReportError(ConfigurationError):
@@ -198,6 +198,67 @@ def _write_whole(text: str, target: Path) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+# -- What a run found on its channels before it sent a row -----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStart:
+    """What a run found on one channel.
+
+    :param rejected_before: rows that were skipped before the run, and before tries that could not report them
+    :param inserted_before: rows that the service had inserted, None where the file is of a driver that did
+        not write it
+    :param errors_before: rows that it had skipped, None likewise
+    """
+
+    rejected_before: int
+    inserted_before: int | None = None
+    errors_before: int | None = None
+
+
+def start_text(channels: Mapping[str, ChannelStart]) -> str:
+    """The text of :data:`START_FILE`.
+
+    :param channels: by channel
+    """
+    return json.dumps({name: asdict(one) for name, one in channels.items()})
+
+
+def read_start(text: str) -> dict[str, ChannelStart]:
+    """Read :data:`START_FILE`, also of a driver that wrote only a number of skipped rows by channel.
+
+    :param text: what it holds
+    :raises ConfigurationError: if it holds something else
+    """
+    data: Any = None
+    try:
+        data = json.loads(text)
+        return {name: _channel_start(one) for name, one in data.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigurationError(
+            f"{START_FILE} is {data!r}: it has to hold what a run found on each of its channels"
+        ) from None
+
+
+def _channel_start(value: Any) -> ChannelStart:
+    given = value if isinstance(value, dict) else {"rejected_before": value}
+    values: dict[str, Any] = {one.name: given.get(one.name) for one in fields(ChannelStart)}
+    start = ChannelStart(**values)
+    optional = (start.inserted_before, start.errors_before)
+    if type(start.rejected_before) is not int or any(type(one) not in (int, type(None)) for one in optional):
+        raise TypeError
+    return start
+
+
+def rejected_before(text: str) -> dict[str, int]:
+    """The rows that were skipped before a run, by channel.
+
+    :param text: what :data:`START_FILE` holds
+    :raises ConfigurationError: as :func:`read_start`
+    """
+    return {name: one.rejected_before for name, one in read_start(text).items()}
 
 
 # -- Where people find a running application's page, and where they find it afterwards -------------------

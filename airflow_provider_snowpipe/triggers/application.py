@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_snowpipe.hooks.cluster import KubernetesPods, ResourceManager
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.spark.report import ChannelStart, read_start
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, stored_form
+from airflow_provider_snowpipe.streaming.polling import shared_poll
+from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, connect, stored_form
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
+
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 ENDED, LOST = "ended", "lost"
 UNREACHABLE_SECONDS = 600.0
@@ -159,6 +166,13 @@ class SnowpipeApplicationTrigger(BaseTrigger):
     :param spark_conn_id: the Spark connection, which names the cluster
     :param poll_interval: seconds between two polls
     :param unreachable_seconds: give up after this long without an answer
+    :param start_path: where the driver of a load writes what it found on its channels, in an address of
+        Airflow's object storage; None follows the application only
+    :param snowflake_conn_id: the connection by which the load's channels are followed, for the log alone
+    :param table: the load's table
+    :param pipe: or its pipe
+    :param database: where they are, None for the connection's
+    :param schema: the same
     """
 
     supports_triggerer_queue = True
@@ -170,12 +184,25 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         spark_conn_id: str,
         poll_interval: float = 10.0,
         unreachable_seconds: float = UNREACHABLE_SECONDS,
+        start_path: str | None = None,
+        snowflake_conn_id: str | None = None,
+        table: str | None = None,
+        pipe: str | None = None,
+        database: str | None = None,
+        schema: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.application_id = application_id
         self.spark_conn_id = spark_conn_id
         self.poll_interval = poll_interval
         self.unreachable_seconds = unreachable_seconds
+        self.start_path = start_path
+        self.snowflake_conn_id = snowflake_conn_id
+        self.table = table
+        self.pipe = pipe
+        self.database = database
+        self.schema = schema
+        self._progress = ChannelsProgress()
         self._cluster: Cluster | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -184,6 +211,14 @@ class SnowpipeApplicationTrigger(BaseTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Poll until the application has ended; one event."""
+        channels = asyncio.create_task(self._follow_channels(), name="snowpipe application channels")
+        try:
+            yield await self._end()
+        finally:
+            channels.cancel()
+            await asyncio.wait([channels])
+
+    async def _end(self) -> TriggerEvent:
         followed = FollowedApplication(self.log, self.unreachable_seconds)
         while True:
             try:
@@ -191,14 +226,52 @@ class SnowpipeApplicationTrigger(BaseTrigger):
                 application = await asyncio.to_thread(self._cluster.application, self.application_id)
             except SnowpipeError as error:
                 if not error.retryable or followed.has_failed(error):
-                    yield _event(LOST, str(error))
-                    return
+                    return _event(LOST, str(error))
             else:
-                followed.has_seen(application)
+                followed.has_seen(application, self._progress)
                 if not application.is_active:
-                    yield _event(ENDED, str(application))
-                    return
+                    return _event(ENDED, str(application))
             await asyncio.sleep(self.poll_interval)
+
+    async def _follow_channels(self) -> None:
+        """Keep what the load's channels have committed; whatever fails here leaves the wait as it is."""
+        if self.start_path is None or self.snowflake_conn_id is None:
+            return
+        names = {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
+        try:
+            self._progress.start = start = await self._started(self.start_path)
+            # Sensors have a poll of their own, which the triggerer may drive.
+            key = ("snowpipe application channels", self.snowflake_conn_id, *names.values())
+            make = partial(connect, SnowpipeHook.async_get_client, self.snowflake_conn_id, names)
+            poll = shared_poll(key, make)
+            with poll.waiting(list(start), self.poll_interval):
+                async with aclosing(poll.follow()) as answers:
+                    async for answer in answers:
+                        self._progress.take(answer.statuses, time.monotonic())
+                        for error in answer.errors.values():
+                            self._no_progress(error)
+        except Exception as error:  # noqa: BLE001  the application decides, not what its log shows
+            self._no_progress(error)
+
+    async def _started(self, path: str) -> dict[str, ChannelStart]:
+        """Read what the driver found on its channels, as soon as it is there."""
+        from asgiref.sync import sync_to_async
+
+        # Unlike a plain thread, it may ask the event loop for the storage's connection.
+        read = sync_to_async(_read, thread_sensitive=False)
+        while True:
+            try:
+                return read_start(await read(path))
+            except FileNotFoundError:
+                pass
+            except Exception as error:  # noqa: BLE001  whatever a storage raises
+                self._no_progress(error)
+            await asyncio.sleep(self.poll_interval)
+
+    def _no_progress(self, error: Exception) -> None:
+        if not self._progress.has_failed:
+            self._progress.has_failed = True
+            self.log.warning("what is committed meanwhile cannot be shown: %s; the wait goes on", error)
 
     async def on_kill(self) -> None:
         """Stop the application: somebody has marked or cleared the deferred task."""
@@ -207,6 +280,48 @@ class SnowpipeApplicationTrigger(BaseTrigger):
             await asyncio.to_thread(cluster.kill, self.application_id)
         except SnowpipeError as error:
             self.log.warning("the application %s is not stopped: %s", self.application_id, error)
+
+
+def _read(path: str) -> str:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    text: str = ObjectStoragePath(path).read_text()
+    return text
+
+
+class ChannelsProgress:
+    """What the channels of one run have committed since it began, for the log alone."""
+
+    def __init__(self) -> None:
+        self.start: Mapping[str, ChannelStart] = {}
+        self.has_failed = False
+        self._inserted_before: dict[str, int] = {}
+        self._inserted: dict[str, int] = {}
+        self._at = 0.0
+        self._shown: tuple[float, int] | None = None
+
+    def take(self, statuses: Mapping[str, ChannelStatus], now: float) -> None:
+        """Take in one poll.
+
+        :param statuses: of some of the channels, and perhaps of others
+        :param now: the time, seconds of a clock that only goes forward
+        """
+        for name in statuses.keys() & self.start.keys():
+            inserted, before = statuses[name].rows_inserted, self.start[name].inserted_before
+            self._inserted_before.setdefault(name, inserted if before is None else before)
+            self._inserted[name] = inserted
+            self._at = now
+
+    def line(self) -> str:
+        """Put it in a line, empty while nothing is known; the pace is that since the line before."""
+        if not self._inserted:
+            return ""
+        rows = sum(max(now - self._inserted_before[name], 0) for name, now in self._inserted.items())
+        line = f"; channels={len(self.start)} rows={rows}"
+        if self._shown is not None and self._at > self._shown[0]:
+            line += f" rows_per_second={max(rows - self._shown[1], 0) / (self._at - self._shown[0]):.0f}"
+        self._shown = (self._at, rows)
+        return line
 
 
 class FollowedApplication:
@@ -223,17 +338,18 @@ class FollowedApplication:
         self._state = ""
         self._logged_at = 0.0
 
-    def has_seen(self, application: Application) -> None:
+    def has_seen(self, application: Application, progress: ChannelsProgress | None = None) -> None:
         """Take an answer, and log it if it is a new one or the last line is old.
 
         :param application: the answer
+        :param progress: what its channels have committed, where they are followed
         """
         self._failing_since = None
         now = time.monotonic()
         if application.state == self._state and now - self._logged_at < LOG_SECONDS:
             return
         where = f", {application.tracking_url}" if application.tracking_url and not self._state else ""
-        self._log.info("%s%s", application, where)
+        self._log.info("%s%s%s", application, progress.line() if progress is not None else "", where)
         self._state, self._logged_at = application.state, now
 
     def has_failed(self, error: SnowpipeError) -> bool:

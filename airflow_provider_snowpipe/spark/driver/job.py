@@ -8,7 +8,6 @@ command line is.
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,10 +23,16 @@ from airflow_provider_snowpipe.spark.driver.session import (
     report_error,
     write_beside_report,
 )
-from airflow_provider_snowpipe.spark.report import START_FILE, RunReport, report_folder
+from airflow_provider_snowpipe.spark.report import (
+    START_FILE,
+    RunReport,
+    rejected_before,
+    report_folder,
+    start_text,
+)
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan, checked_counts, read_plan
+from airflow_provider_snowpipe.spark.submit.plan import JobPlan, read_plan
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -62,7 +67,7 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
         try:
             check_versions()
             run.prepare()
-            write_beside_report(plan, START_FILE, json.dumps(run.rejected_before))
+            write_beside_report(plan, START_FILE, start_text(run.started()))
             print(f"snowpipe start channels={len(run.rejected_before)}", flush=True)
             run.load(session.executors())
             session.stop()
@@ -112,8 +117,8 @@ def _unreported(plan: JobPlan) -> Mapping[str, int]:
     if text is None:
         return {}
     try:
-        return checked_counts(json.loads(text))
-    except (ValueError, ConfigurationError) as error:
+        return rejected_before(text)
+    except ConfigurationError as error:
         raise ConfigurationError(
             f"{START_FILE!r} beside {plan.report_path!r} is not what an earlier run of the plan leaves there "
             f"({error}): remove it if that run's rejected rows are known"

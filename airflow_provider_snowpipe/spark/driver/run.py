@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
 )
 from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_spark
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.report import ChannelReport, ChannelStart, RunReport
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
@@ -86,6 +86,17 @@ class Run:
         source = self._open_source().with_spark(self._session)
         self._take_partitions(source)
         self._compare(source)
+
+    def started(self) -> dict[str, ChannelStart]:
+        """What :meth:`prepare` found on each channel, for whoever follows the run from elsewhere."""
+        return {
+            name: ChannelStart(
+                rejected_before=self.rejected_before[name],
+                inserted_before=status.rows_inserted,
+                errors_before=status.rows_error_count,
+            )
+            for name, status in self._start.items()
+        }
 
     def has_no_rows(self) -> bool:
         """Prepare the run without Spark if it has no row to load; :meth:`verify` is the next step then.

@@ -12,9 +12,16 @@ import pytest
 
 from airflow_provider_snowpipe.spark.driver import job
 from airflow_provider_snowpipe.spark.driver import run as driver
-from airflow_provider_snowpipe.spark.report import START_FILE, RunReport
+from airflow_provider_snowpipe.spark.report import (
+    START_FILE,
+    ChannelStart,
+    RunReport,
+    read_start,
+    rejected_before,
+)
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.fake_snowpipe import PAT, FakeSnowpipe
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, rows
 from tests.unit.spark.test_driver import PLAN
@@ -88,3 +95,24 @@ def test_start_file_that_holds_something_else_is_named(
 
     assert run() == 1
     assert START_FILE in capsys.readouterr().err
+
+
+def test_start_file_has_what_the_run_found_on_each_channel(run: RunJob, tmp_path: Path) -> None:
+    assert run() == 1
+    (tmp_path / "report.json").unlink()
+
+    assert run() == 1
+
+    ((_, start),) = read_start((tmp_path / START_FILE).read_text()).items()
+    assert start == ChannelStart(rejected_before=0, inserted_before=5, errors_before=1)
+
+
+def test_start_file_of_a_driver_that_wrote_skipped_rows_only_is_read() -> None:
+    assert read_start('{"c": 7}') == {"c": ChannelStart(7)}
+    assert rejected_before('{"c": 7, "d": {"rejected_before": 1, "inserted_before": 2}}') == {"c": 7, "d": 1}
+
+
+@pytest.mark.parametrize("text", ["", '{"c": {"rej', "[1]", '{"c": true}', '{"c": {}}', '{"c": "7"}'])
+def test_start_file_that_is_none_or_half_written_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=START_FILE):
+        read_start(text)

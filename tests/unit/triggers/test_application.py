@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger, cluster_of
+from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
+from tests.scripted_service import error
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn
 
 
@@ -111,6 +114,79 @@ def test_a_kill_that_fails_is_reported_and_raises_nothing(follow, set_connection
     asyncio.run(trigger.on_kill())
 
     assert "is not stopped" in capsys.readouterr().out
+
+
+class TestChannels:
+    """What the channels of a load commit is in the log while its application runs."""
+
+    @pytest.fixture
+    def load(self, yarn, follow, service, service_connection, tmp_path, monkeypatch):
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 0.0)
+        service.on(
+            "bulk-channel-status",
+            statuses(a={"rows_inserted": 150, "rows_error_count": 0}, b={"rows_inserted": 7}),
+        )
+
+        def make(
+            start: str | None = '{"a": {"rejected_before": 0, "inserted_before": 100}, "b": 0}', **options
+        ):
+            if start is not None:
+                (tmp_path / "start.json").write_text(start)
+            arguments = {"start_path": str(tmp_path / "start.json"), "snowflake_conn_id": service_connection}
+            return follow(**{**arguments, "table": "T", "poll_interval": 0.01, **options})
+
+        return make
+
+    def ends_once(self, yarn, seen) -> None:
+        """Have the application run until something is there."""
+
+        def step() -> None:
+            if not seen():
+                yarn.script.extendleft([step, "RUNNING"])
+            else:
+                yarn.script.clear()
+                yarn.script.append(("FINISHED", "SUCCEEDED"))
+
+        yarn.play(step, "RUNNING")
+
+    @pytest.mark.parametrize("late", [None, '{"a": {"rej'])
+    def test_rows_committed_since_the_start_are_logged_also_of_a_start_file_that_comes_late(
+        self, yarn, load, capsys, tmp_path, late
+    ):
+        printed: list[str] = []
+
+        def seen() -> bool:
+            printed.append("".join(capsys.readouterr()))
+            if len(printed) == 3:
+                (tmp_path / "start.json").write_text(
+                    '{"a": {"rejected_before": 0, "inserted_before": 100}, "b": 0}'
+                )
+            return "channels=2 rows=50" in printed[-1]
+
+        self.ends_once(yarn, seen)
+        trigger = load(late)
+        assert event(trigger)["status"] == "ended"
+        assert PAT not in json.dumps(trigger.serialize())
+
+    def test_a_status_poll_that_fails_is_logged_once_and_the_application_decides(
+        self, yarn, load, service, capsys
+    ):
+        service.on("bulk-channel-status", error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
+        self.ends_once(yarn, lambda: len(service.requests("bulk-channel-status")) >= 4)
+
+        assert event(load())["status"] == "ended"
+        assert "".join(capsys.readouterr()).count("cannot be shown") == 1
+
+    def test_triggers_of_one_pipe_share_a_poll(self, yarn, load, service, gather_seconds):
+        gather_seconds(0.5)
+        self.ends_once(yarn, lambda: len(service.requests("bulk-channel-status")) >= 1)
+
+        async def all_of_them() -> None:
+            await asyncio.gather(*(anext(load(poll_interval=0.05).run()) for _ in range(20)))
+
+        asyncio.run(all_of_them())
+        assert len(service.requests("token")) == 1
+        assert len(service.requests("bulk-channel-status")) < 20
 
 
 class TestResourceManager:
