@@ -127,8 +127,9 @@ def test_more_channels_are_polled_less_often(monkeypatch: pytest.MonkeyPatch) ->
     for channels in (1, 1_000, 10_000):
         partitions = {str(number): BehindPartition("p", ()) for number in range(channels)}
         start = {name: status(name, None, 0) for name in partitions}
-        with ProgressLines(Polls, partitions, start, began=0.0):  # type: ignore[arg-type]
+        with ProgressLines(Polls, partitions, start, began=0.0) as lines:  # type: ignore[arg-type]
             pass
+        lines._thread.join(60)  # the end of a run waits for a short time only
 
     assert waits[:2] == [1.0, 1.0]
     assert all(one <= other for one, other in pairwise(waits))
