@@ -6,13 +6,21 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.bulk import copy as copying
-from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, CopyOutcome, CopyRun, RunIdentity
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion
+from airflow_provider_snowpipe.bulk.copy import (
+    CopyInto,
+    CopyOptions,
+    CopyOutcome,
+    CopyRun,
+    MayHaveRun,
+    RunIdentity,
+)
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion, may_have_run
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
@@ -54,7 +62,7 @@ class Loading:
         copy = CopyInto((DATABASE, SCHEMA, TABLE), f'@"{DATABASE}"."{SCHEMA}".S', CopyOptions(**options))
         client = StatementClient(URL, ProgrammaticAccessToken("t"), retry=QUICK)
         identity = RunIdentity(("d", "r", "t", "-1"), self.began, try_number)
-        return CopyRun(copy, STAGE, client, self.history, identity)
+        return CopyRun(copy, STAGE, client, self.history, self.may_have_run(identity), identity)
 
     def load(self, options: dict[str, Any] = PLAIN, try_number: int = 1) -> CopyOutcome:
         return self.run(options, try_number).load(self.files)
@@ -63,6 +71,9 @@ class Loading:
         now = dt.datetime.now(dt.UTC)
         known = CopyHistory(self.account.run, (DATABASE, SCHEMA, TABLE))
         return known.loads([HistoryQuestion(frozenset(paths), now - REMEMBERED)], now)
+
+    def may_have_run(self, identity: RunIdentity) -> MayHaveRun:
+        return partial(may_have_run, self.account.run, DATABASE, identity.query_tag)
 
     @property
     def files(self) -> list[StagedFile]:
@@ -487,7 +498,7 @@ class TestForce:
         loading.load(try_number=2)
 
         loading.assert_every_row_is_there_once()
-        assert loading.account.calls == ["submit", "submit", "HISTORY"]
+        assert loading.account.calls == ["submit", "RAN", "submit", "HISTORY"]
 
 
 class TestStop:
