@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import itertools
 import os
+import re
 import signal
 import time
 import uuid
@@ -239,6 +240,30 @@ async def _first(events: Any) -> Any:
 
 def crash_at(error: BaseException, *_: Any, **__: Any) -> NoReturn:
     raise error
+
+
+def test_a_role_without_privileges_gets_to_its_copy_by_the_grants_that_the_errors_name(
+    target: CopyTarget, local_service: LocalService, set_connection: SetConnection
+) -> None:
+    """And nothing is in the table, or noted for other loaders, before the last of them."""
+    target.put({"a.csv": "1,x\n"})
+    target.service.sql(f"CREATE PIPE {target.table}_PIPE AS COPY INTO {target.table} FROM @{target.stage}")
+    role = f"{target.table}_LOADER"
+    target.service.sql(f"CREATE ROLE {role}")
+    target.service.sql(f"GRANT ROLE {role} TO USER {target.service.user}")
+    connect(local_service, set_connection, extra={"role": role})
+    granted = []
+    while not target.ids() and len(granted) < 8:
+        try:
+            target.copy()
+        except AirflowFailException as error:
+            (grant,) = re.findall(r"GRANT .* TO ROLE …", str(error))
+            granted.append(grant.partition(" ON ")[2].split()[0])
+            target.service.sql(grant.replace("…", role))
+            assert target.ids() == []
+
+    assert granted == ["DATABASE", "SCHEMA", "STAGE", "TABLE"]
+    assert target.service.sql("LIST @~/airflow_snowpipe/loads") == []
 
 
 class TestStatementClient:
