@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.copy import Rows
-    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 
 
 class SnowpipeCopyOperator(ReportsLineage, FileOperator):
@@ -323,7 +322,8 @@ class CopyLoad:
             )
         try:
             with closing(self.hook.get_statement_client()) as client:
-                self._run = self._made(staged.stage, client, staged.url)
+                history, asks = partial(self.hook.loads_of, table), self._may_have_run
+                self._run = CopyRun(self.copy, staged.stage, client, history, asks, self.identity, staged.url)
                 outcome = self._run.load(list(staged.files.values()), wait)
         except SqlError:
             others.withdraw(staged)
@@ -391,14 +391,11 @@ class CopyLoad:
             return
         log.info("%s: %d statements of an earlier try run; they end first", self._table, len(running))
         with closing(self.hook.get_statement_client()) as client:
-            self._run = self._made(StageReference.parse(self.choice.stage), client)
+            stage, history = StageReference.parse(self.choice.stage), partial(self.hook.loads_of, self._table)
+            self._run = CopyRun(self.copy, stage, client, history, self._may_have_run, self.identity)
             leave = None if self.leave_worker is None else partial(self.leave_worker, self.listed)
             for handle in running:
                 self._run.finish(handle, None if leave is None else partial(self._poll_or_leave, leave))
-
-    def _made(self, stage: StageReference, client: StatementClient, url: str | None = None) -> CopyRun:
-        history = partial(self.hook.loads_of, self._table)
-        return CopyRun(self.copy, stage, client, history, self._may_have_run, self.identity, url)
 
     def _may_have_run(self, since: dt.datetime, statement: str | None = None) -> bool:
         """False where no statement of this run, or not this one, has ended well since then."""
