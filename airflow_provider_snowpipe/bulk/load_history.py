@@ -378,7 +378,7 @@ def may_have_run(
         f"END_TIME_RANGE_START => %s::TIMESTAMP_LTZ, RESULT_LIMIT => {_MOST_STATEMENTS}))"
     )
     (row,) = run(statement, [query_tag, *values, begin.isoformat(timespec="milliseconds")])
-    return int(str(row["own"] or 0)) > 0 or int(str(row["shown"])) >= _MOST_STATEMENTS
+    return int(str(row["own"])) > 0 or int(str(row["shown"])) >= _MOST_STATEMENTS
 
 
 def attributed_credits(run: RunSql, query_tags: Collection[str], since: dt.datetime) -> dict[str, float]:
