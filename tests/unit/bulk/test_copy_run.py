@@ -574,6 +574,24 @@ class TestStop:
         assert "cancel" not in loading.account.calls
 
 
+def test_with_force_the_loads_of_somebody_else_do_not_stand_for_a_statement_that_has_not_run(
+    loading: Loading,
+) -> None:
+    """Another statement of the same run has."""
+    loading.paths = ["a"]
+    loading.load(FORCED)
+    loading.account.statements.clear()
+    loading.account.rows.clear()
+    loading.paths = ["b"]
+    loading.account.copy("b")
+
+    loading.load(FORCED, try_number=2)
+    assert loading.account.rows == ["b1", "b2", "b1", "b2"]
+    loading.account.statements.clear()
+    loading.load(FORCED, try_number=3)
+    assert loading.account.rows == ["b1", "b2", "b1", "b2"]
+
+
 class TestFinish:
     """A statement of an earlier try ends before the files are listed."""
 

@@ -282,3 +282,9 @@ def test_files_that_history_may_have_forgotten_are_those_staged_before_it_withou
 def test_the_stage_of_a_load_is_compared_by_its_name_alone(owner: str) -> None:
     """A location may show the owner otherwise than the author writes it."""
     assert len(_others(_load(), files=_files(stage=f"@{owner}S"))) == 1
+
+
+def test_a_load_that_the_other_loader_has_forgotten_is_not_refused() -> None:
+    forgotten = _load(age=dt.timedelta(days=15))
+
+    assert refuse_files_of_others(_files(), [forgotten], table="T", now=NOW) == {}
