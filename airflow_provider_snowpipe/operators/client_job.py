@@ -402,6 +402,8 @@ class ClientRun:
         self._show = show
         self._hook: SubmitHook | None = None
         self._stopped = Event()
+        self.notice_command: Callable[[Sequence[str]], None] | None = None
+        """Gets the command line of the driver's JVM while that runs."""
 
     @classmethod
     def new(
@@ -560,12 +562,24 @@ class ClientRun:
                 self._keep_start()
             elif line.startswith(_UI_KNOWN):
                 self._show_ui()
+                self._show_command()
             yield line
 
     def _show_ui(self) -> None:
         addresses = UiAddresses.read(self.location.ui_path)
         if addresses is not None and addresses.running is not None:
             self._show(addresses.running)
+
+    def _show_command(self) -> None:
+        if self.notice_command is None or self._hook is None:
+            return
+        import psutil
+
+        try:  # the scripts of ``spark-submit`` become the JVM
+            command = psutil.Process(self._hook.process.pid).cmdline()
+        except psutil.Error:
+            return
+        self.notice_command(command)
 
     def _keep_start(self) -> None:
         if self.location.start_path.is_file():

@@ -195,6 +195,10 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         """Write the plan and whatever belongs to it, and make the plan the application's argument."""
 
+    def _reads(self) -> str:
+        """The kind of source that the job reads, which decides what classes its JVM loads."""
+        return ""
+
     def _without_driver(self, memory: DriverMemory) -> Any:
         """Do what there is to do where that takes no driver; None where it does."""
         return None
@@ -478,11 +482,14 @@ class SparkDriverOperator(SparkSubmitOperator):
             properties_file=hook.properties_file,
             driver_class_path=hook.driver_class_path,
             is_small=self._is_small,
+            reads=self._reads(),
         )
         hook.conf = {**hook.conf, **quick.settings()}
         environment.update(quick.variables())
         if isinstance(self._run, ClientRun):
             environment.update(quick_python(self._run.directory, known, binary=hook.binary))
+            if quick.archive is not None and quick.archive.is_to_be_made:
+                self._run.notice_command = quick.archive.notice
         self._archive = quick.archive
 
     def _rejoin(self, context: Context, memory: DriverMemory) -> Any:

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
@@ -39,6 +39,12 @@ _CLASS_PATH_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "
 _MAKING_SECONDS = 3600
 _WRAPPER_BYTES = 4096
 _KEPT_SECONDS = 30 * 86_400
+_MAKE = """{
+nice -n 19 "$1" -Xshare:dump -XX:SharedClassListFile="$3" -XX:SharedArchiveFile="$3.jsa" -cp "$2" &&
+mv -f "$3.jsa" "$4" && rm -f "$5"
+rm -f "$3" "$3.jsa"
+} &"""
+"""Makes an archive in the background: by this Java, for this class path, of these classes, to this path."""
 
 
 def run_without_spark(
@@ -116,6 +122,7 @@ class QuickStart:
         properties_file: str | None,
         driver_class_path: str | None,
         is_small: bool,
+        reads: str = "",
     ) -> Self:
         """Find the properties files that are read, and the archive of the class path.
 
@@ -125,6 +132,7 @@ class QuickStart:
         :param properties_file: what is given to it as such
         :param driver_class_path: likewise
         :param is_small: True where the load is known to be small
+        :param reads: what kind of source the job reads
         """
         homes = spark_homes(binary, environment)
         folders = [home / "conf" for home in homes]
@@ -137,7 +145,7 @@ class QuickStart:
         class_path += [environment.get(name, "") for name in _CLASS_PATH_VARIABLES]
         # An empty entry would stand for the working directory, whose time changes with every file there.
         known = [one for one in class_path if one]
-        archive = ClassDataArchive.of(environment["JAVA_HOME"], known, cache_folder())
+        archive = ClassDataArchive.of(environment["JAVA_HOME"], known, cache_folder(), reads)
         return cls(conf, environment, defaults, is_small, archive)
 
     def settings(self) -> dict[str, str]:
@@ -168,22 +176,26 @@ class QuickStart:
 class ClassDataArchive:
     """The archive of the classes that a JVM has loaded, for the next ones.
 
-    The second load of a machine makes it, as its JVM ends, which takes some seconds; a machine that lives for
-    one load never does. It is the JVM's own (``-XX:ArchiveClassesAtExit``, since Java 13), written beside its
-    directory and moved there when the driver has ended well, so that no other JVM sees half of one.
+    The second load of a machine lists its classes, which costs it nothing, and when its driver has ended well
+    a process of the lowest priority makes the archive, for which no task waits; a machine that lives for one
+    load makes none. The archive is written beside its path and moved there, so that no JVM sees half of one.
 
     :param path: where it is
     """
 
     path: Path
-    _fresh: Path | None = field(default=None, init=False)
+    _classes: Path | None = field(default=None, init=False)
+    _command: Sequence[str] = field(default=(), init=False)
 
     @classmethod
-    def of(cls, java_home: str, class_path: Iterable[str], folder: Path) -> ClassDataArchive | None:
-        """Name the archive of a Java and a class path.
+    def of(
+        cls, java_home: str, class_path: Iterable[str], folder: Path, reads: str = ""
+    ) -> ClassDataArchive | None:
+        """Name the archive of a Java, a class path and a kind of job.
 
         :param java_home: the Java that runs the driver
         :param class_path: what decides where its classes come from; of a folder its time counts, too
+        :param reads: what the job reads, since a query needs classes that files do not
         :param folder: the folder for archives, made if it is missing
         :return: None where there is no folder that nobody else can write
         """
@@ -202,7 +214,7 @@ class ClassDataArchive:
             return None
         if any(sign.isspace() or sign in "\"'" for sign in str(folder)):
             return None  # Spark would cut the option in two
-        name = hashlib.sha256(repr((which, entries)).encode()).hexdigest()[:16]
+        name = hashlib.sha256(repr((which, entries, reads)).encode()).hexdigest()[:16]
         return cls(folder / f"class-data-{name}.jsa")
 
     def options(self) -> tuple[str, ...]:
@@ -212,24 +224,44 @@ class ClassDataArchive:
                 os.utime(self.path)
                 return (*_QUIET, f"-XX:SharedArchiveFile={self.path}")
             if self._is_ours_to_make():
-                self._fresh = self.path.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}")
-                return (*_QUIET, f"-XX:ArchiveClassesAtExit={self._fresh}")
+                self._classes = self.path.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}")
+                return (*_QUIET, f"-XX:DumpLoadedClassList={self._classes}")
         return ()
 
+    @property
+    def is_to_be_made(self) -> bool:
+        """True while a driver lists its classes, whose command line :meth:`notice` then takes."""
+        return self._classes is not None
+
+    def notice(self, command: Sequence[str]) -> None:
+        """Take the command line of the driver's JVM, which has the program and the class path.
+
+        :param command: program and arguments
+        """
+        self._command = command
+
     def settle(self, *, is_whole: bool) -> None:
-        """Move the archive that a driver has made to its path; to be called when that has ended.
+        """Have the archive made of the classes that a driver has listed; to be called when that has ended.
 
         :param is_whole: False where it did not end well, and what it left is removed
         """
-        fresh, self._fresh = self._fresh, None
-        if fresh is None:
+        classes, self._classes = self._classes, None
+        if classes is None:
             return
-        with suppress(OSError):  # also where the JVM has made none: the next try is an hour away
-            if not is_whole:
-                fresh.unlink()
+        with suppress(OSError):  # also where the JVM has listed none: the next try is an hour away
+            if not is_whole or "-cp" not in self._command[:-1]:
+                classes.unlink()
                 return
-            fresh.replace(self.path)
-            self._making.unlink()
+            java, class_path = self._command[0], self._command[self._command.index("-cp") + 1]
+            subprocess.run(  # noqa: S603  what spark-submit has started
+                ["/bin/sh", "-c", _MAKE, "sh", java, class_path, classes, self.path, self._making],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+                start_new_session=True,
+                check=False,
+            )
             for other in self.path.parent.glob("class-data-*"):
                 if other.stat().st_mtime < time.time() - _KEPT_SECONDS:
                     other.unlink()

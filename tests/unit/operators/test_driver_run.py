@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.operators.client_job import (
 )
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport, UiAddresses
+from airflow_provider_snowpipe.spark.submit.local_spark import ClassDataArchive
 from airflow_provider_snowpipe.spark.submit.plan import read_plan
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
@@ -233,6 +234,28 @@ def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next
     assert lab.execute()["rows"] == 2
     assert lab.submissions == 1
     assert leftovers() == []
+
+
+def test_second_load_of_a_machine_takes_the_command_line_of_its_jvm(lab, monkeypatch, tmp_path):
+    noticed: list[list[str]] = []
+
+    def notice(_: ClassDataArchive, command: list[str]) -> None:
+        noticed.append(command)
+        lab.end_driver(DONE)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(ClassDataArchive, "notice", notice)
+    for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    lab.end_driver(DONE)
+    lab.execute()
+    assert noticed == []
+    (lab.notes / "end").unlink()
+
+    lab.execute()
+
+    [command] = noticed
+    assert lab.options["spark_binary"] in command
 
 
 def test_rejected_rows_are_reported_though_nobody_watched(lab, leftovers):

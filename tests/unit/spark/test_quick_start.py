@@ -43,18 +43,46 @@ def java(tmp_path):
 
 @pytest.fixture
 def archive(java):
-    def of(*class_path: str) -> ClassDataArchive:
-        found = ClassDataArchive.of(str(java), class_path, cache_folder())
+    def of(*class_path: str, reads: str = "") -> ClassDataArchive:
+        found = ClassDataArchive.of(str(java), class_path, cache_folder(), reads)
         assert found is not None
         return found
 
     return of
 
 
-def fresh(archive: ClassDataArchive) -> Path:
-    """The file that a JVM is asked to make."""
-    [option] = [one for one in archive.options() if one.startswith("-XX:ArchiveClassesAtExit=")]
+@pytest.fixture
+def jvm(tmp_path):
+    """Command line of a JVM whose Java keeps how it was started in the archive that it makes."""
+    program = tmp_path / "java"
+    program.write_text(
+        "#!/bin/sh\n"
+        'for one in "$@"; do case "$one" in *SharedArchiveFile=*) archive="${one#*=}" ;; esac; done\n'
+        '{ nice; printf "%s\\n" "$@"; } > "$archive"\n'
+        '[ -f "$(dirname "$0")/fails" ] || exit 0\n'
+        "exit 1\n"
+    )
+    program.chmod(0o700)
+    return [str(program), "-cp", "/conf/:/jars/*", "-Xmx1g", "org.apache.spark.deploy.SparkSubmit"]
+
+
+def listed(archive: ClassDataArchive) -> Path:
+    """The file in which a JVM is asked to list its classes."""
+    [option] = [one for one in archive.options() if one.startswith("-XX:DumpLoadedClassList=")]
     return Path(option.partition("=")[2])
+
+
+def make(archive: ClassDataArchive, command: list[str]) -> Path:
+    """Have an archive made, and wait for it; the file with the classes, which is removed last."""
+    classes = listed(archive)
+    classes.write_text("classes")
+    archive.notice(command)
+    archive.settle(is_whole=True)
+    ends = time.monotonic() + 60
+    while classes.exists():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    return classes
 
 
 def quick(conf: Any = (), environment: Any = (), defaults: str = "", *, is_small: bool = True) -> QuickStart:
@@ -88,7 +116,7 @@ class TestSettings:
         added = QuickStart({}, {}, "", False, archive()).settings()
 
         assert set(added) == {JAVA}
-        assert "ArchiveClassesAtExit" in added[JAVA]
+        assert "DumpLoadedClassList" in added[JAVA]
         assert "Tiered" not in added[JAVA]
         assert "GC" not in added[JAVA]
 
@@ -173,65 +201,87 @@ class TestArchive:
         assert first is not None
         assert path() == first
 
-    def test_second_load_makes_it_and_the_third_uses_it(self, archive):
+    def test_second_load_lists_the_classes_and_the_third_uses_the_archive_of_them(self, archive, jvm, cache):
         assert archive().options() == ()
-        second = archive()
-        made = fresh(second)
-        made.write_text("classes")
-        second.settle(is_whole=True)
+        classes = make(archive(), jvm)
 
         [option] = [one for one in archive().options() if "SharedArchiveFile" in one]
 
-        assert Path(option.partition("=")[2]).read_text() == "classes"
-        assert not made.exists()
+        priority, *arguments = Path(option.partition("=")[2]).read_text().splitlines()
+        assert priority == "19"
+        assert arguments == [
+            "-Xshare:dump",
+            f"-XX:SharedClassListFile={classes}",
+            f"-XX:SharedArchiveFile={classes}.jsa",
+            "-cp",
+            "/conf/:/jars/*",
+        ]
+        assert [one.suffix for one in cache.iterdir()] == [".jsa"]
+
+    def test_no_load_waits_until_it_is_made(self, archive, jvm, tmp_path):
+        os.mkfifo(tmp_path / "gate")
+        Path(jvm[0]).write_text(f"#!/bin/sh\nread line < {tmp_path / 'gate'}\n")
+        archive().options()
+        maker = archive()
+        classes = listed(maker)
+        classes.write_text("classes")
+        maker.notice(jvm)
+
+        maker.settle(is_whole=True)
+
+        assert classes.exists()
+        assert archive().options() == ()
+        (tmp_path / "gate").write_text("go on\n")
 
     def test_one_of_several_loads_makes_it(self, archive):
         archive().options()
-        fresh(archive())
+        listed(archive())
 
         assert archive().options() == ()
 
-    def test_one_that_was_not_made_is_made_an_hour_later(self, archive, cache):
+    def test_one_that_could_not_be_made_is_made_an_hour_later(self, archive, jvm, cache, tmp_path):
+        (tmp_path / "fails").touch()
         archive().options()
-        lost = archive()
-        fresh(lost)
-        lost.settle(is_whole=True)
-        [making] = cache.glob("*.making")
+        make(archive(), jvm)
+        [making] = cache.iterdir()
+        assert making.suffix == ".making"
         assert archive().options() == ()
 
         os.utime(making, (time.time() - HOUR - 60,) * 2)
 
-        assert fresh(archive())
+        assert listed(archive())
 
-    def test_what_a_failed_driver_made_is_removed(self, archive, cache):
+    @pytest.mark.parametrize(("is_whole", "command"), [(False, ["java", "-cp", "x"]), (True, [])])
+    def test_classes_of_a_driver_that_failed_or_was_not_seen_are_removed(
+        self, archive, cache, is_whole, command
+    ):
         archive().options()
         failed = archive()
-        fresh(failed).write_text("classes")
-        failed.settle(is_whole=False)
+        listed(failed).write_text("classes")
+        failed.notice(command)
+        failed.settle(is_whole=is_whole)
 
         assert [one.suffix for one in cache.iterdir()] == [".making"]
 
-    def test_those_that_nobody_uses_any_more_are_removed(self, archive, cache):
+    def test_those_that_nobody_uses_any_more_are_removed(self, archive, cache, jvm):
         archive().options()
         old = cache / "class-data-0.jsa"
         old.touch()
         os.utime(old, (time.time() - 31 * 24 * HOUR,) * 2)
-        maker = archive()
-        fresh(maker).touch()
-        maker.settle(is_whole=True)
+        make(archive(), jvm)
 
         assert not old.exists()
 
-    def test_another_java_or_class_path_has_another(self, archive, java, tmp_path):
+    def test_another_java_class_path_or_source_has_another(self, archive, java, tmp_path):
         jars = tmp_path / "jars"
         jars.mkdir()
-        names = {archive().path, archive(str(jars)).path}
+        names = {archive().path, archive(str(jars)).path, archive(reads="table").path}
         os.utime(jars, (1, 1))
         names.add(archive(str(jars)).path)
         (java / "bin" / "java").write_bytes(b"#" * 9000)
         names.add(archive().path)
 
-        assert len(names) == 4
+        assert len(names) == 5
 
     def test_wrapper_of_a_wheels_java_is_the_same_in_another_folder(self, tmp_path):
         paths = set()
