@@ -61,10 +61,11 @@ def _described(session: Session, node: exp.Expr, query: exp.Expr) -> list[tuple[
     # An error would end the session's transaction.
     with session.cursor.cursor() as cursor:
         try:
-            found = cursor.execute(f"DESCRIBE {alone.sql(dialect='duckdb')}").fetchall()
+            # Binds the query, where a DESCRIBE would also be planned and run.
+            found = cursor.sql(alone.sql(dialect="duckdb"))
+            return list(zip(found.columns, map(str, found.types), strict=True))
         except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
             return []
-    return [(str(row[0]), str(row[1])) for row in found]
 
 
 def _convert(side: exp.Expr, own: list[tuple[str, str]], others: list[tuple[str, str]]) -> None:
