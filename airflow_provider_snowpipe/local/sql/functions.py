@@ -180,7 +180,7 @@ def fill(template: str, given: list[exp.Expr]) -> exp.Expr:
             return exp.Paren(this=given[index].copy())
         return node
 
-    return _parsed(template).copy().transform(replace)
+    return _parsed(template).transform(replace)
 
 
 def arguments(node: exp.Expr) -> list[exp.Expr]:
