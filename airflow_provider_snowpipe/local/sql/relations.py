@@ -189,26 +189,31 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
     """
     found = list(tree.find_all(*_RELATIONS, *_ROW_NUMBERS))
     for node in found:
-        if isinstance(node, exp.Values):
-            _name_values(node)
-        elif isinstance(node, exp.Table):
-            if isinstance(node.this, exp.DynamicIdentifier):
-                _identifier(node)
-            if node.args.get("when") is not None:
-                raise unsupported("time travel (AT and BEFORE)")
-        elif isinstance(node, exp.TableSample):
-            # SAMPLE (n ROWS) draws row by row, as always.
-            if node.args.get("size") is not None:
-                node.set("method", None)
-        elif isinstance(node, _ROW_NUMBERS) and isinstance(node.find_ancestor(exp.Window, exp.Select), exp.Window):
-            # Windows by SEQ8() take rows as they come.
-            node.replace(exp.null())
+        _complete(node)
     for node in found:
         if isinstance(node, (exp.Lateral, exp.TableFromRows)):
             if isinstance(node.parent, exp.Subquery) and isinstance(node.parent.parent, (exp.From, exp.Join)):
                 node.set("alias", node.args.get("alias") or node.parent.args.get("alias"))
                 node.parent.replace(node)
             _replace(session, node)
+
+
+def _complete(node: exp.Expr) -> None:
+    """Name the columns of VALUES and the table of IDENTIFIER(..); SAMPLE (n ROWS) draws row by row."""
+    if isinstance(node, exp.Values):
+        _name_values(node)
+    elif isinstance(node, exp.Table):
+        if isinstance(node.this, exp.DynamicIdentifier):
+            _identifier(node)
+        if node.args.get("when") is not None:
+            raise unsupported("time travel (AT and BEFORE)")
+    elif isinstance(node, exp.TableSample) and node.args.get("size") is not None:
+        node.set("method", None)
+    elif isinstance(node, _ROW_NUMBERS) and isinstance(
+        node.find_ancestor(exp.Window, exp.Select), exp.Window
+    ):
+        # Windows by SEQ8() take rows as they come.
+        node.replace(exp.null())
 
 
 def _replace(session: Session, node: exp.Expr) -> None:

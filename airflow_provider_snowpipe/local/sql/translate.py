@@ -277,16 +277,18 @@ def _literal_rows_aside(tree: exp.Expr) -> Iterator[None]:
     A literal means the same to the engine; each step would visit all of them.
     """
     values = tree.expression if isinstance(tree, exp.Insert) else None
-    rows = values.expressions if isinstance(values, exp.Values) else []
-    is_aside = bool(rows) and all(isinstance(row, exp.Tuple) and all(map(_is_plain, row.expressions)) for row in rows)
-    if is_aside:
-        values.args["expressions"] = []
+    if not isinstance(values, exp.Values) or not all(map(_is_plain, values.expressions)):
+        yield
+        return
+    rows = values.args["expressions"]
+    values.args["expressions"] = []
     yield
-    if is_aside:
-        values.args["expressions"] = rows
+    values.args["expressions"] = rows
 
 
 def _is_plain(value: exp.Expr) -> bool:
+    if isinstance(value, exp.Tuple):
+        return all(map(_is_plain, value.expressions))
     if isinstance(value, exp.Neg):
         return isinstance(value.this, exp.Literal) and not value.this.is_string
     return isinstance(value, (exp.Literal, exp.Null, exp.Boolean))
