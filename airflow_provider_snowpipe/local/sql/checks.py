@@ -50,15 +50,16 @@ def check(tree: exp.Expr) -> None:
     :raises SqlError: 002140 for a function of the engine, 000002 for a change inside a query, 100039 for a
         literal that is too large.
     """
-    for call in tree.find_all(exp.Func):
-        is_unread = isinstance(call, exp.Anonymous)
-        name = call.name if is_unread else call.sql_name()
-        if _is_of_the_engine(name.lower(), is_unread=is_unread):
-            raise missing_function(name)
     for part in tree.walk():
         if isinstance(part, exp.Literal):
             numbers.check_literal(part)
-        elif isinstance(part, _SUSPECT):
+            continue
+        if isinstance(part, exp.Func):
+            is_unread = isinstance(part, exp.Anonymous)
+            name = part.name if is_unread else part.sql_name()
+            if _is_of_the_engine(name.lower(), is_unread=is_unread):
+                raise missing_function(name)
+        if isinstance(part, _SUSPECT):
             _check_part(part)
         # The INSERT, UPDATE and DELETE of a MERGE are branches of it.
         if part is not tree and isinstance(part, _CHANGES) and not isinstance(part.parent, exp.When):

@@ -180,7 +180,7 @@ def fill(template: str, given: list[exp.Expr]) -> exp.Expr:
             return exp.Paren(this=given[index].copy())
         return node
 
-    return _parsed(template).copy().transform(replace)
+    return _parsed(template).transform(replace)
 
 
 def arguments(node: exp.Expr) -> list[exp.Expr]:
@@ -284,11 +284,8 @@ def _parse_json(node: exp.ParseJSON) -> exp.Expr:
     mode = node.args.get("expression") or exp.Literal.string("s")
     if not isinstance(mode, exp.Literal) or mode.name not in {"d", "s"}:
         raise compilation_error("argument of function PARSE_JSON needs to be 'd' or 's'", "001015", "22023")
-    twice = exp.false() if mode.name == "d" else timestamps.call("_has_key_twice", node.this)
-    form = "_parse_json(CASE WHEN _1 THEN CAST(json('duplicate object attribute') AS VARCHAR) ELSE _0 END)"
-    if node.args.get("safe"):
-        form = "_parse_json(CASE WHEN json_valid(_0) AND NOT coalesce(TRY(_1), TRUE) THEN _shallow(_0) END)"
-    return fill(form, [node.this, twice])
+    tried, once = "_try" if node.args.get("safe") else "", "" if mode.name == "d" else "_once"
+    return timestamps.call(f"{tried}_parse_json{once}", node.this)
 
 
 def _to_binary(node: exp.ToBinary) -> exp.Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -320,21 +320,20 @@ class Names(NamedTuple):
         return _is_typed(node) or isinstance(node, (*_OPERATIONS, *_NUMBERS, *_COUNTS, exp.Avg))
 
 
-def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) -> Names:
+def names(nodes: Sequence[exp.Expr], columns: Sequence[Column]) -> Names:
     """Return what :func:`computed` needs to know; nothing is searched without arithmetic.
 
     :param nodes: of the statement.
-    :param columns: gives the columns of its tables.
+    :param columns: of its tables.
     """
     if not any(
         isinstance(node, (*_OPERATIONS, *CHOICES, exp.Mod, exp.Values, exp.In, *_WHOLE_ALREADY))
         for node in nodes
     ):
         return Names({}, {})
-    known = list(columns())
-    others = {column.name for column in known if column.type.kind not in {"NUMBER", "FLOAT"}}
-    whole = _names_of_whole(nodes, {column.name for column in known})
-    return Names(whole, _scales(nodes, known), others)
+    others = {column.name for column in columns if column.type.kind not in {"NUMBER", "FLOAT"}}
+    whole = _names_of_whole(nodes, {column.name for column in columns})
+    return Names(whole, _scales(nodes, columns), others)
 
 
 def computed(node: exp.Expr, known: Names) -> exp.Expr:

@@ -294,8 +294,8 @@ def _constant(text: str, cursor: duckdb.DuckDBPyConnection) -> Result:
 def modify(session: Session, text: str, bindings: Bindings) -> Result:
     """INSERT, UPDATE, DELETE and MERGE.
 
-    Outside a transaction the database's write lock is held, so that commits of channels wait instead of
-    colliding.
+    Outside a transaction the database's rows lock is held: other statements, and what alters tables, wait
+    instead of colliding; commits of channels go on, for they only add rows.
     """
     tree = translate.parse(text)
     translate.number_placeholders(tree, bindings.names)
@@ -399,7 +399,7 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
 
     if session.in_transaction or not session.autocommit:
         return counts(tree, session.change(work))
-    with database.write_lock:
+    with database.rows_lock:
         # DuckDB commits a single statement by itself.
         changed = session.change(work) if len(rows) > 1 or replaced is not None else work()
         database.dirty = True

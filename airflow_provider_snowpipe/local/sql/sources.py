@@ -70,8 +70,9 @@ def find_anywhere(session: Session, node: exp.Table) -> Table | None:
 
 _JSON_CALLS = frozenset(
     {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
-     "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
-     "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
+     "_SORTED_KEYS", "_PARSE_JSON", "_PARSE_JSON_ONCE", "_TRY_PARSE_JSON", "_TRY_PARSE_JSON_ONCE",
+     "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT", "OBJECT_AGG", "OBJECT_INSERT",
+     "_ARRAY", "_OBJECT"}
 )  # fmt: skip
 _SAME_VALUE = (
     exp.AnyValue, exp.Min, exp.Max, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead,
@@ -122,9 +123,10 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "M
 
 def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
-    names = _json_names(session, tree)
-
-    kinds = _kinds(session, tree)
+    columns = list(columns_of(session, tree))
+    parts = list(tree.walk())
+    names = _json_names(columns, parts)
+    kinds = _kinds(session, tree, columns, parts)
     number_names = frozenset(name for name, kind in kinds.items() if kind == "NUMBER")
     text_names = frozenset(name for name, kind in kinds.items() if kind == "VARCHAR")
     kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
@@ -151,7 +153,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     if names:
         _sort_keys(session, tree, names)
     nodes = list(tree.walk(prune=lambda part: part.meta.get("engine") is True))
-    known = numbers.names(nodes, lambda: columns_of(session, tree))
+    known = numbers.names(nodes, columns)
     # From the leaves up: an inner cast decides what the outer one sees.
     for node in reversed(nodes):
         changed = change(node)
@@ -404,19 +406,21 @@ def _order(select: exp.Select, keys: Sequence[exp.Column | None]) -> None:
     select.set("order", order)
 
 
-def _kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
+def _kinds(
+    session: Session, tree: exp.Expr, columns: Sequence[Column], parts: Sequence[exp.Expr]
+) -> dict[str, str]:
     """Return the type words of columns, and of aliases of times and numbers, that have but one."""
     found: dict[str, set[str]] = {}
-    for column in columns_of(session, tree):
+    for column in columns:
         found.setdefault(column.name, set()).add(column.type.kind)
     kinds = {name: next(iter(words)) for name, words in found.items() if len(words) == 1}
     if len(kinds) < len(found):
         kinds |= _qualified_kinds(session, tree)
-    for alias in reversed(list(tree.find_all(exp.Alias))):
+    for alias in reversed([part for part in parts if isinstance(part, exp.Alias)]):
         kind = _kind_of(alias.this, kinds)
         if kind is not None and alias.alias not in found:
             kinds[alias.alias] = kind if kinds.get(alias.alias, kind) == kind else ""
-    for name, texts in _named_values(tree):
+    for name, texts in _named_values(parts):
         if all(_is_text(value, frozenset()) for value in texts) and name not in found:
             kinds[name] = "VARCHAR"
     return kinds
@@ -447,10 +451,10 @@ def _qualified_kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
     return kinds
 
 
-def _named_values(tree: exp.Expr) -> Iterator[tuple[str, Sequence[exp.Expr]]]:
+def _named_values(parts: Sequence[exp.Expr]) -> Iterator[tuple[str, Sequence[exp.Expr]]]:
     """Yield the names of the columns of VALUES in a FROM clause, and what is in each."""
-    for values in tree.find_all(exp.Values):
-        alias = values.args.get("alias")
+    for values in parts:
+        alias = values.args.get("alias") if isinstance(values, exp.Values) else None
         if alias is not None:
             rows = [row.expressions for row in values.expressions if isinstance(row, exp.Tuple)]
             yield from zip((column.name for column in alias.columns), zip(*rows, strict=False), strict=False)
@@ -481,11 +485,9 @@ def of_star(session: Session, star: exp.Star) -> list[exp.Column]:
 
 def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
     """Yield the columns of the tables and views of a statement."""
-    for table in tree.find_all(exp.Table):
-        known = find_anywhere(session, table)
-        yield from known.columns if known is not None else ()
-    for view in tree.find_all(exp.Subquery):
-        yield from view.meta.get("columns", ())
+    for relation in tree.find_all(exp.Table, exp.Subquery):
+        known = find_anywhere(session, relation) if isinstance(relation, exp.Table) else None
+        yield from relation.meta.get("columns", ()) if known is None else known.columns
 
 
 def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
@@ -514,15 +516,15 @@ def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
     return isinstance(node, exp.Anonymous) and node.name.upper() in _JSON_CALLS
 
 
-def _json_names(session: Session, tree: exp.Expr) -> set[str]:
+def _json_names(columns: Sequence[Column], parts: Sequence[exp.Expr]) -> set[str]:
     names: set[str] = set()
     plain: set[str] = set()
-    for column in columns_of(session, tree):
+    for column in columns:
         (names if column.type.is_semi_structured else plain).add(column.name)
-    if any(node.meta.get("flatten") for node in tree.find_all(exp.Subquery)):
+    if any(isinstance(part, exp.Subquery) and part.meta.get("flatten") for part in parts):
         names |= _FLATTENED
     names -= plain
-    aliases = [alias for alias in tree.find_all(exp.Alias) if alias.alias not in plain]
+    aliases = [part for part in parts if isinstance(part, exp.Alias) and part.alias not in plain]
     grown = True
     while grown:
         found = {alias.alias for alias in aliases if is_json(alias.this, names)}

@@ -458,12 +458,12 @@ def to_char(node: exp.ToChar) -> exp.Expr:
     return call("_formatted", node.this, exp.Literal.string(output_format(written.name)))
 
 
-def later(node: exp.Expr, seconds: float) -> exp.Expr:
+def later(node: exp.CurrentTimestamp | exp.CurrentDate, seconds: float) -> exp.Expr:
     """Let the time functions of a statement follow the service's clock, by which history is dated.
 
     :param seconds: how far that clock was moved on.
     """
-    if not isinstance(node, (exp.CurrentTimestamp, exp.CurrentDate)):
+    if not seconds:
         return node
     ahead = exp.Interval(this=exp.Literal.string(str(round(seconds * 1e6))), unit=exp.var("MICROSECONDS"))
     if isinstance(node, exp.CurrentDate):
