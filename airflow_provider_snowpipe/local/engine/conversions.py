@@ -28,6 +28,8 @@ _HOURS = (
     r"(?:[01]?[0-9]|2[0-4])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
     r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
 )
+_LONG = "'[0-9][0-9.]{16}'"
+_OTHER_JSON = r'("(?:[^"\\]|\\.)*"|-?[0-9.]+[eE][+-]?[0-9]+)'
 _MACROS: dict[str, str] = {
     "_ten(e)": "CAST(power(10, e) AS BIGINT)",
     # A VARIANT shows its text in quotes. Enough for what has no offset: _epoch makes eight copies of its
@@ -148,17 +150,32 @@ _MACROS: dict[str, str] = {
         wall="x", offset="_offset_text(date_part('timezone', x) // 60)"
     ),
     "_format_timestamp_tz(x, f)": _FORMATTED.format(wall="_clock(x)", offset="_offset_text((x).o)"),
+    # The engine reads a number inside JSON of more than 16 digits through a DOUBLE: it gets it as a text that
+    # begins with a mark, which no JSON of its own has.
+    "_mark(t)": rf"""
+        replace(replace(replace(regexp_replace(CAST(t AS VARCHAR), '{_OTHER_JSON}|(-?[0-9][0-9.]{{16,}})',
+            '\1' || chr(2) || '\2' || chr(3), 'g'), chr(2) || chr(3), ''), chr(2), '"\u0001'), chr(3), '"')""",
+    "_marked(t)": f"CASE WHEN regexp_matches(t, {_LONG}) THEN CAST(_mark(t) AS JSON) ELSE t END",
+    "_unmark(t)": r"""regexp_replace(t, '"\\u0001(-?[0-9.]+)"', '\1', 'g')""",
+    "_unmarked(j)": "CASE WHEN contains(j, '\\u0001') THEN CAST(_unmark(j) AS JSON) ELSE j END",
     # _shallow stands inside the cast: the engine computes all branches of constants.
-    # Objects with their keys in order, so that equal ones have the same text. The engine's own VARIANT sorts
-    # them, but rounds numbers of more than 16 digits.
-    "_sorted_keys(j)": """
-        CASE WHEN j IS NULL OR NOT contains(CAST(j AS VARCHAR), '{')
-            OR regexp_matches(CAST(j AS VARCHAR), '[0-9][0-9.]{16}') THEN j
+    # Objects with their keys in order, so that equal ones have the same text.
+    "_sorted_keys(j)": f"""
+        CASE WHEN j IS NULL OR NOT contains(CAST(j AS VARCHAR), '{{')
+            OR regexp_matches(CAST(j AS VARCHAR), {_LONG}) THEN j
         ELSE CAST(CAST(_shallow(j) AS VARIANT) AS JSON) END""",
+    # Arrays and objects are put together as text, which leaves the digits of numbers as they are.
+    "_elements(j)": "CAST(_marked(j) AS JSON[])",
+    "_array_of(l)": """
+        CAST(_unmark('[' || array_to_string(list_transform(l, lambda e: coalesce(CAST(e AS VARCHAR), 'null')),
+            ',') || ']') AS JSON)""",
+    "_object_of(m)": """
+        CAST(_unmark('{' || array_to_string(list_transform(list_sort(map_entries(m)),
+            lambda e: to_json(e.key) || ':' || e.value), ',') || '}') AS JSON)""",
     # ARRAY makes an array of any other value, OBJECT takes nothing else ("TO_ARRAY", "TO_OBJECT").
     "_array(j)": """
         CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'ARRAY' THEN j
-            ELSE json_array(j) END""",
+            ELSE CAST('[' || j || ']' AS JSON) END""",
     "_object(j)": """
         CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'OBJECT' THEN j
             ELSE error('Failed to cast variant value ' || j || ' to OBJECT') END""",
@@ -166,14 +183,14 @@ _MACROS: dict[str, str] = {
     "_index(i, n)": "CASE WHEN i < 0 THEN greatest(n + CAST(i AS BIGINT), 0) ELSE CAST(i AS BIGINT) END",
     "_member(j, k)": "json_extract(j, '/' || replace(replace(k, '~', '~0'), '/', '~1'))",
     "_picked(j, keys)": """
-        to_json(map_from_entries(list_transform(list_filter(json_keys(j),
+        _object_of(map_from_entries(list_transform(list_filter(json_keys(j),
             lambda k: list_contains(keys, k)), lambda k: row(k, _member(j, k)))))""",
     "_inserted(j, k, v, replaces)": """
         CASE WHEN NOT replaces AND list_contains(json_keys(j), k)
             THEN error('the object has the key ' || k)
-        ELSE _sorted_keys(to_json(map_from_entries(list_concat(
+        ELSE _object_of(map_from_entries(list_concat(
             list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
-            CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END)))) END""",
+            CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END))) END""",
     # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value.
     "_shallow(t)": f"CASE WHEN strlen(t) <= {2 * MOST_LEVELS} OR NOT _is_deep(t) THEN t END",
     # The path leaves out the value itself: it is wrapped.
@@ -188,7 +205,9 @@ _MACROS: dict[str, str] = {
         CASE WHEN trim(t, ' \t\r\n') = '' THEN NULL
             WHEN t IS NOT NULL AND _shallow(t) IS NULL THEN json('more than {MOST_LEVELS} levels')
             WHEN regexp_full_match(t, '\\s*-?[0-9.]+[eE][+-]?[0-9]+\\s*') THEN CAST(trim(t) AS JSON)
-            WHEN NOT contains(t, '{{') OR regexp_matches(t, '[0-9][0-9.]{{16}}') THEN json(t)
+            WHEN regexp_matches(t, {_LONG}) AND json_valid(t)
+                THEN CAST(_unmark(CAST(CAST(CAST(_mark(_shallow(t)) AS JSON) AS VARIANT) AS JSON)) AS JSON)
+            WHEN NOT contains(t, '{{') THEN json(t)
             ELSE CAST(CAST(json(_shallow(t)) AS VARIANT) AS JSON) END""",
     "_variant_type(v)": """
         CASE WHEN v IS NULL THEN NULL

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.helper import seq_get
 
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
@@ -71,7 +72,8 @@ def find_anywhere(session: Session, node: exp.Table) -> Table | None:
 _JSON_CALLS = frozenset(
     {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
      "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
-     "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
+     "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT", "_ARRAY_OF", "_OBJECT_OF", "_MARKED", "_UNMARKED",
+     "_PICKED", "_INSERTED"}
 )  # fmt: skip
 _SAME_VALUE = (
     exp.AnyValue, exp.Min, exp.Max, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead,
@@ -136,6 +138,10 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             return timed
         if isinstance(node, exp.Cast):
             return _semi_structured_cast(node, names)
+        if isinstance(node, exp.Anonymous) and node.name.lower() == "to_json":
+            return _to_json(node, names)
+        if isinstance(node, exp.JSONFormat) and is_json(node.this, names):
+            return exp.cast(node.this.copy(), "TEXT")
         is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
         numbers.as_whole_number(node)
         if (is_moved or isinstance(node, timestamps.MOVED)) and timestamps.kind_of(node, kinds) == "DATE":
@@ -161,6 +167,23 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
                 break
             node.replace(changed)
     return tree
+
+
+def _to_json(node: exp.Anonymous, names: set[str]) -> exp.Expr:
+    """Leave JSON as it is, also in arrays: the engine would write its numbers through a DOUBLE."""
+    value = node.expressions[0]
+    if is_json(value, names):
+        return value
+    listed = value.this if isinstance(value, exp.Coalesce) else value
+    while isinstance(listed, (exp.Window, exp.WithinGroup, exp.Filter)):
+        listed = listed.this
+    if isinstance(listed, (exp.ArrayAgg, exp.ArrayUniqueAgg)):
+        held = listed.this
+        while isinstance(held, (exp.Order, exp.Distinct)):
+            held = held.this or seq_get(held.expressions, 0)
+        if is_json(held, names):
+            return timestamps.call("_array_of", value)
+    return node
 
 
 def _chosen(node: exp.Min | exp.Max | exp.Nullif, names: set[str]) -> exp.Expr:

@@ -329,13 +329,13 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
     if isinstance(node, exp.Anonymous) and node.name in _BY_TYPE and _has_aggregate(node):
         return _of_aggregate(node, kind_of(node.expressions[0], kinds))
     is_joined = isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs))
-    if is_joined or isinstance(node, (exp.ArrayAgg, exp.GroupConcat)) or _name(node) in _OF_VARIANT:
+    if is_joined or isinstance(node, (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat)) or _name(node) in _OF_VARIANT:
         children = list(node.iter_expressions())
-        if {kind_of(child, kinds) for child in children} == {"BINARY"}:
+        if is_joined and {kind_of(child, kinds) for child in children} == {"BINARY"}:
             return node
         for child in children:
             kind = kind_of(child, kinds)
-            if kind is not None and (is_joined or kind.startswith("TIMESTAMP")):
+            if kind is not None and (is_joined or kind == "BINARY" or kind.startswith("TIMESTAMP")):
                 child.replace(text_of(child, kind, parameters))
         return node
     zoned = [child for child in _values(node) if kind_of(child, kinds) == "TIMESTAMP_TZ"]
@@ -424,7 +424,9 @@ def _written(
     if kind is None:
         return node
     if isinstance(node, exp.Cast) and not node.to.is_type(*exp.DataType.TEXT_TYPES):
-        if node.to.is_type(exp.DataType.Type.VARIANT) and kind.startswith("TIMESTAMP"):
+        if node.to.is_type(exp.DataType.Type.VARIANT) and (
+            kind == "BINARY" or kind.startswith("TIMESTAMP")
+        ):
             return call("to_json", text_of(node.this, kind, parameters))
         if kind == "TIMESTAMP_TZ" and node.to.is_type(exp.DataType.Type.DATE, exp.DataType.Type.TIME):
             node.set("this", call("_clock", node.this))
