@@ -191,6 +191,11 @@ _MACROS: dict[str, str] = {
         ELSE _object_of(map_from_entries(list_concat(
             list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
             CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END))) END""",
+    # Without blanks between values, so that equal arrays have the same text; objects get it with their keys in
+    # order.
+    "_compact(j)": rf"""
+        CASE WHEN starts_with(j, '{{') AND NOT regexp_matches(j, {_LONG}) THEN j
+            ELSE CAST(regexp_replace(j, '{_OTHER_JSON}|[ \t\r\n]+', '\1', 'g') AS JSON) END""",
     # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value.
     "_shallow(t)": f"CASE WHEN strlen(t) <= {2 * MOST_LEVELS} OR NOT _is_deep(t) THEN t END",
     # The path leaves out the value itself: it is wrapped.
