@@ -154,7 +154,8 @@ _MACROS: dict[str, str] = {
     # begins with a mark, which no JSON of its own has.
     "_mark(t)": rf"""
         replace(replace(replace(regexp_replace(CAST(t AS VARCHAR), '{_OTHER_JSON}|(-?[0-9][0-9.]{{16,}})',
-            '\1' || chr(2) || '\2' || chr(3), 'g'), chr(2) || chr(3), ''), chr(2), '"\u0001'), chr(3), '"')""",
+            '\1' || chr(2) || '\2' || chr(3), 'g'), chr(2) || chr(3), ''), chr(2), '"\u0001'), chr(3), '"')
+        """,
     "_marked(t)": f"CASE WHEN regexp_matches(t, {_LONG}) THEN CAST(_mark(t) AS JSON) ELSE t END",
     "_unmark(t)": r"""regexp_replace(t, '"\\u0001(-?[0-9.]+)"', '\1', 'g')""",
     "_unmarked(j)": "CASE WHEN contains(j, '\\u0001') THEN CAST(_unmark(j) AS JSON) ELSE j END",
@@ -172,6 +173,10 @@ _MACROS: dict[str, str] = {
     "_object_of(m)": """
         CAST(_unmark('{' || array_to_string(list_transform(list_sort(map_entries(m)),
             lambda e: to_json(e.key) || ':' || e.value), ',') || '}') AS JSON)""",
+    # The text of a VARIANT that becomes a number.
+    "_number_text(j)": """
+        CASE CAST(j AS VARCHAR) WHEN 'true' THEN '1' WHEN 'false' THEN '0'
+            ELSE json_extract_string(j, '$') END""",
     # ARRAY makes an array of any other value, OBJECT takes nothing else ("TO_ARRAY", "TO_OBJECT").
     "_array(j)": """
         CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'ARRAY' THEN j
@@ -191,8 +196,7 @@ _MACROS: dict[str, str] = {
         ELSE _object_of(map_from_entries(list_concat(
             list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
             CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END))) END""",
-    # Without blanks between values, so that equal arrays have the same text; objects get it with their keys in
-    # order.
+    # Without blanks between values, so that equal arrays have the same text; _sorted_keys does it to objects.
     "_compact(j)": rf"""
         CASE WHEN starts_with(j, '{{') AND NOT regexp_matches(j, {_LONG}) THEN j
             ELSE CAST(regexp_replace(j, '{_OTHER_JSON}|[ \t\r\n]+', '\1', 'g') AS JSON) END""",

@@ -329,7 +329,8 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
     if isinstance(node, exp.Anonymous) and node.name in _BY_TYPE and _has_aggregate(node):
         return _of_aggregate(node, kind_of(node.expressions[0], kinds))
     is_joined = isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs))
-    if is_joined or isinstance(node, (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat)) or _name(node) in _OF_VARIANT:
+    is_listed = isinstance(node, (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat))
+    if is_joined or is_listed or _name(node) in _OF_VARIANT:
         children = list(node.iter_expressions())
         if is_joined and {kind_of(child, kinds) for child in children} == {"BINARY"}:
             return node
@@ -424,9 +425,7 @@ def _written(
     if kind is None:
         return node
     if isinstance(node, exp.Cast) and not node.to.is_type(*exp.DataType.TEXT_TYPES):
-        if node.to.is_type(exp.DataType.Type.VARIANT) and (
-            kind == "BINARY" or kind.startswith("TIMESTAMP")
-        ):
+        if node.to.is_type(exp.DataType.Type.VARIANT) and (kind == "BINARY" or kind.startswith("TIMESTAMP")):
             return call("to_json", text_of(node.this, kind, parameters))
         if kind == "TIMESTAMP_TZ" and node.to.is_type(exp.DataType.Type.DATE, exp.DataType.Type.TIME):
             node.set("this", call("_clock", node.this))
