@@ -37,7 +37,7 @@ _MACROS: dict[str, str] = {
     "_bare(s)": "trim(s, ' \"')",
     # The engine reads no blank before an offset.
     "_written(s)": """
-        replace(replace(replace(_bare(nullif(s, 'null')), ' +', '+'), ' -', '-'), ' Z', 'Z')""",
+        replace(replace(replace(_bare(s), ' +', '+'), ' -', '-'), ' Z', 'Z')""",
     # The engine's casts read "infinity", "epoch", names of zones, and leave aside what follows a time. No
     # cast reads what begins with chr(1), which errors do not show.
     "_iso(s)": rf"""
@@ -47,6 +47,11 @@ _MACROS: dict[str, str] = {
     # Cheaper: what ends with another letter than Z is left to the slow path.
     "_ended(s)": """
         CASE WHEN s[-1] BETWEEN '0' AND '9' OR s[-1] = 'Z' OR s IS NULL THEN s ELSE chr(1) || s END""",
+    # The engine reads the time of a date with a year of five digits as a time.
+    "_ended_time(s)": "CASE WHEN s[3] = ':' OR s IS NULL THEN _ended(s) ELSE chr(1) || s END",
+    # The engine takes an odd number of digits, and its error for other characters is no Unicode.
+    "_hex(s)": """
+        unhex(CASE WHEN regexp_full_match(s, '(?:[0-9A-Fa-f]{2})*') OR s IS NULL THEN s ELSE 'x' END)""",
     # A number in a text counts seconds, milliseconds, microseconds or nanoseconds by its size
     # ("TO_TIMESTAMP", usage notes); NULL for another text.
     "_epoch(s)": """
@@ -83,14 +88,14 @@ _MACROS: dict[str, str] = {
             CAST(_other_clock(s) AS TIMESTAMP WITH TIME ZONE))""",
     "_read_ntz(s)": """
         coalesce(_epoch(_bare(s)), TRY_CAST(_iso(_written(s)) AS TIMESTAMP), _other_clock(_written(s)),
-            CAST(_iso(nullif(s, 'null')) AS TIMESTAMP))""",
+            CAST(_iso(s) AS TIMESTAMP))""",
     "_read_ltz(s)": """
         coalesce(_epoch(_bare(s)) AT TIME ZONE 'UTC',
             TRY_CAST(_iso(_written(s)) AS TIMESTAMP WITH TIME ZONE),
-            _other_instant(_written(s)), CAST(_iso(nullif(s, 'null')) AS TIMESTAMP WITH TIME ZONE))""",
+            _other_instant(_written(s)), CAST(_iso(s) AS TIMESTAMP WITH TIME ZONE))""",
     "_read_date(s)": """
         coalesce(CAST(_epoch(_bare(s)) AS DATE), CAST(TRY_CAST(_iso(_written(s)) AS TIMESTAMP) AS DATE),
-            CAST(_other_clock(_written(s)) AS DATE), CAST(_iso(nullif(s, 'null')) AS DATE))""",
+            CAST(_other_clock(_written(s)) AS DATE), CAST(_iso(s) AS DATE))""",
     "_read_time(s)": """
         coalesce(CAST(_epoch(_bare(s)) AS TIME), TRY_CAST(_iso_time(_written(s)) AS TIME),
             CAST(try_strptime(_finite(_bare(s)), ['%I:%M:%S %p', '%I:%M %p']) AS TIME),
@@ -269,7 +274,7 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "DOUBLE": "_zoned(make_timestamp(CAST(x * 1000000 AS BIGINT)), 0)",
     },
     # Text for BINARY is hexadecimal, as BINARY_INPUT_FORMAT is.
-    "_binary": {"BLOB": "x", "VARCHAR": "unhex(x)"},
+    "_binary": {"BLOB": "x", "VARCHAR": "_hex(x)"},
     "_boolean": {
         "VARCHAR": "_read_boolean(x)",
         "BOOLEAN": "x",
@@ -381,7 +386,9 @@ def _time(kind: str) -> Callable[[str, str], str]:
     target, macro = _TIMES[kind]
     # The plain cast is several times as fast; what it refuses, the macro reads in the isolating path.
     return lambda raw, cast: (
-        f"TRY({macro}({raw}))" if cast == "TRY_CAST" else f"CAST(_ended({raw}) AS {target})"
+        f"TRY({macro}({raw}))"
+        if cast == "TRY_CAST"
+        else f"CAST({'_ended_time' if kind == 'TIME' else '_ended'}({raw}) AS {target})"
     )
 
 

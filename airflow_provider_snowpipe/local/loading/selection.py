@@ -116,7 +116,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 def _binary(raw: str, written: str) -> str:
     if written == "BASE64":
         return f"TRY(from_base64({raw}))"
-    return f"encode({raw})" if written.startswith("UTF") else f"TRY(unhex({raw}))"
+    return f"encode({raw})" if written.startswith("UTF") else f"TRY(_hex({raw}))"
 
 
 def _time(column: Column, raw: str, written: str) -> str:

@@ -292,12 +292,11 @@ def _parse_json(node: exp.ParseJSON) -> exp.Expr:
 
 
 def _to_binary(node: exp.ToBinary) -> exp.Expr:
-    if node.args.get("format") is None:
-        node.set("format", exp.Literal.string("HEX"))
-    if not node.args.get("safe"):
-        return node
+    written = node.args.get("format") or exp.Literal.string("HEX")
+    is_safe = node.args.get("safe")
     node.set("safe", None)
-    return timestamps.call("TRY", node)
+    read = timestamps.call("_binary", node.this) if written.name.upper() == "HEX" else node
+    return timestamps.call("TRY", read) if is_safe else read
 
 
 def _date_add(node: exp.DateAdd) -> exp.Expr:

@@ -30,7 +30,7 @@ _TYPES = {
 _CALLED = {
     "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
     "_instant": "TIMESTAMP_LTZ", "_clock": "TIMESTAMP_NTZ", "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
-    "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
+    "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_hex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
     "_zoned": "TIMESTAMP_TZ", "_scaled": "TIMESTAMP_NTZ", "_at_offset": "TIMESTAMP_TZ",
 }  # fmt: skip
 _CAST = {
@@ -379,7 +379,7 @@ def _of_aggregate(node: exp.Anonymous, kind: str | None) -> exp.Expr:
     if node.name == "_cut":
         return value
     if node.name == "_binary":
-        return value if kind == "BINARY" else call("unhex", value)
+        return value if kind == "BINARY" else call("_hex", value)
     if kind == "TIMESTAMP_TZ":
         clock = call("_clock", value)
         return {"_tz": value, "_ltz": call("_instant", value), "_ntz": clock}.get(
