@@ -357,7 +357,20 @@ def computed(node: exp.Expr, known: Names) -> exp.Expr:
         _align_rows(node, known)
     elif isinstance(node, (exp.Median, exp.WithinGroup, exp.ApproxQuantile)):
         _interpolated(node)
+    elif isinstance(node, exp.Round) or (isinstance(node, exp.Anonymous) and node.name.upper() == "TRUNC"):
+        return _to_digits(node)
     return _typed(node) if isinstance(node, _QUOTIENTS) else node
+
+
+def _to_digits(node: exp.Expr) -> exp.Expr:
+    """Return ROUND and TRUNC as a choice where their digits are no constant, as the engine's are."""
+    given = functions.arguments(node)
+    if len(given) != 2 or _is_literal(given[1]):
+        return node
+    call = "round" if isinstance(node, exp.Round) else "trunc"
+    branches = " ".join(f"WHEN {n} THEN {call}(_0, {n})" for n in range(1 - _DIGITS, _DIGITS))
+    others = f"CASE WHEN _1 >= {_DIGITS} THEN _0 WHEN _1 <= -{_DIGITS} THEN _0 - _0 END"
+    return functions.fill(f"CASE CAST(_1 AS INTEGER) {branches} ELSE {others} END", given)
 
 
 # -- Whole numbers as arguments: the engine takes no decimal number there ---------------------------------

@@ -130,6 +130,8 @@ def _guard(value: exp.Expr, column: Column) -> exp.Expr:
             and column.type.kind != "TIMESTAMP_TZ"
             and column.type.kept_micros == 1
             and _PLAIN.fullmatch(value.name)
+            # The engine reads the time of a date as well.
+            and ("-" in value.name) == (column.type.kind != "TIME")
         ):
             return value
         return functions.fill(cut(column, f"{MACROS[column.type.kind]}(_0)"), [value])

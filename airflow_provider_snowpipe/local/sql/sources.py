@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.helper import seq_get
 
+from airflow_provider_snowpipe.local.engine.conversions import MACROS
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import functions, numbers, timestamps
@@ -72,7 +75,7 @@ _JSON_CALLS = frozenset(
     {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
      "_SORTED_KEYS", "_PARSE_JSON", "_PARSE_JSON_ONCE", "_TRY_PARSE_JSON", "_TRY_PARSE_JSON_ONCE",
      "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT", "OBJECT_AGG", "OBJECT_INSERT",
-     "_ARRAY", "_OBJECT"}
+     "_ARRAY", "_OBJECT", "_ARRAY_OF", "_OBJECT_OF", "_MARKED", "_UNMARKED", "_PICKED", "_INSERTED"}
 )  # fmt: skip
 _SAME_VALUE = (
     exp.AnyValue, exp.Min, exp.Max, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead,
@@ -138,15 +141,17 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             return timed
         if isinstance(node, exp.Cast):
             return _semi_structured_cast(node, names)
-        is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
+        read = _of_json(node, names)
+        if read is not node:
+            return read
         numbers.as_whole_number(node)
-        if (is_moved or isinstance(node, timestamps.MOVED)) and timestamps.kind_of(node, kinds) == "DATE":
-            return exp.cast(node.copy(), "DATE")
-        if isinstance(node, _CHOSEN) and is_json(node.this, names):
-            return _chosen(node, names)
+        kept = _of_type(node, kinds)
+        if kept is not node:
+            return kept
         _write_text(node, kinds, number_names, session)
+        _read_texts(node, kinds, text_names)
         _read_operands(node, names)
-        _read_numbers(node, kinds, number_names, text_names)
+        node = _read_numbers(node, kinds, number_names, text_names)
         _read_whole_numbers(node, kinds, number_names)
         return numbers.computed(node, known)
 
@@ -163,6 +168,36 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
                 break
             node.replace(changed)
     return tree
+
+
+def _of_json(node: exp.Expr, names: set[str]) -> exp.Expr:
+    """Leave JSON as it is, also in arrays: the engine would write its numbers through a DOUBLE."""
+    if isinstance(node, exp.JSONFormat) and is_json(node.this, names):
+        return exp.cast(node.this.copy(), "TEXT")
+    if isinstance(node, _CHOSEN) and is_json(node.this, names):
+        return _chosen(node, names)
+    if not isinstance(node, exp.Anonymous) or node.name.lower() != "to_json":
+        return node
+    value: exp.Expr = node.expressions[0]
+    listed = value.this if isinstance(value, exp.Coalesce) else value
+    while isinstance(listed, (exp.Window, exp.WithinGroup, exp.Filter)):
+        listed = listed.this
+    if isinstance(listed, (exp.ArrayAgg, exp.ArrayUniqueAgg)):
+        held = listed.this
+        while isinstance(held, (exp.Order, exp.Distinct)):
+            held = held.this or seq_get(held.expressions, 0)
+        return timestamps.call("_array_of", value) if is_json(held, names) else node
+    return value if is_json(value, names) else node
+
+
+def _of_type(node: exp.Expr, kinds: Mapping[str, str]) -> exp.Expr:
+    """Return a part of a BINARY as one, and a DATE that is moved by days as one."""
+    if isinstance(node, _PARTS) and timestamps.kind_of(node.this, kinds) == "BINARY":
+        return _of_bytes(node)
+    is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
+    if (is_moved or isinstance(node, timestamps.MOVED)) and timestamps.kind_of(node, kinds) == "DATE":
+        return exp.cast(node.copy(), "DATE")
+    return node
 
 
 def _chosen(node: exp.Min | exp.Max | exp.Nullif, names: set[str]) -> exp.Expr:
@@ -190,6 +225,19 @@ def _check_tried(node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozen
         raise compilation_error(
             f"Function TRY_CAST cannot be used with arguments of types {kind} and {target}", "001065", "22023"
         )
+
+
+_PARTS = (exp.Substring, exp.Left, exp.Right)
+
+
+def _of_bytes(node: exp.Expr) -> exp.Expr:
+    """Return SUBSTR, LEFT and RIGHT of a BINARY: of its digits, which are two for each byte."""
+    digits: exp.Expr = timestamps.call("hex", node.this)
+    sizes = functions.arguments(node)[1:]
+    twice = [functions.fill("2 * CAST(_0 AS BIGINT)", [size]) for size in sizes]
+    if isinstance(node, exp.Substring):
+        twice[0] = functions.fill("2 * CAST(_0 AS BIGINT) - CASE WHEN _0 > 0 THEN 1 ELSE 0 END", sizes)
+    return timestamps.call("unhex", timestamps.call(node.key, digits, *twice))
 
 
 def _write_text(
@@ -230,14 +278,22 @@ def _read_operands(node: exp.Expr, names: set[str]) -> None:
 
 def _read_numbers(
     node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozenset[str], texts: frozenset[str]
-) -> None:
+) -> exp.Expr:
     """Cast texts that are operands of arithmetic, or that are compared with or chosen beside numbers.
 
     SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes"); beside a FLOAT it is one as well.
+
+    :returns: the expression; NULLIF of a text and a number as a choice that keeps the text.
     """
+    if isinstance(node, exp.Nullif):
+        equal = exp.EQ(this=node.this.copy(), expression=node.expression.copy())
+        _read_numbers(equal, kinds, numbers_named, texts)
+        is_same = equal.this == node.this and equal.expression == node.expression
+        return node if is_same else exp.If(this=equal, true=exp.null(), false=node.this.copy())
     is_float = isinstance(node, _OF_NUMBERS)
     is_number = is_float or isinstance(node, _ARITHMETIC)
-    for given in _beside(node):
+    for group in _beside(node):
+        given = [_projected(value) for value in group]
         found = [value for value in given if _is_text(value, texts)]
         others = [value for value in given if value not in found] if found else []
         known = {timestamps.kind_of(value, kinds) for value in others}
@@ -248,12 +304,46 @@ def _read_numbers(
         if not (is_number or made_float or any(numbers.is_number(value, numbers_named) for value in others)):
             continue
         for value in found:
-            # The engine reads a literal as the type beside it.
-            if is_number or not (isinstance(value, exp.Literal) and value.name.isdecimal()):
+            # The engine reads a literal as the type beside it, but not one that a query shows.
+            is_shown = isinstance(value.parent, (exp.Select, exp.Alias))
+            is_whole = isinstance(value, exp.Literal) and value.name.isdecimal()
+            if is_number or is_shown or not is_whole:
                 number = (
                     exp.cast(value.copy(), "DOUBLE") if made_float else numbers.decimal(value, _TEXT_SCALE)
                 )
                 value.replace(number)
+    return node
+
+
+# What the engine reads as Snowflake does.
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\d:\d\d")
+
+
+def _read_texts(node: exp.Expr, kinds: Mapping[str, str], texts: frozenset[str]) -> None:
+    """Read texts that are compared with times of one type, or with BINARY, as values of this type."""
+    if isinstance(node, (exp.Case, exp.DecodeCase)):
+        tested, others = _tested(node)
+        given = [tested, *others] if tested is not None else []
+    else:
+        is_compared = isinstance(node, _COMPARED) and not _is_assignment(node)
+        given = list(node.iter_expressions()) if is_compared else []
+    found = {timestamps.kind_of(value, kinds) for value in given} - {None}
+    kind = found.pop() if len(found) == 1 else None
+    for value in given if kind in MACROS or kind == "BINARY" else ():
+        if not _is_text(value, texts) or isinstance(value, exp.Subquery):
+            continue
+        if kind == "BINARY":
+            value.replace(functions.binary_of(value.copy()))
+        elif kind != "TIMESTAMP_TZ" and not (isinstance(value, exp.Literal) and _PLAIN.fullmatch(value.name)):
+            value.replace(timestamps.call(MACROS[str(kind)], value))
+
+
+def _projected(node: exp.Expr) -> exp.Expr:
+    """Return what a subquery shows, where it is one; any other expression as it is."""
+    query = node
+    while isinstance(query, (exp.Subquery, exp.Any, exp.All)):
+        query = query.this
+    return query.selects[0].unalias() if isinstance(query, exp.Select) and query.selects else node
 
 
 def _beside(node: exp.Expr) -> list[list[exp.Expr]]:
@@ -554,7 +644,8 @@ def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
         macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
         return timestamps.call(macro, value) if macro else value
     if is_json(node.this, names):
-        node.set("this", text_of(node.this))
+        is_number = node.to.is_type(*exp.DataType.NUMERIC_TYPES)
+        node.set("this", timestamps.call("_number_text", node.this) if is_number else text_of(node.this))
     elif node.to.is_type(*exp.DataType.TEXT_TYPES) and isinstance(node.this.unnest(), _LISTS):
         node.set("this", timestamps.call("to_json", node.this))
     return node
