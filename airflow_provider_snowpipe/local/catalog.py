@@ -222,8 +222,8 @@ class Catalog:
                 others = self._databases.keys() - {change.old[0]}
                 if change.new == change.old or find_name(change.new[0], others) is not None:
                     raise object_exists(change.new[0])
-            # A load that runs, or a commit, ends under the old name.
-            with database.load_lock, database.write_lock:
+            # A load or a statement that runs, or a commit, ends under the old name.
+            with database.load_lock, database.write_lock, database.rows_lock:
                 database.rename(change)
                 self._databases = {
                     change.moved((name,))[0] if known is database else name: known

@@ -301,6 +301,8 @@ class Service:
 
     def _handled(self, request: Request) -> Response:
         match request.segments[0]:
+            case "health" | "openapi.json" if request.method not in {"GET", "HEAD"}:
+                raise Refusal(405, "METHOD_NOT_ALLOWED", f"/{request.segments[0]} takes GET")
             case "health":
                 return Response.of_json({"status": "ready", "instance": self._account.instance})
             case "local" if request.segments == STATUS_PATH:

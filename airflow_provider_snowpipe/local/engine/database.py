@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import logging
 import secrets
@@ -226,7 +227,8 @@ class Tables:
             exists = (table.schema, table.name) in self._tables
             if exists and not replace:
                 raise object_exists(str(table))
-            transact(cursor, lambda: self._replace(cursor, table, statements, exists))
+            with self._database.rows_lock if exists else contextlib.nullcontext():
+                transact(cursor, lambda: self._replace(cursor, table, statements, exists))
             if exists:
                 self._database.pipes.forget_table(table.schema, table.name)
                 self._database.stages.drop_table(table.schema, table.name)
@@ -249,7 +251,7 @@ class Tables:
                 self._cursor.execute(table.clustering_key.check(table.columns))
             self._database.store.update_table(self._cursor, table)
 
-        with self._database.write_lock:
+        with self._database.write_lock, self._database.rows_lock:
             if (table.schema, table.name) not in self._tables:
                 raise object_missing("Table", str(table))
             transact(self._cursor, change)
@@ -275,7 +277,7 @@ class Tables:
             self._database.store.remove_table(self._cursor, old.schema, old.name)
             self._database.store.add_table(self._cursor, new)
 
-        with self._database.write_lock:
+        with self._database.write_lock, self._database.rows_lock:
             if (new.schema, new.name) in self._tables:
                 raise object_exists(str(new))
             transact(self._cursor, rename)
@@ -302,7 +304,7 @@ class Tables:
 
         :raises SqlError: when it does not exist.
         """
-        with self._database.write_lock:
+        with self._database.write_lock, self._database.rows_lock:
             table = self._tables.get((schema, name))
             if table is None:
                 raise object_missing("Table", f"{self._database.name}.{schema}.{name}")
@@ -348,10 +350,21 @@ class Tables:
 log = logging.getLogger(__name__)
 
 
+@contextlib.contextmanager
+def _unless_held(lock: threading.RLock) -> Iterator[bool]:
+    """Hold a lock, or give False where another thread holds it."""
+    is_free = lock.acquire(blocking=False)
+    try:
+        yield is_free
+    finally:
+        if is_free:
+            lock.release()
+
+
 class Database:
     """One attached database and everything that writes to it.
 
-    Threading: writes of rows, DDL and channel state hold :attr:`write_lock`, the one lock of :attr:`tables`,
+    Threading: commits of rows, DDL and channel state hold :attr:`write_lock`, the one lock of :attr:`tables`,
     :attr:`pipes`, :attr:`channels`, :attr:`stages`, :attr:`file_pipes` and :attr:`objects`.
 
     :param engine_name: name under which the file is attached; it never changes.
@@ -379,6 +392,9 @@ class Database:
         self._faults = faults
         self.clock = clock
         self.write_lock = threading.RLock()
+        # Held by a statement that changes rows, for its whole run, and by what alters tables; taken after the
+        # write lock, never before it: commits of channels do not wait for statements.
+        self.rows_lock = threading.RLock()
         # Taken before the write lock: loads of files wait for each other, not for commits of channels.
         self.load_lock = threading.RLock()
         self.committer_cursor = connect()
@@ -416,7 +432,8 @@ class Database:
     def close(self) -> None:
         """Commit what is queued and write the file's log into it."""
         self.committer.stop()
-        self.checkpoint()
+        with self.write_lock, self.rows_lock:
+            self.checkpoint()
         self.committer_cursor.close()
         self._cursor.close()
 
@@ -425,8 +442,11 @@ class Database:
 
         :returns: False when it was skipped; the rows are safe in the write-ahead log.
         """
-        with self.write_lock:
+        with self.write_lock, _unless_held(self.rows_lock) as is_free:
+            # The statement that holds it sets it again.
             self.dirty = False
+            if not is_free:
+                return False
             if not self.has_room(2 * self._log_bytes()):
                 # The engine gives up a database whose checkpoint failed.
                 log.warning("checkpoint of %s postponed: the disk is full", self.name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.local.accounts import Account
 from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.errors import Refusal, SqlError, unsupported
+from airflow_provider_snowpipe.local.errors import Refusal, SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.local.fronts.http import Request, Response, answer_to
 from airflow_provider_snowpipe.local.fronts.sessions import TOKEN_TYPE_HEADER
@@ -122,7 +122,10 @@ class SqlApiFront:
         statements = split_statements(str(body.get("statement") or ""))
         requested = named.pop("MULTI_STATEMENT_COUNT", 1)
         check_count(statements, _whole_number(requested, "MULTI_STATEMENT_COUNT"))
-        bindings = body.get("bindings")
+        bindings = body.get("bindings") or {}
+        if not isinstance(bindings, dict) or not all(map(str.isdecimal, bindings)):
+            shown = ", ".join(bindings) if isinstance(bindings, dict) else type(bindings).__name__
+            raise compilation_error(f"the keys of bindings are the positions 1, 2, .., not {shown[:80]}.")
         if bindings and len(statements) > 1:
             raise unsupported("bindings in a request with several statements")
         session = Session(self._catalog, user, credential=self._account.mark(token))
@@ -131,8 +134,7 @@ class SqlApiFront:
         _set_context(session, body, self._account.role_in(token))
         now_ms = self._catalog.access.now_ms()
         self._catalog.queries.login(now_ms, user, request.client_ip, "SQL_API", session.session_id)
-        values = bindings if isinstance(bindings, dict) else None
-        return Submission([Execution(session, statement, values) for statement in statements])
+        return Submission([Execution(session, statement, bindings) for statement in statements])
 
     def _find(self, handle: str, user: str) -> Submission | Execution:
         found: Submission | Execution | None = self._submissions.find(handle)

@@ -351,10 +351,11 @@ class StageFilesFront:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         area, path = self._place(scope)
         method = scope["method"]
-        token = _given_token(scope)
         if method not in {"PUT", "GET", "HEAD"}:
             raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
-        self._check(token, area.root.name, path, method)
+        self._check(_given_token(scope), area.root.name, path, method)
+        if not area.root.is_dir():
+            raise Refusal(404, "STAGE_DOES_NOT_EXIST", "the stage does not exist any more")
         if method == "PUT":
             await self._store(area, path, receive)
             await respond(send, Response.of_json({"name": path}))
@@ -368,11 +369,9 @@ class StageFilesFront:
         except UnicodeDecodeError as error:
             raise Refusal(400, "INVALID_URL", "the URL is not percent-encoded UTF-8") from error
         is_name = all("/" not in part and len(part.encode()) <= _NAME_BYTES for part in parts)
-        if len(parts) < 2 or not is_name or parts[0] in {"", ".", ".."}:
+        if len(parts) < 2 or not is_name or parts[0] in {"", ".", ".."} or "\0" in parts[0]:
             raise Refusal(400, "INVALID_FILE_PATH", "the URL names no file of a stage")
-        area = self._storage.internal(parts[0]) if "\0" not in parts[0] else None
-        if area is None or not area.root.is_dir():
-            raise Refusal(404, "STAGE_DOES_NOT_EXIST", "the stage does not exist any more")
+        area = self._storage.internal(parts[0])
         path = "/".join(parts[1:])
         area.path(path)
         return area, path

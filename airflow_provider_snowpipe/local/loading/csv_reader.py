@@ -64,8 +64,9 @@ class CsvDialect:
             field=_bytes(options.get("FIELD_DELIMITER", ",")),
             record=_bytes(options.get("RECORD_DELIMITER", "\n")).replace(b"\r\n", b"\n") or NO_DELIMITER,
             quote=_bytes(options.get("FIELD_OPTIONALLY_ENCLOSED_BY", "NONE")),
-            escape=_bytes(options.get("ESCAPE", "NONE")),
-            bare_escape=_bytes(options.get("ESCAPE_UNENCLOSED_FIELD", "\\")),
+            escape=(escape := _bytes(options.get("ESCAPE", "NONE"))),
+            # ESCAPE is for fields of both kinds, and overrides the other option.
+            bare_escape=escape or _bytes(options.get("ESCAPE_UNENCLOSED_FIELD", "\\")),
             nulls=tuple(_bytes(text, none=False) for text in options.get("NULL_IF", ("\\N",))),
             empty_is_null=bool(options.get("EMPTY_FIELD_AS_NULL", True)),
             trim=bool(options.get("TRIM_SPACE", False)),

@@ -47,7 +47,7 @@ def text_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
         return _time(column, raw, str(options.get(_FORMAT_OPTIONS.get(kind, "TIMESTAMP_FORMAT"), "AUTO")))
     if column.type.is_semi_structured:
         # Text of a CSV field is parsed, as PARSE_JSON would.
-        return json_value(column, f"TRY(CAST(_shallow({raw}) AS JSON))", options)
+        return json_value(column, f"_compact(TRY(CAST(_shallow({raw}) AS JSON)))", options)
     return conversions.try_convert(column, raw)
 
 
@@ -116,7 +116,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 def _binary(raw: str, written: str) -> str:
     if written == "BASE64":
         return f"TRY(from_base64({raw}))"
-    return f"encode({raw})" if written.startswith("UTF") else f"TRY(unhex({raw}))"
+    return f"encode({raw})" if written.startswith("UTF") else f"TRY(_hex({raw}))"
 
 
 def _time(column: Column, raw: str, written: str) -> str:
@@ -406,7 +406,7 @@ def expression(column: Column, sql: str) -> Filled:
 
 def json_source(options: Mapping[str, Any]) -> str:
     """Return the relation of JSON records with the document as column ``j``; broken ones get a reason."""
-    document = "CASE WHEN json_valid(l) THEN CAST(_shallow(l) AS JSON) END"
+    document = "CASE WHEN json_valid(l) THEN _compact(CAST(_shallow(l) AS JSON)) END"
     twice = "" if options.get("ALLOW_DUPLICATE") else (
         "WHEN len(json_keys(j)) <> len(list_distinct(json_keys(j))) "
         "THEN 'Error parsing JSON: duplicate object attribute in ' || left(trim(l, ' \t\r\n'), 60) "

@@ -61,10 +61,11 @@ def _described(session: Session, node: exp.Expr, query: exp.Expr) -> list[tuple[
     # An error would end the session's transaction.
     with session.cursor.cursor() as cursor:
         try:
-            found = cursor.execute(f"DESCRIBE {alone.sql(dialect='duckdb')}").fetchall()
+            # Binds the query, where a DESCRIBE would also be planned and run.
+            found = cursor.sql(alone.sql(dialect="duckdb"))
+            return list(zip(found.columns, map(str, found.types), strict=True))
         except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
             return []
-    return [(str(row[0]), str(row[1])) for row in found]
 
 
 def _convert(side: exp.Expr, own: list[tuple[str, str]], others: list[tuple[str, str]]) -> None:
@@ -162,7 +163,8 @@ def assigned(session: Session, query: exp.Expr, columns: Sequence[Column | None]
     :param columns: those that it fills, in their order.
     :raises SqlError: 002023 for a text that would be a VARIANT.
     """
-    if not any(column is not None and _takes_text(column) for column in columns):
+    values = query.selects if isinstance(query, exp.Select) and not query.is_star else [None] * len(columns)
+    if all(_stays(value, column) for value, column in zip(values, columns, strict=False)):
         return query
     found = _described(session, query, query)
     if len(found) != len(columns):
@@ -205,5 +207,11 @@ def assign(session: Session, tree: exp.Expr, table: Table) -> None:
     tree.set("expression", assigned(session, tree.expression, columns))
 
 
-def _takes_text(column: Column) -> bool:
-    return column.type.kind == "VARCHAR" or column.type.is_semi_structured
+def _stays(value: exp.Expr | None, column: Column | None) -> bool:
+    """Return True for a value that a column gets as it is, whatever type the engine finds that it has."""
+    if column is None or (column.type.kind != "VARCHAR" and not column.type.is_semi_structured):
+        return True
+    value = value.unalias() if value is not None else None
+    if column.type.kind == "VARCHAR":
+        return isinstance(value, exp.Literal) and bool(value.is_string)
+    return column.type.kind == "VARIANT" and sources.is_json(value, ())

@@ -38,7 +38,7 @@ _INTERNAL = re.compile(
 _HARMLESS = frozenset(
     {
         "hash", "md5_number", "st_asbinary", "st_asgeojson", "st_astext", "st_aswkb", "st_aswkt",
-        "to_timestamp", "repeat", "unnest", "generate_series", "json_each",
+        "to_timestamp", "repeat", "unnest", "generate_series", "json_each", "trunc",
     }
 )  # fmt: skip
 _CHANGES = (exp.DML, exp.Create, exp.Drop, exp.Alter, exp.Command, exp.Describe, exp.Show, exp.Pragma)
@@ -50,15 +50,18 @@ def check(tree: exp.Expr) -> None:
     :raises SqlError: 002140 for a function of the engine, 000002 for a change inside a query, 100039 for a
         literal that is too large.
     """
-    for call in tree.find_all(exp.Func):
-        is_unread = isinstance(call, exp.Anonymous)
-        name = call.name if is_unread else call.sql_name()
-        if _is_of_the_engine(name.lower(), is_unread=is_unread):
-            raise missing_function(name)
     for part in tree.walk():
         if isinstance(part, exp.Literal):
             numbers.check_literal(part)
-        elif isinstance(part, _SUSPECT):
+            continue
+        if isinstance(part, exp.IntDiv):
+            raise compilation_error("syntax error: unexpected 'DIV'.")
+        if isinstance(part, exp.Func):
+            is_unread = isinstance(part, exp.Anonymous)
+            name = part.name if is_unread else part.sql_name()
+            if _is_of_the_engine(name.lower(), is_unread=is_unread):
+                raise missing_function(name)
+        if isinstance(part, _SUSPECT):
             _check_part(part)
         # The INSERT, UPDATE and DELETE of a MERGE are branches of it.
         if part is not tree and isinstance(part, _CHANGES) and not isinstance(part.parent, exp.When):
@@ -380,7 +383,8 @@ def translate_error(error: duckdb.Error) -> SqlError:
         found = pattern.search(message)
         if found is not None:
             return SqlError(code, sqlstate, words.format_map(_shown(found)))
-    log.warning("an error of the engine that has no words of its own: %s", message)
+    if not isinstance(error, duckdb.InterruptException):
+        log.warning("an error of the engine that has no words of its own: %s", message)
     for kind, code, sqlstate, words in _CLASSES:
         if isinstance(error, kind):
             return SqlError(code, sqlstate, words.format(at=_marked(str(error))))
@@ -564,7 +568,8 @@ def check_calls(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> No
     for before, token in itertools.pairwise(tokens):
         is_written = token.token_type in {TokenType.STRING, TokenType.IDENTIFIER}
         is_joined = before.token_type == token.token_type == TokenType.STRING
-        if is_joined or (token.text in _NO_OPERATORS and not is_written):
+        is_empty = before.token_type is TokenType.COMMA and token.token_type in CLOSING
+        if is_joined or is_empty or (token.text in _NO_OPERATORS and not is_written):
             raise compilation_error(f"syntax error: unexpected '{token.text}'.")
     wrong = list(_wrong(tokens))
     if not wrong:

@@ -433,7 +433,7 @@ def truncate_table(session: Session, reader: Reader) -> Result:
         database.history.forget_table(session.cursor, table.schema, table.name)
         return int(count)
 
-    with database.write_lock:
+    with database.write_lock, database.rows_lock:
         deleted = session.change(empty)
     return dataclasses.replace(done(), changed={"deleted": deleted})
 

@@ -34,8 +34,8 @@ _TEXT_DRAWN = (
 _INTEGERS = "('BIGINT', 'UBIGINT', 'HUGEINT')"
 _AS_DOUBLE = "CASE WHEN json_type(to_json(_0)) IN ('DOUBLE', 'BIGINT', 'UBIGINT') THEN CAST(_0 AS DOUBLE) END"
 _KEYED = (
-    "list_transform(list_filter(CAST(to_json(_0) AS JSON[]), lambda x: json_type(x) <> 'NULL'), "
-    "lambda x: {'k': _variant_key(x), 'v': x})"
+    "list_transform(list_filter(_elements(to_json(_0)), lambda x: json_type(x) <> 'NULL'), "
+    "lambda x: {'k': _variant_key(_unmarked(x)), 'v': x})"
 )
 # Argument number n is the column _n.
 _TEMPLATES = {
@@ -65,8 +65,8 @@ _TEMPLATES = {
     "IS_REAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
     "TYPEOF": "_variant_type(_0)",
     "OBJECT_AGG": (
-        "_sorted_keys(coalesce(to_json(map_from_entries(list(row(CAST(_0 AS VARCHAR), to_json(_1))) "
-        "FILTER (WHERE NOT _0 IS NULL AND NOT _1 IS NULL))), CAST('{}' AS JSON)))"
+        "coalesce(_object_of(map_from_entries(list(row(CAST(_0 AS VARCHAR), to_json(_1))) "
+        "FILTER (WHERE NOT _0 IS NULL AND NOT _1 IS NULL))), CAST('{}' AS JSON))"
     ),
     "WIDTH_BUCKET": (
         "CASE WHEN _0 < _1 THEN 0 WHEN _0 >= _2 THEN _3 + 1 "
@@ -75,32 +75,32 @@ _TEMPLATES = {
     "BITWISE_AND_AGG": "bit_and(CAST(_0 AS HUGEINT))",
     "BITWISE_OR_AGG": "bit_or(CAST(_0 AS HUGEINT))",
     "BITWISE_XOR_AGG": "bit_xor(CAST(_0 AS HUGEINT))",
-    "ARRAY_REVERSE": "to_json(list_reverse(CAST(to_json(_0) AS JSON[])))",
-    "ARRAY_REMOVE": "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x: x <> to_json(_1)))",
+    "ARRAY_REVERSE": "_array_of(list_reverse(_elements(to_json(_0))))",
+    "ARRAY_REMOVE": "_array_of(list_filter(_elements(to_json(_0)), lambda x: x <> _marked(to_json(_1))))",
     "ARRAY_REMOVE_AT": (
-        "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x, i: i <> 1 + CAST("
+        "_array_of(list_filter(_elements(to_json(_0)), lambda x, i: i <> 1 + CAST("
         "CASE WHEN _1 < 0 THEN json_array_length(to_json(_0)) + _1 ELSE _1 END AS BIGINT)))"
     ),
     "M_D5_NUMBER_LOWER64": "CAST('0x' || right(md5(_0), 16) AS UBIGINT)",
     "M_D5_NUMBER_UPPER64": "CAST('0x' || left(md5(_0), 16) AS UBIGINT)",
     "GETBIT": "((CAST(_0 AS HUGEINT) >> CAST(_1 AS INTEGER)) & 1)",
-    "ARRAY_APPEND": "to_json(list_append(CAST(to_json(_0) AS JSON[]), to_json(_1)))",
-    "ARRAY_PREPEND": "to_json(list_prepend(to_json(_1), CAST(to_json(_0) AS JSON[])))",
-    "ARRAY_CONCAT": "to_json(list_concat(CAST(to_json(_0) AS JSON[]), CAST(to_json(_1) AS JSON[])))",
-    "ARRAY_CONTAINS": "list_contains(CAST(to_json(_0) AS JSON[]), to_json(_1))",
-    "ARRAY_POSITION": "list_position(CAST(to_json(_0) AS JSON[]), to_json(_1)) - 1",
-    "ARRAY_OVERLAPS": "list_has_any(CAST(to_json(_0) AS JSON[]), CAST(to_json(_1) AS JSON[]))",
-    "ARRAY_DISTINCT": "to_json(list_distinct(CAST(to_json(_0) AS JSON[])))",
-    "ARRAY_COMPACT": "to_json(list_filter(CAST(to_json(_0) AS JSON[]), lambda x: json_type(x) <> 'NULL'))",
-    "ARRAY_MAX": f"to_json(list_extract(list_sort({_KEYED}), -1).v)",
-    "ARRAY_MIN": f"to_json(list_extract(list_sort({_KEYED}), 1).v)",
+    "ARRAY_APPEND": "_array_of(list_append(_elements(to_json(_0)), to_json(_1)))",
+    "ARRAY_PREPEND": "_array_of(list_prepend(to_json(_1), _elements(to_json(_0))))",
+    "ARRAY_CONCAT": "_array_of(list_concat(_elements(to_json(_0)), _elements(to_json(_1))))",
+    "ARRAY_CONTAINS": "list_contains(_elements(to_json(_0)), _marked(to_json(_1)))",
+    "ARRAY_POSITION": "list_position(_elements(to_json(_0)), _marked(to_json(_1))) - 1",
+    "ARRAY_OVERLAPS": "list_has_any(_elements(to_json(_0)), _elements(to_json(_1)))",
+    "ARRAY_DISTINCT": "_array_of(list_distinct(_elements(to_json(_0))))",
+    "ARRAY_COMPACT": "_array_of(list_filter(_elements(to_json(_0)), lambda x: json_type(x) <> 'NULL'))",
+    "ARRAY_MAX": f"_unmarked(list_extract(list_sort({_KEYED}), -1).v)",
+    "ARRAY_MIN": f"_unmarked(list_extract(list_sort({_KEYED}), 1).v)",
     "ARRAY_SLICE": (
-        "to_json(list_slice(CAST(to_json(_0) AS JSON[]), _index(_1, json_array_length(to_json(_0))) + 1, "
+        "_array_of(list_slice(_elements(to_json(_0)), _index(_1, json_array_length(to_json(_0))) + 1, "
         "_index(_2, json_array_length(to_json(_0)))))"
     ),
     "ARRAY_TO_STRING": (
-        "array_to_string(list_transform(CAST(to_json(_0) AS JSON[]), "
-        "lambda x: coalesce(json_extract_string(x, '$'), '')), _1)"
+        "array_to_string(list_transform(_elements(to_json(_0)), "
+        "lambda x: replace(coalesce(json_extract_string(x, '$'), ''), chr(1), '')), _1)"
     ),
     "HLL": "approx_count_distinct(_0)",
     "BYTE_LENGTH": "strlen(CAST(_0 AS VARCHAR))",
@@ -180,7 +180,7 @@ def fill(template: str, given: list[exp.Expr]) -> exp.Expr:
             return exp.Paren(this=given[index].copy())
         return node
 
-    return _parsed(template).copy().transform(replace)
+    return _parsed(template).transform(replace)
 
 
 def arguments(node: exp.Expr) -> list[exp.Expr]:
@@ -284,20 +284,16 @@ def _parse_json(node: exp.ParseJSON) -> exp.Expr:
     mode = node.args.get("expression") or exp.Literal.string("s")
     if not isinstance(mode, exp.Literal) or mode.name not in {"d", "s"}:
         raise compilation_error("argument of function PARSE_JSON needs to be 'd' or 's'", "001015", "22023")
-    twice = exp.false() if mode.name == "d" else timestamps.call("_has_key_twice", node.this)
-    form = "_parse_json(CASE WHEN _1 THEN CAST(json('duplicate object attribute') AS VARCHAR) ELSE _0 END)"
-    if node.args.get("safe"):
-        form = "_parse_json(CASE WHEN json_valid(_0) AND NOT coalesce(TRY(_1), TRUE) THEN _shallow(_0) END)"
-    return fill(form, [node.this, twice])
+    tried, once = "_try" if node.args.get("safe") else "", "" if mode.name == "d" else "_once"
+    return timestamps.call(f"{tried}_parse_json{once}", node.this)
 
 
 def _to_binary(node: exp.ToBinary) -> exp.Expr:
-    if node.args.get("format") is None:
-        node.set("format", exp.Literal.string("HEX"))
-    if not node.args.get("safe"):
-        return node
+    written = node.args.get("format") or exp.Literal.string("HEX")
+    is_safe = node.args.get("safe")
     node.set("safe", None)
-    return timestamps.call("TRY", node)
+    read = timestamps.call("_binary", node.this) if written.name.upper() == "HEX" else node
+    return timestamps.call("TRY", read) if is_safe else read
 
 
 def _date_add(node: exp.DateAdd) -> exp.Expr:
@@ -468,7 +464,8 @@ def _ratio(node: exp.Window) -> exp.Expr:
 def _literal(node: exp.Expr) -> exp.Expr:
     """ARRAY_CONSTRUCT, ``[..]``, OBJECT_CONSTRUCT and ``{..}``: JSON, whose elements may differ in type."""
     if isinstance(node, exp.Array):
-        return timestamps.call("json_array", *node.expressions)
+        listed = exp.Array(expressions=[timestamps.call("to_json", part) for part in node.expressions])
+        return timestamps.call("_array_of", listed)
     pairs: list[exp.Expr] = []
     for part in node.expressions:
         if isinstance(node, exp.StarMap):
@@ -482,12 +479,9 @@ def _literal(node: exp.Expr) -> exp.Expr:
         pairs.append(exp.Tuple(expressions=[name, timestamps.call("to_json", part.expression)]))
     if not pairs:
         return exp.cast(exp.Literal.string("{}"), "JSON")
-    if all(isinstance(pair.expressions[0], exp.Literal) for pair in pairs):
-        pairs.sort(key=lambda pair: str(pair.expressions[0].name).encode())
-    listed = exp.Array(expressions=pairs).sql(dialect="duckdb")
     # A key whose value is SQL NULL is left out, as in Snowflake; a JSON null stays.
-    kept = f"list_filter({listed}, lambda x: x[1] IS NOT NULL AND x[2] IS NOT NULL)"
-    return timestamps.call("to_json", sqlglot.parse_one(f"map_from_entries({kept})", dialect="duckdb"))
+    form = "_object_of(map_from_entries(list_filter(_0, lambda x: NOT x[1] IS NULL AND NOT x[2] IS NULL)))"
+    return fill(form, [exp.Array(expressions=pairs)])
 
 
 def _keys(node: exp.Anonymous) -> exp.Expr:
@@ -496,8 +490,8 @@ def _keys(node: exp.Anonymous) -> exp.Expr:
         raise unsupported(f"{node.name.upper()} with keys that are not literals")
     if node.name.upper() == "OBJECT_DELETE":
         patch = timestamps.call("json_object", *(part for key in keys for part in (key, exp.null())))
-        return timestamps.call("json_merge_patch", fill("to_json(_0)", [target]), patch)
-    return timestamps.call("_picked", fill("to_json(_0)", [target]), exp.Array(expressions=keys))
+        return fill("_unmarked(json_merge_patch(_marked(to_json(_0)), _1))", [target, patch])
+    return fill("_picked(_marked(to_json(_0)), _1)", [target, exp.Array(expressions=keys)])
 
 
 def _hash(node: exp.Anonymous) -> exp.Expr:
@@ -525,7 +519,7 @@ def _extract(node: exp.Extract) -> exp.Expr:
 def _inserted(node: exp.ObjectInsert) -> exp.Expr:
     """A key that is there is replaced only if the fourth argument is TRUE ("OBJECT_INSERT")."""
     given = [node.this, node.args["key"], node.args["value"], node.args.get("update_flag") or exp.false()]
-    return fill("_inserted(to_json(_0), CAST(_1 AS VARCHAR), to_json(_2), _3)", given)
+    return fill("_inserted(_marked(to_json(_0)), CAST(_1 AS VARCHAR), to_json(_2), _3)", given)
 
 
 def _of_no_rows(node: exp.Expr) -> exp.Expr:
@@ -552,8 +546,8 @@ def _sort_array(node: exp.ArraySort) -> exp.Expr:
     """ARRAY_SORT by the order of VARIANT values; a JSON null is the last."""
     if node.args.get("asc") is not None:
         raise unsupported("ARRAY_SORT in another order")
-    keyed = "list_transform(CAST(to_json(_0) AS JSON[]), lambda x: {'k': _variant_key(x), 'v': x})"
-    return fill(f"to_json(list_transform(list_sort({keyed}), lambda y: y.v))", [node.this])
+    keyed = "list_transform(_elements(to_json(_0)), lambda x: {'k': _variant_key(_unmarked(x)), 'v': x})"
+    return fill(f"_array_of(list_transform(list_sort({keyed}), lambda y: y.v))", [node.this])
 
 
 _PARTS = {"TZH": "TIMEZONE_HOUR", "TZM": "TIMEZONE_MINUTE", "EPOCH": "EPOCH_SECOND"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -320,21 +320,20 @@ class Names(NamedTuple):
         return _is_typed(node) or isinstance(node, (*_OPERATIONS, *_NUMBERS, *_COUNTS, exp.Avg))
 
 
-def names(nodes: Sequence[exp.Expr], columns: Callable[[], Iterable[Column]]) -> Names:
+def names(nodes: Sequence[exp.Expr], columns: Sequence[Column]) -> Names:
     """Return what :func:`computed` needs to know; nothing is searched without arithmetic.
 
     :param nodes: of the statement.
-    :param columns: gives the columns of its tables.
+    :param columns: of its tables.
     """
     if not any(
         isinstance(node, (*_OPERATIONS, *CHOICES, exp.Mod, exp.Values, exp.In, *_WHOLE_ALREADY))
         for node in nodes
     ):
         return Names({}, {})
-    known = list(columns())
-    others = {column.name for column in known if column.type.kind not in {"NUMBER", "FLOAT"}}
-    whole = _names_of_whole(nodes, {column.name for column in known})
-    return Names(whole, _scales(nodes, known), others)
+    others = {column.name for column in columns if column.type.kind not in {"NUMBER", "FLOAT"}}
+    whole = _names_of_whole(nodes, {column.name for column in columns})
+    return Names(whole, _scales(nodes, columns), others)
 
 
 def computed(node: exp.Expr, known: Names) -> exp.Expr:
@@ -358,7 +357,20 @@ def computed(node: exp.Expr, known: Names) -> exp.Expr:
         _align_rows(node, known)
     elif isinstance(node, (exp.Median, exp.WithinGroup, exp.ApproxQuantile)):
         _interpolated(node)
+    elif isinstance(node, exp.Round) or (isinstance(node, exp.Anonymous) and node.name.upper() == "TRUNC"):
+        return _to_digits(node)
     return _typed(node) if isinstance(node, _QUOTIENTS) else node
+
+
+def _to_digits(node: exp.Expr) -> exp.Expr:
+    """Return ROUND and TRUNC as a choice where their digits are no constant, as the engine's are."""
+    given = functions.arguments(node)
+    if len(given) != 2 or _is_literal(given[1]):
+        return node
+    call = "round" if isinstance(node, exp.Round) else "trunc"
+    branches = " ".join(f"WHEN {n} THEN {call}(_0, {n})" for n in range(1 - _DIGITS, _DIGITS))
+    others = f"CASE WHEN _1 >= {_DIGITS} THEN _0 WHEN _1 <= -{_DIGITS} THEN _0 - _0 END"
+    return functions.fill(f"CASE CAST(_1 AS INTEGER) {branches} ELSE {others} END", given)
 
 
 # -- Whole numbers as arguments: the engine takes no decimal number there ---------------------------------

@@ -130,6 +130,8 @@ def _guard(value: exp.Expr, column: Column) -> exp.Expr:
             and column.type.kind != "TIMESTAMP_TZ"
             and column.type.kept_micros == 1
             and _PLAIN.fullmatch(value.name)
+            # The engine reads the time of a date as well.
+            and ("-" in value.name) == (column.type.kind != "TIME")
         ):
             return value
         return functions.fill(cut(column, f"{MACROS[column.type.kind]}(_0)"), [value])
@@ -294,8 +296,8 @@ def _constant(text: str, cursor: duckdb.DuckDBPyConnection) -> Result:
 def modify(session: Session, text: str, bindings: Bindings) -> Result:
     """INSERT, UPDATE, DELETE and MERGE.
 
-    Outside a transaction the database's write lock is held, so that commits of channels wait instead of
-    colliding.
+    Outside a transaction the database's rows lock is held: other statements, and what alters tables, wait
+    instead of colliding; commits of channels go on, for they only add rows.
     """
     tree = translate.parse(text)
     translate.number_placeholders(tree, bindings.names)
@@ -399,7 +401,7 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
 
     if session.in_transaction or not session.autocommit:
         return counts(tree, session.change(work))
-    with database.write_lock:
+    with database.rows_lock:
         # DuckDB commits a single statement by itself.
         changed = session.change(work) if len(rows) > 1 or replaced is not None else work()
         database.dirty = True

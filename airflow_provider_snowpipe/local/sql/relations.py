@@ -151,6 +151,10 @@ SERVICE_FUNCTIONS = (
 )  # fmt: skip
 
 
+_RELATIONS = (exp.Values, exp.Table, exp.TableSample, exp.Lateral, exp.TableFromRows)
+_ROW_NUMBERS = (exp.Seq1, exp.Seq2, exp.Seq4, exp.Seq8)
+
+
 def is_service_function(call: exp.Expr, *names: str) -> bool:
     """Return True for a call of ``INFORMATION_SCHEMA.name(..)``, with or without a database.
 
@@ -183,29 +187,33 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
 
     :raises SqlError: 000002 for another table function.
     """
-    for values in list(tree.find_all(exp.Values)):
-        _name_values(values)
-    for table in list(tree.find_all(exp.Table)):
-        if isinstance(table.this, exp.DynamicIdentifier):
-            _identifier(table)
-        if table.args.get("when") is not None:
+    found = list(tree.find_all(*_RELATIONS, *_ROW_NUMBERS))
+    for node in found:
+        _complete(node)
+    for node in found:
+        if isinstance(node, (exp.Lateral, exp.TableFromRows)):
+            if isinstance(node.parent, exp.Subquery) and isinstance(node.parent.parent, (exp.From, exp.Join)):
+                node.set("alias", node.args.get("alias") or node.parent.args.get("alias"))
+                node.parent.replace(node)
+            _replace(session, node)
+
+
+def _complete(node: exp.Expr) -> None:
+    """Name the columns of VALUES and the table of IDENTIFIER(..); SAMPLE (n ROWS) draws row by row."""
+    if isinstance(node, exp.Values):
+        _name_values(node)
+    elif isinstance(node, exp.Table):
+        if isinstance(node.this, exp.DynamicIdentifier):
+            _identifier(node)
+        if node.args.get("when") is not None:
             raise unsupported("time travel (AT and BEFORE)")
-    _draw_and_order(tree)
-    for node in list(tree.find_all(exp.Lateral, exp.TableFromRows)):
-        if isinstance(node.parent, exp.Subquery) and isinstance(node.parent.parent, (exp.From, exp.Join)):
-            node.set("alias", node.args.get("alias") or node.parent.args.get("alias"))
-            node.parent.replace(node)
-        _replace(session, node)
-
-
-def _draw_and_order(tree: exp.Expr) -> None:
-    """Let SAMPLE (n ROWS) draw row by row, as always, and windows by SEQ8() take rows as they come."""
-    for sample in tree.find_all(exp.TableSample):
-        if sample.args.get("size") is not None:
-            sample.set("method", None)
-    for number in list(tree.find_all(exp.Seq1, exp.Seq2, exp.Seq4, exp.Seq8)):
-        if isinstance(number.find_ancestor(exp.Window, exp.Select), exp.Window):
-            number.replace(exp.null())
+    elif isinstance(node, exp.TableSample) and node.args.get("size") is not None:
+        node.set("method", None)
+    elif isinstance(node, _ROW_NUMBERS) and isinstance(
+        node.find_ancestor(exp.Window, exp.Select), exp.Window
+    ):
+        # Windows by SEQ8() take rows as they come.
+        node.replace(exp.null())
 
 
 def _replace(session: Session, node: exp.Expr) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.helper import seq_get
 
+from airflow_provider_snowpipe.local.engine.conversions import MACROS
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import compilation_error, unsupported
 from airflow_provider_snowpipe.local.sql import functions, numbers, timestamps
@@ -70,8 +73,9 @@ def find_anywhere(session: Session, node: exp.Table) -> Table | None:
 
 _JSON_CALLS = frozenset(
     {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
-     "_SORTED_KEYS", "_PARSE_JSON", "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT",
-     "OBJECT_AGG", "OBJECT_INSERT", "_ARRAY", "_OBJECT"}
+     "_SORTED_KEYS", "_PARSE_JSON", "_PARSE_JSON_ONCE", "_TRY_PARSE_JSON", "_TRY_PARSE_JSON_ONCE",
+     "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT", "OBJECT_AGG", "OBJECT_INSERT",
+     "_ARRAY", "_OBJECT", "_ARRAY_OF", "_OBJECT_OF", "_MARKED", "_UNMARKED", "_PICKED", "_INSERTED"}
 )  # fmt: skip
 _SAME_VALUE = (
     exp.AnyValue, exp.Min, exp.Max, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead,
@@ -122,9 +126,10 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "M
 
 def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
-    names = _json_names(session, tree)
-
-    kinds = _kinds(session, tree)
+    columns = list(columns_of(session, tree))
+    parts = list(tree.walk())
+    names = _json_names(columns, parts)
+    kinds = _kinds(session, tree, columns, parts)
     number_names = frozenset(name for name, kind in kinds.items() if kind == "NUMBER")
     text_names = frozenset(name for name, kind in kinds.items() if kind == "VARCHAR")
     kinds = {name: kind for name, kind in kinds.items() if kind in timestamps.KINDS}
@@ -136,22 +141,24 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             return timed
         if isinstance(node, exp.Cast):
             return _semi_structured_cast(node, names)
-        is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
+        read = _of_json(node, names)
+        if read is not node:
+            return read
         numbers.as_whole_number(node)
-        if (is_moved or isinstance(node, timestamps.MOVED)) and timestamps.kind_of(node, kinds) == "DATE":
-            return exp.cast(node.copy(), "DATE")
-        if isinstance(node, _CHOSEN) and is_json(node.this, names):
-            return _chosen(node, names)
+        kept = _of_type(node, kinds)
+        if kept is not node:
+            return kept
         _write_text(node, kinds, number_names, session)
+        _read_texts(node, kinds, text_names)
         _read_operands(node, names)
-        _read_numbers(node, kinds, number_names, text_names)
+        node = _read_numbers(node, kinds, number_names, text_names)
         _read_whole_numbers(node, kinds, number_names)
         return numbers.computed(node, known)
 
     if names:
         _sort_keys(session, tree, names)
     nodes = list(tree.walk(prune=lambda part: part.meta.get("engine") is True))
-    known = numbers.names(nodes, lambda: columns_of(session, tree))
+    known = numbers.names(nodes, columns)
     # From the leaves up: an inner cast decides what the outer one sees.
     for node in reversed(nodes):
         changed = change(node)
@@ -161,6 +168,36 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
                 break
             node.replace(changed)
     return tree
+
+
+def _of_json(node: exp.Expr, names: set[str]) -> exp.Expr:
+    """Leave JSON as it is, also in arrays: the engine would write its numbers through a DOUBLE."""
+    if isinstance(node, exp.JSONFormat) and is_json(node.this, names):
+        return exp.cast(node.this.copy(), "TEXT")
+    if isinstance(node, _CHOSEN) and is_json(node.this, names):
+        return _chosen(node, names)
+    if not isinstance(node, exp.Anonymous) or node.name.lower() != "to_json":
+        return node
+    value: exp.Expr = node.expressions[0]
+    listed = value.this if isinstance(value, exp.Coalesce) else value
+    while isinstance(listed, (exp.Window, exp.WithinGroup, exp.Filter)):
+        listed = listed.this
+    if isinstance(listed, (exp.ArrayAgg, exp.ArrayUniqueAgg)):
+        held = listed.this
+        while isinstance(held, (exp.Order, exp.Distinct)):
+            held = held.this or seq_get(held.expressions, 0)
+        return timestamps.call("_array_of", value) if is_json(held, names) else node
+    return value if is_json(value, names) else node
+
+
+def _of_type(node: exp.Expr, kinds: Mapping[str, str]) -> exp.Expr:
+    """Return a part of a BINARY as one, and a DATE that is moved by days as one."""
+    if isinstance(node, _PARTS) and timestamps.kind_of(node.this, kinds) == "BINARY":
+        return _of_bytes(node)
+    is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
+    if (is_moved or isinstance(node, timestamps.MOVED)) and timestamps.kind_of(node, kinds) == "DATE":
+        return exp.cast(node.copy(), "DATE")
+    return node
 
 
 def _chosen(node: exp.Min | exp.Max | exp.Nullif, names: set[str]) -> exp.Expr:
@@ -188,6 +225,19 @@ def _check_tried(node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozen
         raise compilation_error(
             f"Function TRY_CAST cannot be used with arguments of types {kind} and {target}", "001065", "22023"
         )
+
+
+_PARTS = (exp.Substring, exp.Left, exp.Right)
+
+
+def _of_bytes(node: exp.Expr) -> exp.Expr:
+    """Return SUBSTR, LEFT and RIGHT of a BINARY: of its digits, which are two for each byte."""
+    digits: exp.Expr = timestamps.call("hex", node.this)
+    sizes = functions.arguments(node)[1:]
+    twice = [functions.fill("2 * CAST(_0 AS BIGINT)", [size]) for size in sizes]
+    if isinstance(node, exp.Substring):
+        twice[0] = functions.fill("2 * CAST(_0 AS BIGINT) - CASE WHEN _0 > 0 THEN 1 ELSE 0 END", sizes)
+    return timestamps.call("unhex", timestamps.call(node.key, digits, *twice))
 
 
 def _write_text(
@@ -228,14 +278,22 @@ def _read_operands(node: exp.Expr, names: set[str]) -> None:
 
 def _read_numbers(
     node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozenset[str], texts: frozenset[str]
-) -> None:
+) -> exp.Expr:
     """Cast texts that are operands of arithmetic, or that are compared with or chosen beside numbers.
 
     SUM and the like cast a VARCHAR to FLOAT ("SUM", "Usage notes"); beside a FLOAT it is one as well.
+
+    :returns: the expression; NULLIF of a text and a number as a choice that keeps the text.
     """
+    if isinstance(node, exp.Nullif):
+        equal = exp.EQ(this=node.this.copy(), expression=node.expression.copy())
+        _read_numbers(equal, kinds, numbers_named, texts)
+        is_same = equal.this == node.this and equal.expression == node.expression
+        return node if is_same else exp.If(this=equal, true=exp.null(), false=node.this.copy())
     is_float = isinstance(node, _OF_NUMBERS)
     is_number = is_float or isinstance(node, _ARITHMETIC)
-    for given in _beside(node):
+    for group in _beside(node):
+        given = [_projected(value) for value in group]
         found = [value for value in given if _is_text(value, texts)]
         others = [value for value in given if value not in found] if found else []
         known = {timestamps.kind_of(value, kinds) for value in others}
@@ -246,12 +304,46 @@ def _read_numbers(
         if not (is_number or made_float or any(numbers.is_number(value, numbers_named) for value in others)):
             continue
         for value in found:
-            # The engine reads a literal as the type beside it.
-            if is_number or not (isinstance(value, exp.Literal) and value.name.isdecimal()):
+            # The engine reads a literal as the type beside it, but not one that a query shows.
+            is_shown = isinstance(value.parent, (exp.Select, exp.Alias))
+            is_whole = isinstance(value, exp.Literal) and value.name.isdecimal()
+            if is_number or is_shown or not is_whole:
                 number = (
                     exp.cast(value.copy(), "DOUBLE") if made_float else numbers.decimal(value, _TEXT_SCALE)
                 )
                 value.replace(number)
+    return node
+
+
+# What the engine reads as Snowflake does.
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\d:\d\d")
+
+
+def _read_texts(node: exp.Expr, kinds: Mapping[str, str], texts: frozenset[str]) -> None:
+    """Read texts that are compared with times of one type, or with BINARY, as values of this type."""
+    if isinstance(node, (exp.Case, exp.DecodeCase)):
+        tested, others = _tested(node)
+        given = [tested, *others] if tested is not None else []
+    else:
+        is_compared = isinstance(node, _COMPARED) and not _is_assignment(node)
+        given = list(node.iter_expressions()) if is_compared else []
+    found = {timestamps.kind_of(value, kinds) for value in given} - {None}
+    kind = found.pop() if len(found) == 1 else None
+    for value in given if kind in MACROS or kind == "BINARY" else ():
+        if not _is_text(value, texts) or isinstance(value, exp.Subquery):
+            continue
+        if kind == "BINARY":
+            value.replace(functions.binary_of(value.copy()))
+        elif kind != "TIMESTAMP_TZ" and not (isinstance(value, exp.Literal) and _PLAIN.fullmatch(value.name)):
+            value.replace(timestamps.call(MACROS[str(kind)], value))
+
+
+def _projected(node: exp.Expr) -> exp.Expr:
+    """Return what a subquery shows, where it is one; any other expression as it is."""
+    query = node
+    while isinstance(query, (exp.Subquery, exp.Any, exp.All)):
+        query = query.this
+    return query.selects[0].unalias() if isinstance(query, exp.Select) and query.selects else node
 
 
 def _beside(node: exp.Expr) -> list[list[exp.Expr]]:
@@ -404,19 +496,21 @@ def _order(select: exp.Select, keys: Sequence[exp.Column | None]) -> None:
     select.set("order", order)
 
 
-def _kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
+def _kinds(
+    session: Session, tree: exp.Expr, columns: Sequence[Column], parts: Sequence[exp.Expr]
+) -> dict[str, str]:
     """Return the type words of columns, and of aliases of times and numbers, that have but one."""
     found: dict[str, set[str]] = {}
-    for column in columns_of(session, tree):
+    for column in columns:
         found.setdefault(column.name, set()).add(column.type.kind)
     kinds = {name: next(iter(words)) for name, words in found.items() if len(words) == 1}
     if len(kinds) < len(found):
         kinds |= _qualified_kinds(session, tree)
-    for alias in reversed(list(tree.find_all(exp.Alias))):
+    for alias in reversed([part for part in parts if isinstance(part, exp.Alias)]):
         kind = _kind_of(alias.this, kinds)
         if kind is not None and alias.alias not in found:
             kinds[alias.alias] = kind if kinds.get(alias.alias, kind) == kind else ""
-    for name, texts in _named_values(tree):
+    for name, texts in _named_values(parts):
         if all(_is_text(value, frozenset()) for value in texts) and name not in found:
             kinds[name] = "VARCHAR"
     return kinds
@@ -447,10 +541,10 @@ def _qualified_kinds(session: Session, tree: exp.Expr) -> dict[str, str]:
     return kinds
 
 
-def _named_values(tree: exp.Expr) -> Iterator[tuple[str, Sequence[exp.Expr]]]:
+def _named_values(parts: Sequence[exp.Expr]) -> Iterator[tuple[str, Sequence[exp.Expr]]]:
     """Yield the names of the columns of VALUES in a FROM clause, and what is in each."""
-    for values in tree.find_all(exp.Values):
-        alias = values.args.get("alias")
+    for values in parts:
+        alias = values.args.get("alias") if isinstance(values, exp.Values) else None
         if alias is not None:
             rows = [row.expressions for row in values.expressions if isinstance(row, exp.Tuple)]
             yield from zip((column.name for column in alias.columns), zip(*rows, strict=False), strict=False)
@@ -481,11 +575,9 @@ def of_star(session: Session, star: exp.Star) -> list[exp.Column]:
 
 def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
     """Yield the columns of the tables and views of a statement."""
-    for table in tree.find_all(exp.Table):
-        known = find_anywhere(session, table)
-        yield from known.columns if known is not None else ()
-    for view in tree.find_all(exp.Subquery):
-        yield from view.meta.get("columns", ())
+    for relation in tree.find_all(exp.Table, exp.Subquery):
+        known = find_anywhere(session, relation) if isinstance(relation, exp.Table) else None
+        yield from relation.meta.get("columns", ()) if known is None else known.columns
 
 
 def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
@@ -514,15 +606,15 @@ def is_json(node: exp.Expr | None, names: Iterable[str]) -> bool:
     return isinstance(node, exp.Anonymous) and node.name.upper() in _JSON_CALLS
 
 
-def _json_names(session: Session, tree: exp.Expr) -> set[str]:
+def _json_names(columns: Sequence[Column], parts: Sequence[exp.Expr]) -> set[str]:
     names: set[str] = set()
     plain: set[str] = set()
-    for column in columns_of(session, tree):
+    for column in columns:
         (names if column.type.is_semi_structured else plain).add(column.name)
-    if any(node.meta.get("flatten") for node in tree.find_all(exp.Subquery)):
+    if any(isinstance(part, exp.Subquery) and part.meta.get("flatten") for part in parts):
         names |= _FLATTENED
     names -= plain
-    aliases = [alias for alias in tree.find_all(exp.Alias) if alias.alias not in plain]
+    aliases = [part for part in parts if isinstance(part, exp.Alias) and part.alias not in plain]
     grown = True
     while grown:
         found = {alias.alias for alias in aliases if is_json(alias.this, names)}
@@ -552,7 +644,8 @@ def _semi_structured_cast(node: exp.Cast, names: set[str]) -> exp.Expr:
         macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
         return timestamps.call(macro, value) if macro else value
     if is_json(node.this, names):
-        node.set("this", text_of(node.this))
+        is_number = node.to.is_type(*exp.DataType.NUMERIC_TYPES)
+        node.set("this", timestamps.call("_number_text", node.this) if is_number else text_of(node.this))
     elif node.to.is_type(*exp.DataType.TEXT_TYPES) and isinstance(node.this.unnest(), _LISTS):
         node.set("this", timestamps.call("to_json", node.this))
     return node

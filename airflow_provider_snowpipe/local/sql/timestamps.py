@@ -30,7 +30,7 @@ _TYPES = {
 _CALLED = {
     "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
     "_instant": "TIMESTAMP_LTZ", "_clock": "TIMESTAMP_NTZ", "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
-    "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
+    "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_hex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
     "_zoned": "TIMESTAMP_TZ", "_scaled": "TIMESTAMP_NTZ", "_at_offset": "TIMESTAMP_TZ",
 }  # fmt: skip
 _CAST = {
@@ -329,13 +329,14 @@ def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, An
     if isinstance(node, exp.Anonymous) and node.name in _BY_TYPE and _has_aggregate(node):
         return _of_aggregate(node, kind_of(node.expressions[0], kinds))
     is_joined = isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs))
-    if is_joined or isinstance(node, (exp.ArrayAgg, exp.GroupConcat)) or _name(node) in _OF_VARIANT:
+    is_listed = isinstance(node, (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat))
+    if is_joined or is_listed or _name(node) in _OF_VARIANT:
         children = list(node.iter_expressions())
-        if {kind_of(child, kinds) for child in children} == {"BINARY"}:
+        if is_joined and {kind_of(child, kinds) for child in children} == {"BINARY"}:
             return node
         for child in children:
             kind = kind_of(child, kinds)
-            if kind is not None and (is_joined or kind.startswith("TIMESTAMP")):
+            if kind is not None and (is_joined or kind == "BINARY" or kind.startswith("TIMESTAMP")):
                 child.replace(text_of(child, kind, parameters))
         return node
     zoned = [child for child in _values(node) if kind_of(child, kinds) == "TIMESTAMP_TZ"]
@@ -378,7 +379,7 @@ def _of_aggregate(node: exp.Anonymous, kind: str | None) -> exp.Expr:
     if node.name == "_cut":
         return value
     if node.name == "_binary":
-        return value if kind == "BINARY" else call("unhex", value)
+        return value if kind == "BINARY" else call("_hex", value)
     if kind == "TIMESTAMP_TZ":
         clock = call("_clock", value)
         return {"_tz": value, "_ltz": call("_instant", value), "_ntz": clock}.get(
@@ -424,7 +425,7 @@ def _written(
     if kind is None:
         return node
     if isinstance(node, exp.Cast) and not node.to.is_type(*exp.DataType.TEXT_TYPES):
-        if node.to.is_type(exp.DataType.Type.VARIANT) and kind.startswith("TIMESTAMP"):
+        if node.to.is_type(exp.DataType.Type.VARIANT) and (kind == "BINARY" or kind.startswith("TIMESTAMP")):
             return call("to_json", text_of(node.this, kind, parameters))
         if kind == "TIMESTAMP_TZ" and node.to.is_type(exp.DataType.Type.DATE, exp.DataType.Type.TIME):
             node.set("this", call("_clock", node.this))
@@ -458,12 +459,12 @@ def to_char(node: exp.ToChar) -> exp.Expr:
     return call("_formatted", node.this, exp.Literal.string(output_format(written.name)))
 
 
-def later(node: exp.Expr, seconds: float) -> exp.Expr:
+def later(node: exp.CurrentTimestamp | exp.CurrentDate, seconds: float) -> exp.Expr:
     """Let the time functions of a statement follow the service's clock, by which history is dated.
 
     :param seconds: how far that clock was moved on.
     """
-    if not isinstance(node, (exp.CurrentTimestamp, exp.CurrentDate)):
+    if not seconds:
         return node
     ahead = exp.Interval(this=exp.Literal.string(str(round(seconds * 1e6))), unit=exp.var("MICROSECONDS"))
     if isinstance(node, exp.CurrentDate):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -249,28 +250,76 @@ def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> ex
 
 def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
     name_projections(tree)
-    quoted = normalize_identifiers(tree)
-    staged_rows.replace_staged_files(session, tree)
-    replace_table_functions(session, tree)
-    moved = session.catalog.clock.moved_seconds
-    if moved:
-        tree = tree.transform(partial(timestamps.later, seconds=moved), copy=False)
-    tree = tree.transform(_context_function, session, copy=False)
-    tree = tree.transform(_subscript, copy=False)
-    tree = tree.transform(_text_of_json, copy=False)
-    tree = tree.transform(partial(_next_value, session), copy=False)
-    _unqualify_targets(tree)
-    qualify_tables(session, tree)
-    _check_case(session, tree, quoted)
-    tree = functions.rewrite_all(tree, partial(sources.of_star, session))
+    with _literal_rows_aside(tree):
+        quoted = normalize_identifiers(tree)
+        staged_rows.replace_staged_files(session, tree)
+        replace_table_functions(session, tree)
+        tree = _rewrite_values(session, tree)
+        _unqualify_targets(tree)
+        qualify_tables(session, tree)
+        _check_case(session, tree, quoted)
+        tree = functions.rewrite_all(tree, partial(sources.of_star, session))
     table = assignments.target(session, tree)
     if table is not None:
         assignments.cast_assigned(tree, table)
-    tree = sources.read_as_text_or_number(session, tree)
-    assignments.align(session, tree)
+    with _literal_rows_aside(tree):
+        tree = sources.read_as_text_or_number(session, tree)
+        assignments.align(session, tree)
     if table is not None:
         assignments.assign(session, tree, table)
     return tree
+
+
+@contextlib.contextmanager
+def _literal_rows_aside(tree: exp.Expr) -> Iterator[None]:
+    """Take the rows of an INSERT out of its tree, unless a value is more than a literal.
+
+    A literal means the same to the engine; each step would visit all of them.
+    """
+    values = tree.expression if isinstance(tree, exp.Insert) else None
+    if not isinstance(values, exp.Values) or not all(map(_is_plain, values.expressions)):
+        yield
+        return
+    rows = values.args["expressions"]
+    values.args["expressions"] = []
+    yield
+    values.args["expressions"] = rows
+
+
+def _is_plain(value: exp.Expr) -> bool:
+    if isinstance(value, exp.Tuple):
+        return all(map(_is_plain, value.expressions))
+    if isinstance(value, exp.Neg):
+        return isinstance(value.this, exp.Literal) and not value.this.is_string
+    return isinstance(value, (exp.Literal, exp.Null, exp.Boolean))
+
+
+def _rewrite_values(session: Session, tree: exp.Expr) -> exp.Expr:
+    """Rewrite what has a value of the session's, subscripts, and paths that are read as text.
+
+    From the leaves up: a cast to text sees the path that a subscript became.
+    """
+    for node in reversed(list(tree.walk())):
+        rewritten = _rewritten(session, node)
+        if rewritten is not node:
+            if node is tree:
+                return rewritten
+            node.replace(rewritten)
+    return tree
+
+
+def _rewritten(session: Session, node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.Column):
+        return _next_value(session, node)
+    if isinstance(node, exp.Bracket):
+        return _subscript(node)
+    if isinstance(node, (exp.EQ, exp.NEQ, exp.Cast)):
+        return _text_of_json(node)
+    if isinstance(node, exp.Parameter):
+        return _variable(session, node)
+    if isinstance(node, (exp.CurrentTimestamp, exp.CurrentDate)):
+        return timestamps.later(node, session.catalog.clock.moved_seconds)
+    return _context_function(session, node) if isinstance(node, exp.Func) else node
 
 
 def normalize_identifiers(tree: exp.Expr) -> set[str]:
@@ -294,7 +343,9 @@ def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
     """
     columns = list(sources.columns_of(session, tree))
     known = {column.name for column in columns}
-    _check_members(tree, {column.name for column in columns if column.type.is_semi_structured})
+    semi_structured = {column.name for column in columns if column.type.is_semi_structured}
+    if semi_structured:
+        _check_members(tree, semi_structured)
     used = quoted
     if any(name != name.upper() for name in known):
         used = {column.name for column in tree.find_all(exp.Column)}
@@ -463,9 +514,9 @@ def _query_of(session: Session, database: Database, view: SchemaObject) -> exp.E
         ) from error
 
 
-def _next_value(session: Session, node: exp.Expr) -> exp.Expr:
+def _next_value(session: Session, node: exp.Column) -> exp.Expr:
     """Return the engine's call for ``[[database.]schema.]seq.NEXTVAL``, or the node as it is."""
-    if not isinstance(node, exp.Column) or node.name != "NEXTVAL" or not node.table:
+    if node.name != "NEXTVAL" or not node.table:
         return node
     path = tuple(part.name for part in node.parts[:-1])
     database, schema, name = session.resolve(path)
@@ -524,55 +575,57 @@ def _unqualify_targets(tree: exp.Expr) -> None:
                     column.set(part, None)
 
 
-def _context_function(node: exp.Expr, session: Session) -> exp.Expr:
-    name = ""
-    if isinstance(node, exp.Anonymous):
-        name = node.name.upper()
-    elif isinstance(node, exp.Func):
-        name = node.sql_name().upper()
-    if not name and not isinstance(node, exp.Parameter):
-        return node
-    values = {
-        "CURRENT_VERSION": _VERSION,
-        "CURRENT_ACCOUNT": "LOCAL",
-        "CURRENT_ORGANIZATION_NAME": "LOCAL",
-        "CURRENT_CLIENT": "snowpipe-local",
-        "CURRENT_IP_ADDRESS": "127.0.0.1",
-        "CURRENT_TRANSACTION": session.transaction.number,
-        "CURRENT_ROLE_TYPE": "ROLE",
-        "CURRENT_SCHEMAS": json.dumps([f"{session.database}.{session.schema}"] if session.schema else []),
-        "CURRENT_AVAILABLE_ROLES": json.dumps(
-            sorted(session.catalog.access.closure(session.catalog.access.roles_of(session.user)))
-        ),
-        "CURRENT_SECONDARY_ROLES": json.dumps(
-            {"roles": "", "value": "ALL" if session.secondary_roles else ""}
-        ),
-        "CURRENT_ACCOUNT_NAME": "LOCAL",
-        "CURRENT_REGION": "LOCAL",
-        "CURRENT_USER": session.user,
-        "CURRENT_ROLE": session.role,
-        "CURRENT_DATABASE": session.database,
-        "CURRENT_SCHEMA": session.schema,
-        "CURRENT_WAREHOUSE": session.warehouse,
-        "CURRENT_SESSION": str(session.session_id),
-        "LAST_QUERY_ID": last_query_id(session, functions.arguments(node)),
-    }
-    if name == "GET_DDL":
-        return exp.Literal.string(information_schema.get_ddl(session, node.expressions))
+_CONTEXT: dict[str, Callable[[Session, exp.Expr], str | None]] = {
+    "CURRENT_VERSION": lambda _session, _call: _VERSION,
+    **dict.fromkeys(
+        ("CURRENT_ACCOUNT", "CURRENT_ACCOUNT_NAME", "CURRENT_ORGANIZATION_NAME", "CURRENT_REGION"),
+        lambda _session, _call: "LOCAL",
+    ),
+    "CURRENT_CLIENT": lambda _session, _call: "snowpipe-local",
+    "CURRENT_IP_ADDRESS": lambda _session, _call: "127.0.0.1",
+    "CURRENT_TRANSACTION": lambda session, _call: session.transaction.number,
+    "CURRENT_ROLE_TYPE": lambda _session, _call: "ROLE",
+    "CURRENT_SCHEMAS": lambda session, _call: json.dumps(
+        [f"{session.database}.{session.schema}"] if session.schema else []
+    ),
+    "CURRENT_AVAILABLE_ROLES": lambda session, _call: json.dumps(
+        sorted(session.catalog.access.closure(session.catalog.access.roles_of(session.user)))
+    ),
+    "CURRENT_SECONDARY_ROLES": lambda session, _call: json.dumps(
+        {"roles": "", "value": "ALL" if session.secondary_roles else ""}
+    ),
+    "CURRENT_USER": lambda session, _call: session.user,
+    "CURRENT_ROLE": lambda session, _call: session.role,
+    "CURRENT_DATABASE": lambda session, _call: session.database,
+    "CURRENT_SCHEMA": lambda session, _call: session.schema,
+    "CURRENT_WAREHOUSE": lambda session, _call: session.warehouse,
+    "CURRENT_SESSION": lambda session, _call: str(session.session_id),
+    "LAST_QUERY_ID": lambda session, call: last_query_id(session, functions.arguments(call)),
+    "GET_DDL": lambda session, call: information_schema.get_ddl(session, call.expressions),
+}
+
+
+def _context_function(session: Session, node: exp.Func) -> exp.Expr:
+    name = node.name.upper() if isinstance(node, exp.Anonymous) else node.sql_name()
     if name == "IS_ROLE_IN_SESSION" and node.expressions:
         return exp.Boolean(this=node.expressions[0].name in session.roles)
-    if isinstance(node, exp.Parameter) and node.name.upper() in session.variables:
-        return exp.convert(session.variables[node.name.upper()])
-    if isinstance(node, exp.Parameter) and not node.name.isdigit():
-        raise compilation_error(f"Session variable '${node.name.upper()}' does not exist", "002211", "02000")
-    if name not in values:
+    if name not in _CONTEXT:
         return node
-    value = values[name]
+    value = _CONTEXT[name](session, node)
     return exp.null() if value is None else exp.Literal.string(value)
 
 
-def _subscript(node: exp.Expr) -> exp.Expr:
-    if not isinstance(node, exp.Bracket) or len(node.expressions) != 1:
+def _variable(session: Session, node: exp.Parameter) -> exp.Expr:
+    name = node.name.upper()
+    if name in session.variables:
+        return exp.convert(session.variables[name])
+    if not name.isdigit():
+        raise compilation_error(f"Session variable '${name}' does not exist", "002211", "02000")
+    return node
+
+
+def _subscript(node: exp.Bracket) -> exp.Expr:
+    if len(node.expressions) != 1:
         return node
     index = node.expressions[0]
     if not isinstance(index, exp.Literal):
@@ -581,16 +634,16 @@ def _subscript(node: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this="json_extract", expressions=[node.this, exp.Literal.string(path)])
 
 
-def _text_of_json(node: exp.Expr) -> exp.Expr:
+def _text_of_json(node: exp.EQ | exp.NEQ | exp.Cast) -> exp.Expr:
     """A path cast to text, or compared with text, yields the string itself, not its JSON form with quotes."""
-    if isinstance(node, (exp.EQ, exp.NEQ)) and isinstance(node.this, exp.JSONExtract):
-        if isinstance(node.expression, exp.Literal) and node.expression.is_string:
-            path = node.this
-            node.set("this", exp.JSONExtractScalar(this=path.this, expression=path.expression))
-        return node
-    if not isinstance(node, exp.Cast) or not node.to.is_type(*exp.DataType.TEXT_TYPES):
-        return node
     inner = node.this
+    if not isinstance(node, exp.Cast):
+        is_text = isinstance(node.expression, exp.Literal) and node.expression.is_string
+        if is_text and isinstance(inner, exp.JSONExtract):
+            node.set("this", exp.JSONExtractScalar(this=inner.this, expression=inner.expression))
+        return node
+    if not node.to.is_type(*exp.DataType.TEXT_TYPES):
+        return node
     if isinstance(inner, exp.JSONExtract):
         text: exp.Expr = exp.JSONExtractScalar(this=inner.this, expression=inner.expression)
     elif isinstance(inner, exp.Anonymous) and inner.name.lower() == "json_extract":

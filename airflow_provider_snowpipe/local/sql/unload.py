@@ -369,18 +369,26 @@ class _Files:
             raise SqlError("100001", "22000", f"{why} Set MAX_FILE_SIZE, or SINGLE = FALSE.")
 
     def place(self) -> None:
-        """Move all files into the stage.
+        """Move all files into the stage, or none: then the files that they would replace stay.
 
         :raises SqlError: 001030 when one of them is there already.
         """
         placed: list[Path] = []
+        kept: dict[Path, Path] = {}
         replace = "OVERWRITE" in self._unload.flags
         try:
             for file in self.made:
+                old = self._unload.area.path(file.path)
+                if replace and old.is_file():
+                    kept[old] = self._incoming / secrets.token_hex(16)
+                    os.link(old, kept[old])
                 placed += [self._unload.area.place(file.temporary, file.path, replace=replace)]
         except OSError as error:
             for path in placed:
-                path.unlink(missing_ok=True)
+                if path in kept:
+                    kept[path].replace(path)
+                else:
+                    path.unlink(missing_ok=True)
             if isinstance(error, FileExistsError) and not replace:
                 raise self._unload.already_exists() from error
             if isinstance(error, FileExistsError):
@@ -389,6 +397,9 @@ class _Files:
                 )
                 raise compilation_error(why) from error
             raise
+        finally:
+            for copy in kept.values():
+                copy.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Remove what is not in the stage."""

@@ -319,3 +319,72 @@ def test_the_same_name_may_be_a_text_in_one_table_and_a_number_in_another(sql):
     assert sql.values("SELECT t.amount, s.amount < t.amount, t.at || s.at FROM target t, source s") == [
         (Decimal("22.0"), True, "2024-01-01x")
     ]
+
+
+@pytest.fixture(scope="module")
+def mixed(sql):
+    sql.run(
+        "CREATE TABLE mixed (s VARCHAR, n INT, k INT, m NUMBER(10,4), f FLOAT, b BINARY, d DATE, z TIME, "
+        "w VARIANT)",
+        "INSERT INTO mixed SELECT '01', 1, 2, -123.4567, 123.4567, 'CDEF01', '2024-02-29', '15:00', "
+        "PARSE_JSON('true')",
+    )
+    return sql
+
+
+# Data type conversion; IN; NULLIF; ROUND; TRUNC; SUBSTR
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("w::INT", 1),
+        ("PARSE_JSON('false')::NUMBER(5,2)", 0),
+        ("PARSE_JSON('true')::FLOAT", 1.0),
+        ("PARSE_JSON('true')::VARCHAR", "true"),
+        ("n IN (SELECT s FROM mixed)", True),
+        ("n NOT IN (SELECT s FROM mixed)", False),
+        ("s IN (SELECT n FROM mixed)", True),
+        ("m IN (SELECT '-123.4567')", True),
+        ("n = ANY (SELECT s FROM mixed)", True),
+        ("n = (SELECT MAX(s) FROM mixed)", True),
+        ("NULLIF(s, 1)", None),
+        ("NULLIF(s, 2)", "01"),
+        ("NULLIF(n, '01')", None),
+        ("SUBSTR(b, 2)::VARCHAR", "EF01"),
+        ("SUBSTR(b, 2, 1)::VARCHAR", "EF"),
+        ("SUBSTR(b, -2, n)::VARCHAR", "EF"),
+        ("LEFT(b, 2)::VARCHAR", "CDEF"),
+        ("RIGHT(b, n)::VARCHAR", "01"),
+        ("ROUND(m, k)", Decimal("-123.46")),
+        ("ROUND(m, -k)", Decimal("-100")),
+        ("ROUND(m, k + 30)", Decimal("-123.4567")),
+        ("ROUND(m, NULLIF(k, 2))", None),
+        ("ROUND(f, k)", 123.46),
+        ("TRUNC(m, k)", Decimal("-123.45")),
+        ("TRUNC(f, n)", 123.4),
+        ("d IN ('29-FEB-2024', '2024-03-01')", True),
+        ("d = '29-FEB-2024'", True),
+        ("d BETWEEN '28-FEB-2024' AND '01-MAR-2024'", True),
+        ("d < '2024-02-29'", False),
+        ("CASE d WHEN '29-FEB-2024' THEN 1 END", 1),
+        ("DECODE(d, '29-FEB-2024', 1)", 1),
+        ("z = '03:00 PM'", True),
+        ("b IN ('CD', 'cdef01')", True),
+        ("b = 'CDEF01'", True),
+        ("'CDEF02' > b", True),
+    ],
+)
+def test_a_value_is_read_as_the_type_beside_it(mixed, expression, value):
+    assert mixed.values(f"SELECT {expression} FROM mixed") == [(value,)]
+
+
+def test_a_text_that_is_not_of_the_type_beside_it_is_refused(mixed):
+    assert mixed.refused("SELECT NULLIF('x', 1)").code == "100038"
+    assert mixed.refused("SELECT b = 'x' FROM mixed").code == "100115"
+    assert mixed.refused("SELECT n IN (SELECT 'x') FROM mixed").code == "100038"
+
+
+@pytest.mark.parametrize(
+    "written", ["5 DIV 2", "[1,]", "{'a': 1,}", "ARRAY_CONSTRUCT(1,)", "1 IN (1,)", "COALESCE(1, 2,)"]
+)
+def test_what_sqlglot_reads_and_snowflake_does_not_is_a_syntax_error(sql, written):
+    assert sql.refused(f"SELECT {written}").code == "001003"

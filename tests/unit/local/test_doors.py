@@ -95,6 +95,19 @@ def test_a_request_id_of_the_sql_api_belongs_to_a_user_and_to_one_statement(
     assert service.call("GET", f"/api/v2/statements/{handles[0]}", token=pat).status == 404
 
 
+@pytest.mark.parametrize("bindings", [{"a": {"type": "TEXT", "value": "1"}}, [{"type": "TEXT"}]])
+def test_bindings_of_the_sql_api_are_numbered(service: ServiceInProcess, admin: Any, bindings: Any) -> None:
+    body = {"statement": "SELECT 1", "bindings": bindings}
+    refused = service.call("POST", "/api/v2/statements", body, token=service.jwt())
+    assert refused.status == 422
+    assert "positions" in refused.json()["message"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/openapi.json"])
+def test_what_anybody_may_read_takes_get_only(service: ServiceInProcess, path: str) -> None:
+    assert [service.call(method, path).status for method in ("GET", "POST", "DELETE")] == [200, 405, 405]
+
+
 def test_only_the_user_of_a_statement_sees_or_stops_it(service: ServiceInProcess, admin: Any) -> None:
     query_id = admin.query("SELECT 'secret'")["data"]["queryId"]
     assert service.connect().call("GET", f"/queries/{query_id}/result")["success"]

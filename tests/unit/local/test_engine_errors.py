@@ -426,3 +426,8 @@ def test_an_error_that_the_table_does_not_know_keeps_its_text_in_the_log(error, 
     assert translated.code == code
     assert "strange" not in translated.message
     assert "strange" in caplog.text
+
+
+def test_a_statement_that_was_cancelled_is_no_error_to_be_logged(caplog):
+    assert translate_error(duckdb.InterruptException("INTERRUPT Error: Interrupted!")).code == "000604"
+    assert not caplog.records

@@ -526,7 +526,6 @@ def test_arrays_and_encodings(sql, expression, value):
     [
         ("AS_DATE(v:a)", "AS_DATE"),
         ("TO_XML(v)", "TO_XML"),
-        ("TRUNC(n, id)", "TRUNC"),
         ("GET_IGNORE_CASE(v, 'A')", "GET_IGNORE_CASE"),
         ("APPROX_TOP_K(id)", "APPROX_TOP_K"),
         ("COMPRESS(s, 'zlib')", "COMPRESS"),

@@ -92,7 +92,7 @@ TIMES = [
     "2026-01-02", "2026-01-02 03:04:05", "2026-01-02T03:04:05.123456", "2026-01-02 03:04:05 +0530",
     "2026-01-02 03:04:05+05:30", "2026-01-02T03:04:05Z", "2026-01-02 03:04:05 -08:00", "1700000000",
     "1700000000000", "1700000000000000", "1700000000000000000", " 2026-01-02 03:04:05 ", "0", "-1", "",
-    "2026-13-01", "2026-02-30", "x", "03:04:05", "2026-01-02 25:00:00", "infinity", "epoch", "now",
+    "2026-13-01", "2026-02-30", "x", "null", "03:04:05", "2026-01-02 25:00:00", "infinity", "epoch", "now",
     "02-Jan-2026", "01/02/2026", "01/02/2026 03:04:05", "Fri, 02 Jan 2026 03:04:05 +0200",
     "02-JAN-2026", "Fri, 02 Jan 2026 03:04:05 PM", *(NO_TIMES := [
         "infinity", "-infinity", "epoch", "2026-01-02 03:04:05 PM", "2026-01-02 03:04:05 x",
@@ -111,7 +111,7 @@ CASES = {
     "DATE": TIMES,
     "TIME": [
         "03:04:05", "03:04", "03:04:05.123456", "x", "", "25:00:00", "03:04:05 PM", "3:04 am",
-        "03:04:05 x", "03:04:05+02:00", "epoch",
+        "03:04:05 x", "03:04:05+02:00", "epoch", "10000-01-01",
     ],
     "TIMESTAMP_NTZ": TIMES,
     "TIMESTAMP_LTZ": TIMES,
@@ -153,6 +153,28 @@ def test_a_text_means_the_same_whichever_way_it_comes(local, kind):
     differing = {key: values for key, values in differing.items() if key not in bound or kind not in TIMED}
     assert differing == {}
     assert 0 < len(expected) < len(CASES[kind])
+
+
+def test_a_date_is_no_time(local):
+    ways = Ways(local, "TIME", ["2024-01-01"])
+    assert ways.as_csv() == ways.as_json() == ways.streamed() == {}
+    assert ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True) == {}
+
+
+def test_a_text_for_a_binary_has_two_hexadecimal_digits_for_each_byte(local):
+    ways = Ways(local, "BINARY(2)", ["CD", "cdEF", "", "C", "1e2", "zz", "é", "😀", "CDEF01"])
+    found = [
+        ways.as_csv(),
+        ways.as_json(),
+        ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
+        ways.by_statement("INSERT INTO t VALUES ({}, ?)"),
+        ways.by_statement("INSERT INTO t SELECT {}, s FROM (SELECT ? AS s)"),
+        ways.by_statement("INSERT INTO t SELECT {}, TO_BINARY(?)"),
+        ways.by_statement("INSERT INTO t SELECT {}, CAST(? AS BINARY)"),
+        ways.by_statement("INSERT INTO t SELECT {}, CAST({} AS BINARY)", quoted=True),
+    ]
+    assert found == len(found) * [{0: b"\xcd", 1: b"\xcd\xef", 2: b""}]
+    assert local.refused("SELECT TO_BINARY(v) FROM (SELECT 'é' AS v)").code == "100115"
 
 
 @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"])

@@ -257,3 +257,56 @@ def test_macros_of_json_write_their_argument_a_few_times_only(macro):
         engine.execute("SET explain_output = 'all'")
         plan = engine.execute(f"EXPLAIN SELECT {macro} FROM (SELECT 'x' AS s)").fetchall()[0][1]
     assert 1 <= re.sub(r"[│\s]", "", plan).count("reverse(") <= 20
+
+
+LONG = "1234567890123456789.0123456789"
+BUILT = {
+    "OBJECT_CONSTRUCT('k', {})": '{{"k":{}}}',
+    "{{'k': {}}}": '{{"k":{}}}',
+    "OBJECT_CONSTRUCT('k', ARRAY_CONSTRUCT(OBJECT_CONSTRUCT('k', {})))": '{{"k":[{{"k":{}}}]}}',
+    "OBJECT_AGG('k', {})": '{{"k":{}}}',
+    "OBJECT_INSERT(OBJECT_CONSTRUCT(), 'k', {})": '{{"k":{}}}',
+    "OBJECT_INSERT(OBJECT_CONSTRUCT('k', {}), 'a', 1)": '{{"a":1,"k":{}}}',
+    "OBJECT_DELETE(OBJECT_CONSTRUCT('k', {}, 'a', 1), 'a')": '{{"k":{}}}',
+    "OBJECT_PICK(OBJECT_CONSTRUCT('k', {}, 'a', 1), 'k')": '{{"k":{}}}',
+    "ARRAY_CONSTRUCT({}, 1)": "[{},1]",
+    "[{}]": "[{}]",
+    "ARRAY_AGG({})": "[{}]",
+    "ARRAY_UNIQUE_AGG({})": "[{}]",
+    "ARRAY_AGG(OBJECT_CONSTRUCT('k', {}))": '[{{"k":{}}}]',
+    "ARRAY_APPEND(ARRAY_CONSTRUCT(1), {})": "[1,{}]",
+    "ARRAY_PREPEND(ARRAY_CONSTRUCT({}), 1)": "[1,{}]",
+    "ARRAY_CAT(ARRAY_CONSTRUCT({}), ARRAY_CONSTRUCT(1))": "[{},1]",
+    "ARRAY_DISTINCT(ARRAY_CONSTRUCT({0}, {0}))": "[{}]",
+    "ARRAY_SLICE(ARRAY_CONSTRUCT(1, {}), 1, 2)": "[{}]",
+    "ARRAY_REMOVE(ARRAY_CONSTRUCT(1, {}), 1::VARIANT)": "[{}]",
+    "ARRAY_MAX(ARRAY_CONSTRUCT(NULL, {}))": "{}",
+    "ARRAY_SORT(ARRAY_CONSTRUCT({}))": "[{}]",
+    "TO_VARIANT({})": "{}",
+    "TO_ARRAY({})": "[{}]",
+    "{}::VARIANT": "{}",
+    "TO_JSON(TO_VARIANT({}))": "{}",
+    "TO_JSON(OBJECT_CONSTRUCT('k', {}))": '{{"k":{}}}',
+    "COALESCE(NULL::VARIANT, TO_VARIANT({}))": "{}",
+}  # fmt: skip
+
+
+# OBJECT_CONSTRUCT, ARRAY_CONSTRUCT, TO_VARIANT and others: a BINARY is its text, a NUMBER has 38 digits
+@pytest.mark.parametrize(("expression", "text"), BUILT.items(), ids=BUILT)
+@pytest.mark.parametrize(
+    ("column", "member"),
+    [("b", '"00FF"'), ("n", LONG), ("z", '"2024-01-02 03:04:05.000 +0200"')],
+)
+def test_what_is_built_from_values_keeps_them(sql, expression, text, column, member):
+    sql.run(
+        "CREATE TABLE IF NOT EXISTS built (b BINARY, n NUMBER(38,10), z TIMESTAMP_TZ)",
+        f"INSERT OVERWRITE INTO built VALUES ('00FF', {LONG}, '2024-01-02 03:04:05 +0200')",
+    )
+    assert sql.values(f"SELECT {expression.format(column)} FROM built") == [(text.format(member),)]
+
+
+def test_digits_are_kept_by_what_is_read_and_stored(sql):
+    text = f'{{"b":[{LONG},"{LONG}, x"],"a":12345678901234567890123}}'
+    sql.run("CREATE OR REPLACE TABLE kept (v VARIANT)", f"INSERT INTO kept SELECT PARSE_JSON('{text}')")
+    stored = f'{{"a":12345678901234567890123,"b":[{LONG},"{LONG}, x"]}}'
+    assert sql.values("SELECT v FROM kept") == [(stored,)]

@@ -695,3 +695,20 @@ def test_validation_returns_the_first_rows_or_their_error(local):
     assert local.refused("COPY INTO t FROM @s VALIDATION_MODE = RETURN_3_ROWS").code == "100038"
     assert local.refused("COPY INTO t FROM @s VALIDATION_MODE = RETURN_SOME").code == "001008"
     assert ids(local) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("v.csv", b'"[1, 2, ""a b"", 12345678901234567890.12345]"\n', CSV),
+        ("v.json", b'[1, 2,\t"a b", 12345678901234567890.12345]\n', "FILE_FORMAT = (TYPE = JSON)"),
+    ],
+)
+def test_blanks_between_the_values_of_an_array_do_not_count(local, name, content, options):
+    local.sql("CREATE TABLE v (v VARIANT)")
+    local.put(name, content)
+    local.sql(f"COPY INTO v FROM @s {options}")
+    equal = "v = PARSE_JSON('[1,2,\"a b\",12345678901234567890.12345]')"
+    assert local.sql(f"SELECT v, {equal} AS is_equal FROM v") == [
+        {"v": '[1,2,"a b",12345678901234567890.12345]', "is_equal": True}
+    ]

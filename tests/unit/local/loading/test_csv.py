@@ -163,3 +163,14 @@ def test_positions_count_lines_of_the_file_and_characters_of_the_line():
     second = chunk.locate(1, 1)
     assert (second.line, second.character) == (4, 3)
     assert chunk.locate(1, None).character == 1
+
+
+@pytest.mark.parametrize("enclosed", [None, '"'])
+def test_escape_counts_in_fields_of_both_kinds_and_overrides_that_of_fields_without_quotes(enclosed):
+    found = read(b"a^,b,c\\d\n", width=2, ESCAPE="^", FIELD_OPTIONALLY_ENCLOSED_BY=enclosed)
+    assert [(row["c0"], row["c1"]) for row in found] == [("a,b", "c\\d")]
+
+
+def test_the_escape_of_fields_without_quotes_leaves_enclosed_ones_alone():
+    found = read(b'"a^,b",c^,d\n', width=2, ESCAPE_UNENCLOSED_FIELD="^", FIELD_OPTIONALLY_ENCLOSED_BY='"')
+    assert [(row["c0"], row["c1"]) for row in found] == [("a^,b", "c,d")]

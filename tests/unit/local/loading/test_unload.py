@@ -139,6 +139,18 @@ def test_files_of_the_location_are_kept_unless_they_are_overwritten(local):
     assert content(local, "u/x") == b"4\n"
 
 
+def test_overwrite_that_fails_leaves_the_files_as_they_were(local):
+    local.put("u/data_0_0_0.csv", b"old\n")
+    local.put("u/data_0_0_2.csv/in_the_way", b"x")
+    before = files(local)
+    query = "SELECT seq8() FROM TABLE(GENERATOR(ROWCOUNT => 10000))"
+    error = local.refused(f"COPY INTO @s/u/ FROM ({query}) {PLAIN} MAX_FILE_SIZE = 1 OVERWRITE = TRUE")
+    assert "data_0_0_2.csv" in error.message
+    assert files(local) == before
+    assert content(local, "u/data_0_0_0.csv") == b"old\n"
+    assert not list((local.folder / "data" / "staged" / "incoming").iterdir())
+
+
 def test_a_file_that_arrives_meanwhile_is_kept_too(local, monkeypatch):
     def late(session, made, tree, run=unload._run):
         local.put("u/data_0_0_0.csv", b"earlier\n")

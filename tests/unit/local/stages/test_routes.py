@@ -135,3 +135,10 @@ def test_what_a_token_does_not_open_is_refused(front, method, name, transfer, st
     answered, body = _call(front, method, name, transfer)
     assert answered == status
     assert json.loads(body)["code"]
+
+
+def test_a_stage_that_is_gone_is_shown_to_those_with_a_token_for_it_only(front, storage):
+    (storage.internal("s1").root).rmdir()
+    assert _call(front, "GET", "in/a", None)[0] == 401
+    assert _call(front, "GET", "other/a", DOWNLOAD)[0] == 403
+    assert _call(front, "GET", "in/a", DOWNLOAD)[0] == 404
