@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
+from airflow_provider_snowpipe.hooks.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
-from airflow_provider_snowpipe.operators.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError

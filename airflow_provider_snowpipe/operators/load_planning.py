@@ -22,8 +22,8 @@ from airflow_provider_snowpipe.bulk.load_history import (
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.two_loaders import loads_since_staged
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.hooks.storage import storage_path
 from airflow_provider_snowpipe.operators.account_operator import run_identity
-from airflow_provider_snowpipe.operators.storage import storage_path
 from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import (
     MOST_KEPT,

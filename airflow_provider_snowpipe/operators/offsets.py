@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.links.snowpipe import page_of_channels
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
-from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
