@@ -71,10 +71,7 @@ class Account(FileAccount, Protocol):
     def sql_session(self, purpose: str) -> AbstractContextManager[RunSql]:
         """Sign in once for several statements."""
 
-    def stage_url(self, stage: str) -> str | None:
-        """The URL that an external stage stands for."""
-
-    def loads_of(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
+    def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
         """What ``COPY_HISTORY`` reports of some files."""
 
     def older_copies(self, table: str, paths: Sequence[str], *, by_pipes: bool = False) -> list[FileLoad]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider_snowpipe.bulk.copy import CopyOptions
+from airflow_provider_snowpipe.bulk.copy import CopyOptions, StagedChoice
 from airflow_provider_snowpipe.bulk.load_history import (
     ATTRIBUTED_AFTER,
     attributed_credits,
@@ -332,8 +332,6 @@ class LoadChoice:
 
     def _left_in_stage(self) -> DataShape:
         """The shape of the files whose content is not in the table; of files that keep coming, of all."""
-        from airflow_provider_snowpipe.operators.copy import StagedChoice
-
         staged = StagedChoice(str(self.source)).find(self.hook)
         is_left_over = self.known.get("bounded", True) and not CopyOptions.of(self.options).force
         if is_left_over and self.hook.table and staged.files:

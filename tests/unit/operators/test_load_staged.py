@@ -93,7 +93,7 @@ def test_a_run_that_finds_nothing_new_loads_nothing(loading: Loading, way: str) 
 def test_a_deferred_run_reports_what_another_way_has_loaded(
     loading: Loading, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: None)
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: None)
     loading.account.put("a", "a1")
     loading.run("pipe" if way == "copy" else "copy")
     loading.account.put("b", "b1")
@@ -247,7 +247,9 @@ def test_a_try_by_the_pipe_waits_for_the_copy_of_an_earlier_one(
     account.fault("submit", AFTER, CrashError())
     with pytest.raises(CrashError):
         loading.run("copy")
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: account.finish())
+    monkeypatch.setattr(
+        "airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: account.finish()
+    )
     done = loading.run("pipe", number=2)
 
     assert account.rows == ["a1"]
