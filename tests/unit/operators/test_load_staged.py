@@ -179,7 +179,9 @@ def test_a_file_that_was_staged_again_after_another_way_has_loaded_it_is_refused
     loading.stage_at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
     loading.account.put("a", "a1", "a2")
 
-    assert "under other names" in loading.refused(way)
+    text = loading.refused(way)
+    assert "under other names" in text
+    assert "SnowpipeCopyOperator or SnowpipeIngestFilesOperator with force=True" in text
 
 
 def test_a_file_that_waits_in_the_pipe_is_not_copied(loading: Loading) -> None:
