@@ -296,8 +296,7 @@ def refuse_files_for_pipe(
 def _evidence(loads: Sequence[FileLoad]) -> str:
     shown = "; ".join(
         f"{load.path!r} by {'COPY' if load.pipe is None else f'pipe {load.pipe}'}"
-        f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}, "
-        f"{load.rows_loaded:,} rows"
+        f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}, {load.rows_loaded:,} rows"
         for load in loads[:_MOST_NAMED]
     )
     return shown + (f"; and {len(loads) - _MOST_NAMED:,} more" if len(loads) > _MOST_NAMED else "")

@@ -95,8 +95,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         for name, expires in sorted(expiring.items()):
             self.log.warning(
                 "channel %r has not moved since %s: Snowflake deletes it with its token on %s, unless it "
-                "takes "
-                "rows before",
+                "takes rows before",
                 name,
                 backup.channels[name].unchanged_since.date(),
                 expires.date(),
@@ -200,8 +199,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         if backup.pipe != self.hook.pipe_name():
             raise ConfigurationError(
                 f"{self.path} is a backup of pipe {backup.pipe}, not of {self.hook.pipe_name()}: name the "
-                "file "
-                "of this pipe"
+                "file of this pipe"
             )
         names = chosen(backup, self._names())
         spelled = self.offset_format or backup.offset_format

@@ -171,8 +171,7 @@ class LoadPlan:
             found.append(
                 f"advice: combine the {self.compact.files:,} files to {self.compact.combined:,} of about "
                 f"{size(self.compact.file_bytes)} first, by compact=True of SnowpipeStageFilesOperator; "
-                "their COPY costs "
-                f"{credit_count(self.compact.credits)} credits"
+                f"their COPY costs {credit_count(self.compact.credits)} credits"
             )
         return found + [f"warning ({one.concern.value}): {one.text}" for one in self.warnings]
 
