@@ -147,7 +147,7 @@ class Paths:
         client = StatementClient(self.service.url, self._key, ca_bundle=str(self.service.ca_file))
         try:
             identity = RunIdentity((run,), dt.datetime.now(dt.UTC))
-            copy = CopyRun(statement, stage, client, lambda paths: (), identity)
+            copy = CopyRun(statement, stage, client, lambda paths: (), lambda *_: False, identity)
             copy.load([StagedFile(f"{run}/{file.name}")]).require("fail", _TABLE)
         finally:
             client.close()

@@ -98,6 +98,8 @@ class FakeAccount:
         self.statements: dict[str, Statement] = {}
         """Of the SQL API, by their request ids."""
         self.executed: list[str] = []
+        self.queries: list[tuple[str, str]] = []
+        """Tags and texts of statements that ended well, in QUERY_HISTORY."""
         self.holds = False
         """True lets statements run and files wait until :meth:`finish`."""
         self.staged_at = "Sun, 01 Nov 2026 12:00:00 GMT"
@@ -165,6 +167,7 @@ class FakeAccount:
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
             ("SELECT WAREHOUSE_SIZE", "USAGE", lambda *_: []),
             ("SELECT QUERY_ID", "RUNNING", self._running),
+            ("SELECT COUNT(*) AS SHOWN", "RAN", self._ran),
             (
                 "SELECT MAX(CREATED) AS CREATED",
                 "AGE",
@@ -217,6 +220,7 @@ class FakeAccount:
         if statement.rows is None and statement.failure is None:
             try:
                 statement.rows = self._copy(statement.text)
+                self.queries.append((statement.tag, statement.text))
             except StatementError as failure:
                 statement.failure = failure
 
@@ -275,6 +279,7 @@ class FakeAccount:
 
     def _list(self, _: str, values: list[str]) -> list[Row]:
         stage, path = _stage_and_path(values[0])
+        pattern = re.compile(values[1] if len(values) > 1 else ".*")
         return [
             {
                 "name": self._listed(stage, name),
@@ -283,7 +288,7 @@ class FakeAccount:
                 "last_modified": self.put_at.get((stage, name), self.staged_at),
             }
             for name, content in sorted(self.stages.get(stage, {}).items())
-            if name.startswith(path)
+            if name.startswith(path) and pattern.fullmatch(name)
         ]
 
     def _put(self, statement: str, _: list[str]) -> list[Row]:
@@ -356,6 +361,11 @@ class FakeAccount:
             for one in self.statements.values()
             if one.tag == values[0] and one.rows is None and one.failure is None
         ]
+
+    def _ran(self, _: str, values: list[str]) -> list[Row]:
+        tag, *text, _since = values
+        own = [one for one in self.queries if one[0] == tag and one[1] in (text or [one[1]])]
+        return [{"shown": len(self.queries), "own": len(own)}]
 
     def _copy_history(self, statement: str, values: list[str]) -> list[Row]:
         if "ACCOUNT_USAGE" in statement:

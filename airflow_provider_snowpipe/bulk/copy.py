@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, Protocol, Self
 
 from airflow_provider_snowpipe.bulk.staged_files import (
@@ -517,8 +518,26 @@ class StagedChoice:
             found = newest_loads(names, history)
             return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
         expected = ExpectedFiles((), reference.below(self.prefix or ""), 1)
-        paths = dict.fromkeys(name for load in history if (name := expected.name_of(load)) is not None)
+        paths = dict.fromkeys(
+            name for load in history if (name := expected.name_of(load)) is not None and self._may_match(name)
+        )
         return CopyOutcome(tuple(newest_loads(list(paths), history).values())) if paths else None
+
+    def _may_match(self, path: str) -> bool:
+        """False for a path that the pattern does not match in any of the forms that LIST shows it in."""
+        name = StageReference.parse(self.stage).name.lower()
+        try:
+            return self.pattern is None or any(
+                re.fullmatch(self.pattern, form) for form in (path, f"{name}/{path}")
+            )
+        except re.error:
+            return True  # an expression that only Snowflake reads
+
+    def key(self) -> str:
+        """What tells this choice from another one of the same stage."""
+        names = None if self.files is None else sorted(file_names(self.files))
+        chosen = [StageReference.parse(self.stage).path, names, self.prefix, self.pattern]
+        return blake2b(json.dumps(chosen).encode(), digest_size=16).hexdigest()
 
     def find(self, hook: StageAccount) -> StagedFiles:
         """List the files, in the order of their names or in the one that they were given in.

@@ -444,11 +444,15 @@ class FirstTryFiles:
     :param account: the account
     :param identity: whose work it is
     :param target: the table's full name and the stage
+    :param choice: tells the choice of these files from another one
     """
 
-    def __init__(self, account: FileAccount, identity: RunIdentity, target: Sequence[str]) -> None:
+    def __init__(
+        self, account: FileAccount, identity: RunIdentity, target: Sequence[str], choice: str
+    ) -> None:
         self._account = account
         self._identity = identity
+        self._choice = choice
         self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
 
     def read(self, stage: StageReference) -> tuple[StagedFiles | None, RunIdentity]:
@@ -456,6 +460,7 @@ class FirstTryFiles:
 
         :param stage: the files' stage
         :raises FilesGivenTwiceError: if two tries have listed files
+        :raises ConfigurationError: if this one is to load other files
         """
         names = self._names()
         if len(names) > 1:
@@ -464,9 +469,16 @@ class FirstTryFiles:
             with TemporaryDirectory(prefix="snowpipe-get-") as folder:
                 self._account.get_file(f"{self._location}/{name}", folder)
                 kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
+            files = StagedFiles.from_json(kept, stage)
+            if kept.get("choice", self._choice) != self._choice:
+                raise ConfigurationError(
+                    f"the first try of this run has listed {len(files.files):,} files for a COPY with force "
+                    f"({next(iter(files.files), None)!r}, …) by other values of stage, files, prefix or "
+                    f"pattern, and they are kept in {self._location}: to load what is chosen now, begin "
+                    "another run; an instance of a mapped task has to get the same files at each try"
+                )
             # Clearing a task lets its run begin anew, which does not undo what it has loaded.
             since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
-            files = StagedFiles.from_json(kept, stage)
             # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
             number = max(2, self._identity.try_number)
             return files, replace(self._identity, since=since, try_number=number)
@@ -484,7 +496,8 @@ class FirstTryFiles:
             begun = accumulate((file.size or 0 for file in found), initial=0)
             cut = {file.path: file for file, before in zip(found, begun, strict=False) if before < limit}
             staged = replace(staged, files=cut)
-        kept = {"since": self._identity.since.isoformat(), **staged.to_json()}
+        began = self._identity.since.isoformat()
+        kept = {"since": began, "choice": self._choice, **staged.to_json()}
         listed = json.dumps([kept["url"], kept["files"]])
         name = f"{blake2b(listed.encode(), digest_size=16).hexdigest()}.json"
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:

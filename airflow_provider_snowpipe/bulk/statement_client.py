@@ -7,6 +7,7 @@ repetition with the state of that run (page "Snowflake SQL REST API").
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,20 @@ _ENDED_ALREADY = "000709"
 _SHOWN = 60
 _WAIT_SECONDS = 60
 _POLL_SECONDS = 0.2
+_REFUSED = re.compile(
+    r"(?P<missing>\w+) '(?P<name>[^']+)' does not exist or not authorized"
+    r"|Insufficient privileges to operate on (?P<closed>\w+) '(?P<closed_name>[^']+)'",
+    re.IGNORECASE,
+)
+_PRIVILEGES = {
+    "DATABASE": "USAGE",
+    "SCHEMA": "USAGE",
+    "WAREHOUSE": "USAGE",
+    "STAGE": "READ, WRITE",
+    "TABLE": "INSERT, SELECT",
+    "PIPE": "MONITOR, OPERATE",
+}
+"""What loading needs, by kind of object; an external stage takes USAGE instead."""
 
 
 # pragma: no mutate start (tested over the wire)
@@ -184,7 +199,26 @@ def _failure(what: str, answer: Answer) -> SqlError | None:
     if answer.status not in _FAILED or not isinstance(answer.json, Mapping) or not answer.code.isdigit():
         return None
     message = " ".join(str(answer.json.get("message") or "no reason given").split())[:600]
-    return SqlError(f"{what!r} failed: {message}", errno=int(answer.code))
+    return SqlError(f"{what!r} failed: {message}{grant_remedy(message)}", errno=int(answer.code))
+
+
+def grant_remedy(message: str) -> str:
+    """The GRANT on the object that a refusal names, behind a full stop; empty where it names none.
+
+    :param message: Snowflake's text
+    """
+    found = _REFUSED.search(message)
+    kind = (
+        "" if found is None else str(found["missing"] or found["closed"]).upper().replace("OBJECT", "TABLE")
+    )
+    if found is None or kind not in _PRIVILEGES:
+        return ""
+    name = found["name"] or found["closed_name"]
+    end = "" if message.endswith(".") else "."
+    return (
+        f"{end} Check the name; where it is right, GRANT {_PRIVILEGES[kind]} ON {kind} {name} TO ROLE … "
+        "opens it to the connection's role"
+    )
 
 
 def _head(statement: str) -> str:
@@ -266,6 +300,8 @@ Wait = Callable[[str, str], Rows]
 """Waits for a statement, given its handle and its text; its rows."""
 History = Callable[[Sequence[str]], Sequence[FileLoad]]
 """Loads of files with these paths, as far back as they are remembered, from the oldest."""
+MayHaveRun = Callable[[dt.datetime, str | None], bool]
+"""False where no statement of this run, or not this one, has ended well since then."""
 
 
 @dataclass(slots=True)
@@ -276,6 +312,7 @@ class CopyRun:
     :param stage: the stage
     :param client: the account's SQL API
     :param history: asks load history
+    :param may_have_run: asks the account for statements of this run
     :param identity: whose work it is
     :param url: what an external stage stands for
     """
@@ -284,6 +321,7 @@ class CopyRun:
     stage: StageReference
     client: StatementClient
     history: History
+    may_have_run: MayHaveRun
     identity: RunIdentity
     url: str | None = None
     _running: tuple[str, str] | None = field(default=None, init=False)
@@ -297,10 +335,12 @@ class CopyRun:
         :raises SqlError: if a statement fails
         """
         marks, parts = {file.path: file.mark for file in files}, []
+        # Asked before this try has a statement of its own.
+        has_begun = self.identity.try_number > 1 and self.may_have_run(self.identity.since, None)
         for paths, statement in self.copy.statements(list(marks)):
             request_ids = self.identity.request_ids(statement, [marks[path] for path in paths])
-            asks, lost = self.identity.try_number > 1, 0
-            while (part := self._loaded_by_this_run(paths) if asks else None) is None:
+            asks, lost = has_begun, 0
+            while (part := self._loaded_by_this_run(paths, statement) if asks else None) is None:
                 try:
                     rows = self._rows(statement, request_ids, wait or self._ask)
                 except SqlError as error:
@@ -364,19 +404,23 @@ class CopyRun:
             load for load in self.history(paths) if load.pipe is None and is_of_stage(load, stage, self.url)
         ]
 
-    def _loaded_by_this_run(self, paths: tuple[str, ...]) -> CopyOutcome | None:
-        """What load history reports since the run began, where it shows that the statement has run.
+    def _loaded_by_this_run(self, paths: tuple[str, ...], statement: str) -> CopyOutcome | None:
+        """What load history reports since the run began, where the statement has run.
 
         Asked for with FORCE only: without it, COPY itself skips what is loaded. One statement is one
         transaction, so it has dealt with all of its files (with SIZE_LIMIT, with some), or with none; where
-        history knows some of them only, somebody else has loaded those.
+        history knows some of them only, somebody else has loaded those. Somebody else may have loaded all of
+        them as well, such as another instance of a mapped task.
         """
         if not self.copy.options.force:
             return None
         found = CopyOutcome().with_history(paths, self._copies(paths), self.identity.since)
         some = any(load.status in (LOADED, PARTIALLY_LOADED) for load in found.loads)
         every = not found.before or self.copy.options.size_limit is not None
-        return found if some and every else None
+        if not (some and every):
+            return None
+        first = min(load.loaded_at for load in found.loads if load.loaded_at is not None)
+        return found if self.may_have_run(first, statement) else None
 
     def _rows(self, statement: str, request_ids: list[str], wait: Wait) -> Rows:
         left = list(request_ids)

@@ -391,10 +391,12 @@ def _translated_errors(
     try:
         yield
     except errors.Error as error:
-        shown = _head(purpose, values)
+        from airflow_provider_snowpipe.bulk.statement_client import grant_remedy
+
+        shown, text = _head(purpose, values), _first_line(error)
         failed = SqlError(
-            f"connection {settings.conn_id!r}: {shown!r} failed: {_first_line(error)}"
-            f"{_remedy(shown, error.errno)}",
+            f"connection {settings.conn_id!r}: {shown!r} failed: {text}"
+            f"{_remedy(shown, error.errno, grant_remedy(text))}",
             errno=error.errno,
         )
         if failed.retryable and error.errno == _NOT_CONNECTED:
@@ -539,12 +541,18 @@ def _head(statement: str, values: Sequence[str] | None = None) -> str:
     return words
 
 
-def _remedy(shown: str, errno: int | None) -> str:
-    """What to do about an object that is not there, with a space before; empty for other errors."""
+def _remedy(shown: str, errno: int | None, grant: str) -> str:
+    """What to do about an object that is not there or not open, behind the text; empty for other errors.
+
+    :param shown: the statement
+    :param errno: the error's number
+    :param grant: the GRANT that may help, empty for none
+    """
     if errno not in _MISSING:
-        return ""
+        return grant
     make = "make the stage with CREATE STAGE" if shown.startswith("LIST ") else "create it"
-    return f" Check the name, and that the connection's role may use it, or {make}"
+    may_use = " Check the name, and that the connection's role may use it"
+    return f"{grant or may_use}, or {make}"
 
 
 def _first_line(error: Exception) -> str:

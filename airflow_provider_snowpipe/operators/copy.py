@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.bulk.copy import (
     RunIdentity,
     StagedChoice,
 )
-from airflow_provider_snowpipe.bulk.load_history import running_statements
+from airflow_provider_snowpipe.bulk.load_history import may_have_run, running_statements
 from airflow_provider_snowpipe.bulk.run_files import FirstTryFiles
 from airflow_provider_snowpipe.bulk.staged_files import (
     FileLoad,
@@ -312,8 +312,8 @@ class CopyLoad:
             )
         try:
             with closing(self.hook.get_statement_client()) as client:
-                history = partial(self.hook.loads_of, table)
-                self._run = CopyRun(self.copy, staged.stage, client, history, self.identity, staged.url)
+                history, asks = partial(self.hook.loads_of, table), self._may_have_run
+                self._run = CopyRun(self.copy, staged.stage, client, history, asks, self.identity, staged.url)
                 outcome = self._run.load(list(staged.files.values()), wait)
         except SqlError:
             others.withdraw(staged)
@@ -382,16 +382,23 @@ class CopyLoad:
         log.info("%s: %d statements of an earlier try run; they end first", self._table, len(running))
         with closing(self.hook.get_statement_client()) as client:
             stage, history = StageReference.parse(self.choice.stage), partial(self.hook.loads_of, self._table)
-            self._run = CopyRun(self.copy, stage, client, history, self.identity)
+            self._run = CopyRun(self.copy, stage, client, history, self._may_have_run, self.identity)
             leave = None if self.leave_worker is None else partial(self.leave_worker, self.listed)
             for handle in running:
                 self._run.finish(handle, None if leave is None else partial(self._poll_or_leave, leave))
+
+    def _may_have_run(self, since: dt.datetime, statement: str | None = None) -> bool:
+        """False where no statement of this run, or not this one, has ended well since then."""
+        database, _ = self.hook.database_and_schema()
+        return may_have_run(self.hook.run_sql, database, self.identity.query_tag, since, statement)
 
     def _staged(self) -> StagedFiles | CopyOutcome:
         """The files to load; where there are none, what an earlier try has loaded and removed."""
         stage, first = StageReference.parse(self.choice.stage), None
         if self.copy.options.force:
-            first = FirstTryFiles(self.hook, self.identity, (*self.copy.table, self.copy.location))
+            first = FirstTryFiles(
+                self.hook, self.identity, (*self.copy.table, self.copy.location), self.choice.key()
+            )
             found, self.identity = first.read(stage)
             if found is not None:
                 log.info("%s: the run's first try has listed %d files", self._table, len(found.files))
@@ -452,6 +459,8 @@ class CopyLoad:
         """What an earlier try has loaded and removed from the stage."""
         if self.identity.try_number == 1 or not self.copy.options.purge:
             return None
+        if not self._may_have_run(self.identity.since):
+            return None  # whatever was loaded, another task has loaded it
         found = self.choice.loaded_and_gone(self.hook, self._table, self.identity.since)
         if found is not None:
             log.info("%s: an earlier try has loaded and removed %d files", self._table, len(found.loads))

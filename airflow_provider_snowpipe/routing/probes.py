@@ -258,11 +258,7 @@ def listing_shape(
     :param known: what else is known of the data: other parameters of :class:`DataShape`
     :raises ConfigurationError: if ``files`` is one of them
     """
-    if "files" in known:
-        raise ConfigurationError(
-            f"the shape has files={known['files']!r}, and the source names files that are listed: leave it "
-            "out, or give the whole shape as the source"
-        )
+    _refuse_files(known)
     count, total, largest = 0, 0, 0
     kinds: set[tuple[str | None, bool]] = set()
     first: dt.datetime | None = None
@@ -371,8 +367,10 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
 
     :param loads: rows of ``COPY_HISTORY`` with ``file_name``, ``file_size`` and ``last_load_time``
     :param known: what else is known of the data
-    :raises ConfigurationError: if there are fewer than two loads, or all at one timestamp
+    :raises ConfigurationError: if there are fewer than two loads, or all at one timestamp, or ``files`` is
+        one of the other parameters
     """
+    _refuse_files(known)
     files = [
         ListedFile(str(row["file_name"]), int(row["file_size"] or 0), row["last_load_time"])
         for row in loads
@@ -385,6 +383,14 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
             f"load history has {len(files)} loads, which show no rate: give bytes or arrival_rate instead"
         )
     return DataShape(bounded=False, files=shape.files, **known)
+
+
+def _refuse_files(known: Mapping[str, Any]) -> None:
+    if "files" in known:
+        raise ConfigurationError(
+            f"the shape has files={known['files']!r}, and the source names files that are listed: leave it "
+            "out, or give the whole shape as the source"
+        )
 
 
 def _below(folder: str, scan: Scan) -> Iterator[ListedFile]:

@@ -6,22 +6,24 @@ import asyncio
 import datetime as dt
 import itertools
 import os
+import re
 import signal
 import time
+import uuid
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk import statement_client as copying
-from airflow_provider_snowpipe.bulk.load_history import running_statements
+from airflow_provider_snowpipe.bulk.load_history import may_have_run, running_statements
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -236,6 +238,34 @@ async def _first(events: Any) -> Any:
         return await anext(events)
 
 
+def crash_at(error: BaseException, *_: Any, **__: Any) -> NoReturn:
+    raise error
+
+
+def test_a_role_without_privileges_gets_to_its_copy_by_the_grants_that_the_errors_name(
+    target: CopyTarget, local_service: LocalService, set_connection: SetConnection
+) -> None:
+    """And nothing is in the table, or noted for other loaders, before the last of them."""
+    target.put({"a.csv": "1,x\n"})
+    target.service.sql(f"CREATE PIPE {target.table}_PIPE AS COPY INTO {target.table} FROM @{target.stage}")
+    role = f"{target.table}_LOADER"
+    target.service.sql(f"CREATE ROLE {role}")
+    target.service.sql(f"GRANT ROLE {role} TO USER {target.service.user}")
+    connect(local_service, set_connection, extra={"role": role})
+    granted = []
+    while not target.ids() and len(granted) < 8:
+        try:
+            target.copy()
+        except AirflowFailException as error:
+            (grant,) = re.findall(r"GRANT .* TO ROLE …", str(error))
+            granted.append(grant.partition(" ON ")[2].split()[0])
+            target.service.sql(grant.replace("…", role))
+            assert target.ids() == []
+
+    assert granted == ["DATABASE", "SCHEMA", "STAGE", "TABLE"]
+    assert target.service.sql("LIST @~/airflow_snowpipe/loads") == []
+
+
 class TestStatementClient:
     @pytest.fixture
     def hook(self, target: CopyTarget) -> SnowpipeBulkHook:
@@ -277,6 +307,48 @@ class TestStatementClient:
             assert running() == []
         finally:
             client.close()
+
+    def test_a_statement_that_has_ended_well_shows_by_its_tag_and_text_until_seven_days_ago(
+        self, target: CopyTarget, hook: SnowpipeBulkHook
+    ) -> None:
+        tag = '{"snowpipe": ["it\'s", "' + target.table + '"]}'
+        text = f"COPY INTO LOCAL.PUBLIC.{target.table} FROM @LOCAL.PUBLIC.{target.stage}"
+        other = f"{text} FILES = ('missing')"
+        asks = partial(may_have_run, hook.run_sql, "LOCAL", tag)
+        assert not asks(target.began)
+        with closing(hook.get_statement_client()) as client:
+            with pytest.raises(SqlError):
+                ended(client, client.submit(other, str(uuid.uuid4()), query_tag=tag).handle, other)
+            assert not asks(target.began)
+            ended(client, client.submit(text, str(uuid.uuid4()), query_tag=tag).handle, text)
+
+        assert asks(target.began)
+        assert asks(target.began, text)
+        assert not asks(target.began, other)
+        assert not asks(dt.datetime.now(dt.UTC) + dt.timedelta(minutes=11))
+        assert asks(dt.datetime.now(dt.UTC) - dt.timedelta(days=7), other)
+
+    def test_with_force_two_mapped_instances_load_one_file_by_columns_of_their_own(
+        self, target: CopyTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first try of one dies before its COPY, while the other loads."""
+        target.put({"a.csv": "1,2\n"})
+        given = {"options": {**CSV, "force": True}, "files": ["in/a.csv"], "columns": ["ID"]}
+
+        def copy(index: int, number: int, column: str) -> dict[str, Any]:
+            context = target.context(try_number=number)
+            context["ti"].map_index = index
+            return target.operator(**given, expressions=[column]).execute(context)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StatementClient, "submit", partial(crash_at, KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                copy(0, 1, "$1")
+        copy(1, 1, "$2")
+        done = [copy(0, number, "$1")["rows_loaded"] for number in (2, 3)]
+
+        assert sorted(target.ids()) == [1, 2]
+        assert done == [1, 1]
 
     def test_a_trigger_without_a_connection_reports_an_error(self) -> None:
         trigger = SnowpipeStatementTrigger(handle="h", statement="COPY", snowflake_conn_id="missing")

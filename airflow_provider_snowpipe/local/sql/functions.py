@@ -596,5 +596,7 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     exp.TimestampTzFromParts: _tz_from_parts, exp.ToBinary: _to_binary, exp.Extract: _extract,
     exp.StrToTime: timestamps.parsed, exp.DateAdd: _date_add, exp.Base64Encode: _base64,
     exp.MonthsBetween: _months_between, exp.ObjectInsert: _inserted, exp.ArraySort: _sort_array,
+    # The engine's own gives NULL for no row.
+    exp.CountIf: lambda node: exp.Count(this=exp.If(this=node.this, true=exp.Literal.number(1))),
     exp.JSONKeys: lambda node: fill("to_json(json_keys(_0))", [node.this]),
 }  # fmt: skip

@@ -6,15 +6,16 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.bulk import copy as copying
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, CopyOutcome, RunIdentity
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion, may_have_run
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StageReference
-from airflow_provider_snowpipe.bulk.statement_client import CopyRun, StatementClient
+from airflow_provider_snowpipe.bulk.statement_client import CopyRun, MayHaveRun, StatementClient
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ApiError, RetriesExhaustedError, SqlError
 from airflow_provider_snowpipe.streaming.http import Answer, Transports, UnreachableError
@@ -54,7 +55,7 @@ class Loading:
         copy = CopyInto((DATABASE, SCHEMA, TABLE), f'@"{DATABASE}"."{SCHEMA}".S', CopyOptions(**options))
         client = StatementClient(URL, ProgrammaticAccessToken("t"), retry=QUICK)
         identity = RunIdentity(("d", "r", "t", "-1"), self.began, try_number)
-        return CopyRun(copy, STAGE, client, self.history, identity)
+        return CopyRun(copy, STAGE, client, self.history, self.may_have_run(identity), identity)
 
     def load(self, options: dict[str, Any] = PLAIN, try_number: int = 1) -> CopyOutcome:
         return self.run(options, try_number).load(self.files)
@@ -63,6 +64,9 @@ class Loading:
         now = dt.datetime.now(dt.UTC)
         known = CopyHistory(self.account.run, (DATABASE, SCHEMA, TABLE))
         return known.loads([HistoryQuestion(frozenset(paths), now - REMEMBERED)], now)
+
+    def may_have_run(self, identity: RunIdentity) -> MayHaveRun:
+        return partial(may_have_run, self.account.run, DATABASE, identity.query_tag)
 
     @property
     def files(self) -> list[StagedFile]:
@@ -487,7 +491,7 @@ class TestForce:
         loading.load(try_number=2)
 
         loading.assert_every_row_is_there_once()
-        assert loading.account.calls == ["submit", "submit", "HISTORY"]
+        assert loading.account.calls == ["submit", "RAN", "submit", "HISTORY"]
 
 
 class TestStop:
@@ -561,6 +565,102 @@ class TestStop:
         run.load(loading.files, finished(loading))
         run.stop()
         assert "cancel" not in loading.account.calls
+
+
+def test_with_force_the_loads_of_somebody_else_do_not_stand_for_a_statement_that_has_not_run(
+    loading: Loading,
+) -> None:
+    """Another statement of the same run has."""
+    loading.paths = ["a"]
+    loading.load(FORCED)
+    loading.account.statements.clear()
+    loading.account.rows.clear()
+    loading.paths = ["b"]
+    loading.account.copy("b")
+
+    loading.load(FORCED, try_number=2)
+    assert loading.account.rows == ["b1", "b2", "b1", "b2"]
+    loading.account.statements.clear()
+    loading.load(FORCED, try_number=3)
+    assert loading.account.rows == ["b1", "b2", "b1", "b2"]
+
+
+class TestFinish:
+    """A statement of an earlier try ends before the files are listed."""
+
+    def begun(self, loading: Loading) -> tuple[CopyRun, str]:
+        loading.account.holds = True
+        run = loading.run()
+        return run, run.client.submit(f"COPY INTO T FROM @{STAGE.name}", "id", query_tag="t").handle
+
+    def test_it_is_asked_for_until_it_has_ended(
+        self, loading: Loading, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run, handle = self.begun(loading)
+        monkeypatch.setattr(
+            "airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: loading.account.finish()
+        )
+        run.finish(handle)
+
+        loading.assert_every_row_is_there_once()
+        run.stop()
+        assert "cancel" not in loading.account.calls
+
+    def test_whoever_waits_elsewhere_is_given_the_handle_and_the_table(self, loading: Loading) -> None:
+        run, handle = self.begun(loading)
+        waited: list[tuple[str, str]] = []
+
+        def wait(*given: str) -> list[dict[str, Any]]:
+            waited.append(given)  # type: ignore[arg-type]
+            return []
+
+        run.finish(handle, wait)
+
+        assert waited == [(handle, 'COPY INTO "LOCAL"."PUBLIC"."T"')]
+
+    def test_one_that_fails_is_no_error(self, loading: Loading) -> None:
+        loading.account.put("a", "bad")
+        run, handle = self.begun(loading)
+        loading.account.finish()
+
+        run.finish(handle)
+        assert loading.account.rows == []
+
+    def test_a_stopped_run_cancels_it_and_goes_no_further(self, loading: Loading) -> None:
+        run, handle = self.begun(loading)
+
+        def wait(*_: str) -> list[dict[str, Any]]:
+            run.stop()
+            return []
+
+        with pytest.raises(SqlError, match="stopped") as stopped:
+            run.finish(handle, wait)
+        assert stopped.value.errno == CANCELLED
+        assert "cancel" in loading.account.calls
+
+
+@pytest.mark.parametrize(
+    ("location", "pipe", "url", "is_own"),
+    [
+        ("LOCAL.PUBLIC.S/", None, None, True),
+        ("LOCAL.PUBLIC.S/", "P", None, False),
+        ("LOCAL.PUBLIC.OTHER/", None, None, False),
+        ("s3://b/in/", None, "s3://b/in/", True),
+        ("s3://b/other/", None, "s3://b/in/", False),
+    ],
+)
+def test_with_force_only_loads_by_copy_from_the_stage_itself_stand_for_an_earlier_try(
+    loading: Loading, location: str, pipe: str | None, url: str | None, is_own: bool
+) -> None:
+    loading.paths = ["a"]
+    loading.account.holds = bool(url)
+    load = FileLoad("a", location, "LOADED", 2, loaded_at=dt.datetime.now(dt.UTC), pipe=pipe)
+    run = dataclasses.replace(
+        loading.run(FORCED, try_number=2), url=url, history=lambda _: [load], may_have_run=lambda *_: True
+    )
+    run.load(loading.files, finished(loading))
+
+    assert loading.account.statements == {} if is_own else len(loading.account.statements) == 1
 
 
 class TestIdentity:

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
     refuse_files_for_pipe,
     refuse_files_of_others,
     remembered_loads,
+    unknown_since,
 )
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -209,3 +210,81 @@ def test_three_loads_are_named_and_the_others_counted(loads: int, more: str | No
     assert not [path for path in paths[3:] if f"'{path}'" in str(caught.value)]
     assert (more or "0 rows. COPY") in str(caught.value)
     assert caught.value.files == paths
+
+
+class TestPassedOver:
+    """A load whose runs take more than one way leaves out what another way has loaded since it was staged."""
+
+    STAGED = NOW - dt.timedelta(hours=5)
+
+    def files(self, *paths: str, staged_at: dt.datetime | None = STAGED) -> StagedFiles:
+        found = {path: StagedFile(path, staged_at=staged_at) for path in paths}
+        return StagedFiles(found, StageReference.parse("@S"))
+
+    def passed(self, files: StagedFiles, *loads: FileLoad, older: tuple[FileLoad, ...] = ()) -> set[str]:
+        found = refuse_files_of_others(files, loads, table="T", now=NOW, older=older, passes_over=True)
+        assert all(path == load.path for path, load in found.items())
+        return set(found)
+
+    @pytest.mark.parametrize("hours", [5, 4], ids=["at-once", "later"])
+    def test_a_file_that_a_pipe_has_loaded_since_it_was_staged_is_passed_over(self, hours: int) -> None:
+        load = _load("a", age=dt.timedelta(hours=hours))
+
+        assert self.passed(self.files("a", "b"), load, replace(load, path="other")) == {"a"}
+
+    def test_a_file_that_was_staged_again_since_a_pipe_loaded_it_is_refused(self) -> None:
+        with pytest.raises(FilesGivenTwiceError, match="another way"):
+            self.passed(self.files("a"), _load("a", age=dt.timedelta(hours=6)))
+
+    @pytest.mark.parametrize("field", ["staged_at", "loaded_at"])
+    def test_a_load_of_unknown_order_counts(self, field: str) -> None:
+        files, load = self.files("a"), _load("a", age=dt.timedelta(hours=4))
+        if field == "staged_at":
+            files = self.files("a", staged_at=None)
+        else:
+            load = replace(load, loaded_at=None)
+
+        assert self.passed(files, load) == {"a"}
+
+    def test_a_file_that_copy_itself_remembers_is_left_to_copy(self) -> None:
+        own = _load("a", age=dt.timedelta(hours=4), pipe=None)
+
+        assert self.passed(self.files("a", "b"), own, _load("b", age=dt.timedelta(hours=4))) == {"b"}
+
+    def test_a_file_that_copy_itself_has_forgotten_is_passed_over(self) -> None:
+        files = self.files("a", staged_at=NOW - dt.timedelta(days=80))
+        own = _load("a", age=dt.timedelta(days=70), pipe=None)
+
+        assert self.passed(files, older=(own,)) == {"a"}
+        assert self.passed(files, own) == {"a"}
+
+    def test_files_that_are_passed_over_are_none_of_those_that_a_pipe_is_about_to_load(self) -> None:
+        pipe = ListedPipe(PipeName("DB", "S", "P"), PipeTarget(("DB", "S", "T"), StageReference.parse("@S")))
+        status = PipeStatus("RUNNING")
+        beside = PipeBeside(pipe, status, ("a", "b"), ("b", "c"))
+
+        assert beside.without({"b": _load("b")}) == PipeBeside(pipe, status, ("a",), ("c",))
+
+
+def test_files_that_history_may_have_forgotten_are_those_staged_before_it_without_a_load() -> None:
+    now = dt.datetime.now(dt.UTC)
+    ages = {"old": dt.timedelta(days=20), "new": dt.timedelta(days=13), "loaded": dt.timedelta(days=20)}
+    files = StagedFiles(
+        {path: StagedFile(path, staged_at=now - age) for path, age in ages.items()}
+        | {"unknown": StagedFile("unknown")},
+        StageReference.parse("@S"),
+    )
+
+    assert unknown_since(files, [_load("loaded"), _load("elsewhere")]) == ["old", "unknown"]
+
+
+@pytest.mark.parametrize("owner", ["", "OTHER.SCHEMA."])
+def test_the_stage_of_a_load_is_compared_by_its_name_alone(owner: str) -> None:
+    """A location may show the owner otherwise than the author writes it."""
+    assert len(_others(_load(), files=_files(stage=f"@{owner}S"))) == 1
+
+
+def test_a_load_that_the_other_loader_has_forgotten_is_not_refused() -> None:
+    forgotten = _load(age=dt.timedelta(days=15))
+
+    assert refuse_files_of_others(_files(), [forgotten], table="T", now=NOW) == {}

@@ -37,6 +37,14 @@ def test_aggregates_of_numbers_read_text(sql):
     assert sql.values(window) == [(3.0,), (10.5,), (None,)]
 
 
+# COUNT_IF: returns
+def test_count_if_of_no_row_that_fits_and_of_no_row_is_zero(sql):
+    assert sql.values("SELECT COUNT_IF(id > 1), COUNT_IF(s > 'b') FROM many") == [(2, 0)]
+    assert sql.values("SELECT COUNT_IF(id > 1) FROM many WHERE id > 9") == [(0,)]
+    window = "SELECT DISTINCT COUNT_IF(id > 1) OVER (PARTITION BY s) FROM many ORDER BY 1"
+    assert sql.values(window) == [(0,), (1,)]
+
+
 # Data types outside of the service
 @pytest.mark.parametrize(
     "kind",

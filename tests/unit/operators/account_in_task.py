@@ -124,7 +124,9 @@ def install(account: FakeAccount, patch: pytest.MonkeyPatch, key_pair: KeyPair |
     return channels
 
 
-def task_context(run: str = "r1", try_number: int = 1, began: dt.datetime | None = None) -> Any:
+def task_context(
+    run: str = "r1", try_number: int = 1, began: dt.datetime | None = None, map_index: int = -1
+) -> Any:
     """As much of a task's context as operators of files ask for."""
     began = began or dt.datetime.now(dt.UTC)
     xcoms: dict[str, Any] = {}
@@ -132,7 +134,7 @@ def task_context(run: str = "r1", try_number: int = 1, began: dt.datetime | None
         dag_id="d",
         task_id="load",
         run_id=run,
-        map_index=-1,
+        map_index=map_index,
         try_number=try_number,
         start_date=began,
         xcom_push=lambda key, value: xcoms.update({key: json.loads(json.dumps(value))}),

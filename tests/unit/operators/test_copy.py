@@ -34,16 +34,26 @@ class Copying:
         for path in FILES:
             self.account.put(path, f"{path}1", f"{path}2")
 
-    def run(self, options: dict[str, Any] = FORCED, *, number: int = 1, run: str = "r1", **given: Any) -> Any:
+    def run(
+        self,
+        options: dict[str, Any] = FORCED,
+        *,
+        number: int = 1,
+        run: str = "r1",
+        index: int = -1,
+        **given: Any,
+    ) -> Any:
         operator = SnowpipeCopyOperator(
             task_id="copy", snowflake_conn_id="account", table="T", stage="@S", options=options, **given
         )
-        return operator.execute(task_context(run, number, self.began))
+        return operator.execute(task_context(run, number, self.began, index))
 
-    def killed(self, call: str | None, when: str, options: dict[str, Any] = FORCED, nth: int = 1) -> None:
+    def killed(
+        self, call: str | None, when: str, options: dict[str, Any] = FORCED, nth: int = 1, **given: Any
+    ) -> None:
         self.account.fault(call, when, CrashError(), nth)
         with pytest.raises(CrashError):
-            self.run(options)
+            self.run(options, **given)
 
     def forget(self) -> None:
         """The SQL API forgets its statements, so that only history shows them."""
@@ -204,6 +214,79 @@ class TestLeftOut:
 
         assert list(copying.run({}, run="r2")["loaded_before"]) == list(FILES)
         assert "left out" not in caplog.text
+
+
+class TestMappedInstances:
+    """Two instances of a mapped task copy from one stage into one table; one is tried again."""
+
+    @pytest.mark.parametrize("remembers", [True, False], ids=["remembers", "forgets"])
+    def test_with_force_a_retry_loads_its_files_although_another_instance_has_loaded_them(
+        self, copying: Copying, remembers: bool
+    ) -> None:
+        """As two sets of columns take two kinds of rows from one file."""
+        copying.killed("submit", BEFORE, index=0, files=["a"], columns=["ONE"])
+        copying.run(index=1, files=["a"], columns=["TWO"])
+        if not remembers:
+            copying.forget()
+        done = copying.run(number=2, index=0, files=["a"], columns=["ONE"])
+
+        assert copying.account.rows == [*rows_of("a"), *rows_of("a")]
+        assert done["rows_loaded"] == 2
+        copying.forget()
+        copying.run(number=3, index=0, files=["a"], columns=["ONE"])
+        assert len(copying.account.rows) == 4
+
+    def test_with_force_a_retry_that_cannot_see_all_statements_loads_nothing_again(
+        self, copying: Copying
+    ) -> None:
+        copying.killed("submit", AFTER)
+        copying.forget()
+        copying.account.queries[:] = [("another", "SELECT 1")] * 10_000
+        copying.run(number=2)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+    def test_a_retry_reports_files_of_another_instance_as_loaded_before(self, copying: Copying) -> None:
+        copying.killed("submit", BEFORE, {}, index=0)
+        copying.run({}, index=1)
+        done = copying.run({}, number=2, index=0)
+
+        assert (done["rows_loaded"], list(done["loaded_before"])) == (0, list(FILES))
+
+    def test_a_retry_without_files_does_not_take_what_another_instance_has_purged_for_its_own(
+        self, copying: Copying
+    ) -> None:
+        purge = {"purge": True}
+        with pytest.raises(NothingStagedError):
+            copying.run(purge, index=0, prefix="z")
+        copying.account.put("late", "x")
+        copying.run(purge, index=1)
+
+        with pytest.raises(NothingStagedError):
+            copying.run(purge, number=2, index=0, prefix="z")
+
+    def test_a_retry_after_purge_reports_files_of_its_pattern_only(self, copying: Copying) -> None:
+        copying.killed("submit", AFTER, {"purge": True}, index=0, pattern="(.*/)?[ab]", files=None)
+        copying.account.put("c", "c1")
+        copying.run({"purge": True}, index=1)
+        done = copying.run({"purge": True}, number=2, index=0, pattern="(.*/)?[ab]")
+
+        assert sorted(done["files"]) == ["a", "b"]
+
+    @pytest.mark.parametrize(
+        ("first", "later"),
+        [({"files": ["a"]}, {"files": ["c"]}), ({"prefix": "a"}, {"prefix": "c"}), ({"files": ["a"]}, {})],
+        ids=["files", "prefix", "all"],
+    )
+    def test_with_force_a_later_try_that_is_given_other_files_fails_instead_of_leaving_them_out(
+        self, copying: Copying, first: dict[str, Any], later: dict[str, Any]
+    ) -> None:
+        """As an instance is whose list has another order when the task before it has run again."""
+        copying.run(index=0, **first)
+
+        with pytest.raises(AirflowException, match=r"forced_copies/.*begin another run"):
+            copying.run(number=2, index=0, **later)
+        assert copying.account.rows == rows_of("a")
 
 
 class TestEarlierTry:

@@ -140,3 +140,12 @@ class TestStatisticsAndHistory:
     def test_one_load_gives_no_rate(self):
         with pytest.raises(ConfigurationError, match="has 1 loads"):
             past_loads_shape([{"file_name": "a", "file_size": 1, "last_load_time": NOW}])
+
+
+def test_files_beside_past_loads_are_refused_as_beside_a_listing() -> None:
+    loads = [
+        {"file_name": name, "file_size": 9, "last_load_time": NOW - dt.timedelta(hours=hours)}
+        for hours, name in enumerate("ab")
+    ]
+    with pytest.raises(ConfigurationError, match=r"the shape has files=.*leave it out"):
+        past_loads_shape(loads, files={"count": 1, "bytes": 1})

@@ -173,6 +173,16 @@ def test_fence_alone_compares_too(snowpipe: FakeSnowpipe) -> None:
         fence(client, TokenChange("c", "99", "8"))
 
 
+@pytest.mark.parametrize(
+    ("rows", "how"), [(7, "0 more row"), (6, "1 more row"), (8, "in a channel made anew")]
+)
+def test_a_moved_token_is_reported_with_the_rows_that_came_since(rows: int, how: str) -> None:
+    found = ChannelStatus("c", "SUCCESS", "9", rows_inserted=7)
+
+    with pytest.raises(OffsetTokenMovedError, match=how):
+        TokenChange("c", "99", "8", rows).require(found)
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_only_overwriting_discards_what_is_not_committed(
     snowpipe: FakeSnowpipe, set_token: SetToken, overwrite: bool

@@ -486,3 +486,10 @@ class TestAdmission:
         gate, load = admit([3])
         assert (gate.positions, [str(one) for one in gate.committed]) == (["7:3", "7:4"], ["7:2"])
         assert (load.skipped, load.rows, load.dead_lettered) == (2, 1, 1)
+
+    def test_behind_rows_that_are_committed_the_token_is_set_without_a_row_to_send(self, snowpipe, admit):
+        admit([], rows=ROWS[:2])
+        _, load = admit([3, 4])
+
+        assert snowpipe.channels["c"].committed == "7:4"
+        assert (load.from_token, load.target_token, load.rows, load.dead_lettered) == ("7:2", "7:4", 0, 2)
