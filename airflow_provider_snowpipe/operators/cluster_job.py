@@ -7,16 +7,19 @@ import re
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.hooks.cluster import APPLICATION_ID, POD_ID
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.hooks.storage import file_system, read_text, storage_path
 from airflow_provider_snowpipe.operators.client_job import (
     DIRECTORY_PREFIX,
@@ -37,7 +40,8 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
 )
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
-from airflow_provider_snowpipe.spark.report import START_FILE, rejected_before
+from airflow_provider_snowpipe.spark.progress import FollowedChannels
+from airflow_provider_snowpipe.spark.report import START_FILE, read_start, rejected_before
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
@@ -47,15 +51,19 @@ from airflow_provider_snowpipe.triggers.application import (
     SnowpipeApplicationTrigger,
     cluster_of,
 )
+from airflow_provider_snowpipe.triggers.commit import poll_retry
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
 
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.auth import Credentials
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 _PREFIX = "snowpipe-"
 _TAG = re.compile(r"snowpipe-[0-9a-f]{16}-[0-9a-f]{8}")
+_CHANNELS_SECONDS = 1.0
+"""Between two polls of the channels, and two lines about them, at least."""
 _KILLED = "the task was killed; its application on the cluster was stopped"
 
 
@@ -366,22 +374,24 @@ class ClusterRun:
         :raises AirflowException: if the task is killed meanwhile
         :raises RetriesExhaustedError: if the cluster does not answer for long; the next try goes on
         """
-        followed = FollowedApplication(self._log, UNREACHABLE_SECONDS)
-        while not self._stopped.is_set():
-            try:
-                application = self._cluster.application(str(self.submission.application_id))
-            except SnowpipeError as error:
-                if not error.retryable or followed.has_failed(error):
-                    raise
-            else:
-                followed.has_seen(application)
-                if self.application is None or application.tracking_url != self.application.tracking_url:
-                    self._show(application.tracking_url)
-                self.application = application
-                if not application.is_active:
-                    self._keep_start()
-                    return
-            self._stopped.wait(self._settings.poll_seconds)
+        followed = FollowedApplication(self._log, UNREACHABLE_SECONDS, _CHANNELS_SECONDS)
+        with _ChannelPolls(self._settings, partial(self.text, START_FILE), followed) as channels:
+            while not self._stopped.is_set():
+                try:
+                    application = self._cluster.application(str(self.submission.application_id))
+                except SnowpipeError as error:
+                    if not error.retryable or followed.has_failed(error):
+                        raise
+                else:
+                    followed.has_seen(application)
+                    if self.application is None or application.tracking_url != self.application.tracking_url:
+                        self._show(application.tracking_url)
+                    self.application = application
+                    if not application.is_active:
+                        self._keep_start()
+                        return
+                    channels.begin()
+                self._stopped.wait(self._settings.poll_seconds)
         raise AirflowException(_KILLED)
 
     def stop(self) -> None:
@@ -488,3 +498,62 @@ class ClusterRun:
                 files.rm(path.path, recursive=True)
         except OSError as error:
             self._log.warning("%s is left behind: %s", address, error)
+
+
+class _ChannelPolls:
+    """Polls of what a load's channels commit while its driver runs on a cluster, for the log alone.
+
+    They have a daemon thread: a service or a storage that hangs holds up neither the wait nor the task's end.
+
+    :param settings: what the driver needs, the pipe among it
+    :param start: reads what the driver found on its channels, None while there is nothing
+    :param followed: gets what is polled
+    """
+
+    def __init__(
+        self, settings: ClusterSettings, start: Callable[[], str | None], followed: FollowedApplication
+    ) -> None:
+        self._settings = settings
+        self._start = start
+        self._followed = followed
+        self._ended = Event()
+        self._has_begun = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def begin(self) -> None:
+        """Start to poll, if that has not been done and there is a pipe."""
+        if self._has_begun or not self._settings.pipe:
+            return
+        self._has_begun = True
+        names = dict(self._settings.pipe)
+        try:
+            # Connections are asked for where the task asks for its others: in its own thread.
+            client = SnowpipeHook(names.pop("snowflake_conn_id"), **names).get_client(retry=poll_retry())
+        except Exception as error:  # noqa: BLE001  whatever a connection lacks, the application decides
+            self._followed.has_lost_channels(error)
+        else:
+            Thread(target=self._run, args=(client,), name="snowpipe-channels", daemon=True).start()
+
+    def _run(self, client: SnowpipeClient) -> None:
+        with client:
+            while not self._ended.is_set():
+                try:
+                    self._poll(client)
+                except Exception as error:  # noqa: BLE001  whatever a storage or a service raises
+                    if not self._ended.is_set():
+                        self._followed.has_lost_channels(error)
+                self._ended.wait(max(self._settings.poll_seconds, _CHANNELS_SECONDS))
+
+    def _poll(self, client: SnowpipeClient) -> None:
+        channels = self._followed.channels
+        if channels is None:
+            text = self._start()
+            if text is None:
+                return
+            self._followed.channels = channels = FollowedChannels(read_start(text))
+        channels.take(client.channel_statuses(list(channels.start)), time.monotonic())

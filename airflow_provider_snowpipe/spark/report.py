@@ -7,7 +7,7 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -17,6 +17,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
 REPORT_VERSION = 7
@@ -211,11 +213,25 @@ class ChannelStart:
     :param inserted_before: rows that the service had inserted, None where the file is of a driver that did
         not write it
     :param errors_before: rows that it had skipped, None likewise
+    :param rows_behind: rows of the source that were not committed, or offsets that may be rows; None where
+        the source does not know, or likewise
     """
 
     rejected_before: int
     inserted_before: int | None = None
     errors_before: int | None = None
+    rows_behind: int | None = None
+
+    def status(self, now: ChannelStatus) -> ChannelStatus:
+        """What was known then of the counters; what was not is as it is now.
+
+        :param now: the channel's status
+        """
+        return replace(
+            now,
+            rows_inserted=now.rows_inserted if self.inserted_before is None else self.inserted_before,
+            rows_error_count=now.rows_error_count if self.errors_before is None else self.errors_before,
+        )
 
 
 def start_text(channels: Mapping[str, ChannelStart]) -> str:
@@ -246,7 +262,7 @@ def _channel_start(value: Any) -> ChannelStart:
     given = value if isinstance(value, dict) else {"rejected_before": value}
     values: dict[str, Any] = {one.name: given.get(one.name) for one in fields(ChannelStart)}
     start = ChannelStart(**values)
-    optional = (start.inserted_before, start.errors_before)
+    optional = (start.inserted_before, start.errors_before, start.rows_behind)
     if type(start.rejected_before) is not int or any(type(one) not in (int, type(None)) for one in optional):
         raise TypeError
     return start

@@ -15,6 +15,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_snowpipe.hooks.cluster import KubernetesPods, ResourceManager
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
+from airflow_provider_snowpipe.spark.progress import FollowedChannels
 from airflow_provider_snowpipe.spark.report import ChannelStart, read_start
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.polling import shared_poll
@@ -22,8 +23,6 @@ from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, connect, stor
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
-
-    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 ENDED, LOST = "ended", "lost"
 UNREACHABLE_SECONDS = 600.0
@@ -203,7 +202,6 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         self.pipe = pipe
         self.database = database
         self.schema = schema
-        self._progress = ChannelsProgress()
         self._cluster: Cluster | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -212,15 +210,16 @@ class SnowpipeApplicationTrigger(BaseTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Poll until the application has ended; one event."""
-        channels = asyncio.create_task(self._follow_channels(), name="snowpipe application channels")
+        followed = FollowedApplication(self.log, self.unreachable_seconds)
+        follow = self._follow_channels(followed)
+        channels = asyncio.create_task(follow, name="snowpipe application channels")
         try:
-            yield await self._end()
+            yield await self._end(followed)
         finally:
             channels.cancel()
             await asyncio.wait([channels])
 
-    async def _end(self) -> TriggerEvent:
-        followed = FollowedApplication(self.log, self.unreachable_seconds)
+    async def _end(self, followed: FollowedApplication) -> TriggerEvent:
         while True:
             try:
                 self._cluster = self._cluster or await async_cluster_of(self.spark_conn_id)
@@ -229,18 +228,19 @@ class SnowpipeApplicationTrigger(BaseTrigger):
                 if not error.retryable or followed.has_failed(error):
                     return _event(LOST, str(error))
             else:
-                followed.has_seen(application, self._progress)
+                followed.has_seen(application)
                 if not application.is_active:
                     return _event(ENDED, str(application))
             await asyncio.sleep(self.poll_interval)
 
-    async def _follow_channels(self) -> None:
+    async def _follow_channels(self, followed: FollowedApplication) -> None:
         """Keep what the load's channels have committed; whatever fails here leaves the wait as it is."""
         if self.start_path is None or self.snowflake_conn_id is None:
             return
         names = {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
         try:
-            self._progress.start = start = await self._started(self.start_path)
+            start = await self._started(self.start_path, followed)
+            followed.channels = channels = FollowedChannels(start)
             # Sensors have a poll of their own, which the triggerer may drive.
             key = ("snowpipe application channels", self.snowflake_conn_id, *names.values())
             make = partial(connect, SnowpipeHook.async_get_client, self.snowflake_conn_id, names)
@@ -248,13 +248,13 @@ class SnowpipeApplicationTrigger(BaseTrigger):
             with poll.waiting(list(start), self.poll_interval):
                 async with aclosing(poll.follow()) as answers:
                     async for answer in answers:
-                        self._progress.take(answer.statuses, time.monotonic())
+                        channels.take(answer.statuses, time.monotonic())
                         for error in answer.errors.values():
-                            self._no_progress(error)
+                            followed.has_lost_channels(error)
         except Exception as error:  # noqa: BLE001  the application decides, not what its log shows
-            self._no_progress(error)
+            followed.has_lost_channels(error)
 
-    async def _started(self, path: str) -> dict[str, ChannelStart]:
+    async def _started(self, path: str, followed: FollowedApplication) -> dict[str, ChannelStart]:
         """Read what the driver found on its channels, as soon as it is there."""
         from asgiref.sync import sync_to_async
 
@@ -265,13 +265,8 @@ class SnowpipeApplicationTrigger(BaseTrigger):
                 if (text := await read()) is not None:
                     return read_start(text)
             except Exception as error:  # noqa: BLE001  whatever a storage raises
-                self._no_progress(error)
+                followed.has_lost_channels(error)
             await asyncio.sleep(self.poll_interval)
-
-    def _no_progress(self, error: Exception) -> None:
-        if not self._progress.has_failed:
-            self._progress.has_failed = True
-            self.log.warning("what is committed meanwhile cannot be shown: %s; the wait goes on", error)
 
     async def on_kill(self) -> None:
         """Stop the application: somebody has marked or cleared the deferred task."""
@@ -282,68 +277,40 @@ class SnowpipeApplicationTrigger(BaseTrigger):
             self.log.warning("the application %s is not stopped: %s", self.application_id, error)
 
 
-class ChannelsProgress:
-    """What the channels of one run have committed since it began, for the log alone."""
-
-    def __init__(self) -> None:
-        self.start: Mapping[str, ChannelStart] = {}
-        self.has_failed = False
-        self._inserted_before: dict[str, int] = {}
-        self._inserted: dict[str, int] = {}
-        self._at = 0.0
-        self._shown: tuple[float, int] | None = None
-
-    def take(self, statuses: Mapping[str, ChannelStatus], now: float) -> None:
-        """Take in one poll.
-
-        :param statuses: of some of the channels, and perhaps of others
-        :param now: the time, seconds of a clock that only goes forward
-        """
-        for name in statuses.keys() & self.start.keys():
-            inserted, before = statuses[name].rows_inserted, self.start[name].inserted_before
-            self._inserted_before.setdefault(name, inserted if before is None else before)
-            self._inserted[name] = inserted
-            self._at = now
-
-    def line(self) -> str:
-        """Put it in a line, empty while nothing is known; the pace is that since the line before."""
-        if not self._inserted:
-            return ""
-        rows = sum(max(now - self._inserted_before[name], 0) for name, now in self._inserted.items())
-        line = f"; channels={len(self.start)} rows={rows}"
-        if self._shown is not None and self._at > self._shown[0]:
-            line += f" rows_per_second={max(rows - self._shown[1], 0) / (self._at - self._shown[0]):.0f}"
-        self._shown = (self._at, rows)
-        return line
-
-
 class FollowedApplication:
     """What the polls of one application have found: states go to the log once, and errors are counted.
 
     :param log: the log
     :param unreachable_seconds: how long there may be errors only
+    :param line_seconds: how old the last line has to be for one with more rows
     """
 
-    def __init__(self, log: Any, unreachable_seconds: float) -> None:
+    def __init__(self, log: Any, unreachable_seconds: float, line_seconds: float | None = None) -> None:
+        self.channels: FollowedChannels | None = None
         self._log = log
         self._unreachable_seconds = unreachable_seconds
+        self._line_seconds = line_seconds
         self._failing_since: float | None = None
         self._state = ""
+        self._rows = -1
         self._logged_at = 0.0
+        self._has_lost_channels = False
 
-    def has_seen(self, application: Application, progress: ChannelsProgress | None = None) -> None:
-        """Take an answer, and log it if it is a new one or the last line is old.
+    def has_seen(self, application: Application) -> None:
+        """Take an answer, and log it if it is a new one, has more rows, or the last line is old.
 
         :param application: the answer
-        :param progress: what its channels have committed, where they are followed
         """
         self._failing_since = None
-        now = time.monotonic()
-        if application.state == self._state and now - self._logged_at < LOG_SECONDS:
+        now, channels = time.monotonic(), self.channels
+        rows = -1 if channels is None else channels.rows
+        pause = LOG_SECONDS if self._line_seconds is None or rows == self._rows else self._line_seconds
+        if application.state == self._state and now - self._logged_at < pause:
             return
+        line = "" if channels is None else channels.line()
         where = f", {application.tracking_url}" if application.tracking_url and not self._state else ""
-        self._log.info("%s%s%s", application, progress.line() if progress is not None else "", where)
-        self._state, self._logged_at = application.state, now
+        self._log.info("%s%s%s", application, f"; {line}" if line else "", where)
+        self._state, self._rows, self._logged_at = application.state, rows, now
 
     def has_failed(self, error: SnowpipeError) -> bool:
         """Take an error; True when there have been errors only for too long.
@@ -355,6 +322,15 @@ class FollowedApplication:
             self._failing_since = now
             self._log.warning("%s; the application goes on meanwhile, and so does the wait", error)
         return now - self._failing_since >= self._unreachable_seconds
+
+    def has_lost_channels(self, error: Exception) -> None:
+        """Log once that the channels cannot be asked after; the application decides, not what its log shows.
+
+        :param error: why
+        """
+        if not self._has_lost_channels:
+            self._has_lost_channels = True
+            self._log.warning("what is committed meanwhile cannot be shown: %s; the wait goes on", error)
 
 
 def _event(status: str, message: str) -> TriggerEvent:

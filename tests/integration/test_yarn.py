@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -360,7 +361,7 @@ def test_two_tasks_in_a_queue_with_memory_for_one_are_both_exact(
 
 
 @pytest.mark.nightly
-def test_flights_of_a_year_are_there_once(load: Load) -> None:
+def test_flights_of_a_year_are_there_once(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     sys.path.insert(0, str(_DAGS))
     try:
         from flights_to_snowflake import _read_flights
@@ -383,6 +384,9 @@ def test_flights_of_a_year_are_there_once(load: Load) -> None:
     value = load.operator().execute(load.context("one"))
 
     assert value["rows"] == flights.num_rows == 336_776
+    assert re.search(
+        r"; channels=3 rows=[1-9]\d* rows_per_second=\d+ latency_ms<=\d+", capsys.readouterr().out
+    )
     (found,) = load.service.sql(
         f"SELECT COUNT(*) N, COUNT(DISTINCT ID) D, SUM(DISTANCE) S, SUM(AIR_TIME) T FROM {load.table}"
     )

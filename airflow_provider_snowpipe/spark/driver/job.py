@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable, read_driver_secrets
@@ -25,6 +26,7 @@ from airflow_provider_snowpipe.spark.driver.session import (
 )
 from airflow_provider_snowpipe.spark.report import (
     START_FILE,
+    ChannelStart,
     RunReport,
     rejected_before,
     report_folder,
@@ -67,9 +69,7 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
         try:
             check_versions()
             run.prepare()
-            write_beside_report(plan, START_FILE, start_text(run.started()))
-            print(f"snowpipe start channels={len(run.rejected_before)}", flush=True)
-            run.load(session.executors())
+            run.load(session.executors(), partial(_begins, plan))
             session.stop()
             run.verify()
             run.finish()
@@ -102,6 +102,11 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
         flush=True,
     )
     return 0
+
+
+def _begins(plan: JobPlan, channels: Mapping[str, ChannelStart]) -> None:
+    write_beside_report(plan, START_FILE, start_text(channels))
+    print(f"snowpipe start channels={len(channels)}", flush=True)
 
 
 def _unreported(plan: JobPlan) -> Mapping[str, int]:

@@ -87,17 +87,6 @@ class Run:
         self._take_partitions(source)
         self._compare(source)
 
-    def started(self) -> dict[str, ChannelStart]:
-        """What :meth:`prepare` found on each channel, for whoever follows the run from elsewhere."""
-        return {
-            name: ChannelStart(
-                rejected_before=self.rejected_before[name],
-                inserted_before=status.rows_inserted,
-                errors_before=status.rows_error_count,
-            )
-            for name, status in self._start.items()
-        }
-
     def has_no_rows(self) -> bool:
         """Prepare the run without Spark if it has no row to load; :meth:`verify` is the next step then.
 
@@ -147,6 +136,15 @@ class Run:
             and sum(one.rows or 0 for one in left) <= _SMALL_ROWS
         )
 
+    def _started(self, name: str, pending: Partition | None) -> ChannelStart:
+        status = self._start[name]
+        return ChannelStart(
+            rejected_before=self.rejected_before[name],
+            inserted_before=status.rows_inserted,
+            errors_before=status.rows_error_count,
+            rows_behind=0 if pending is None else pending.behind(status.committed).rows,
+        )
+
     def _open_source(self) -> Source:
         return open_source(self._plan.source, self._plan.on_data_loss, self._secrets)
 
@@ -184,10 +182,13 @@ class Run:
         source.compare_with_last_run(target, self._partitions, self._committed)
         source.check_identity(self._client, self._partitions, self._committed)
 
-    def load(self, spark: SparkContext) -> None:
+    def load(
+        self, spark: SparkContext, begins: Callable[[dict[str, ChannelStart]], None] = lambda _: None
+    ) -> None:
         """Find each channel's position in the source and send what lies behind it, one task a channel.
 
         :param spark: the context whose executors do the work, or a session of Spark Connect
+        :param begins: gets what the run found on each channel, before it opens one
         :raises SnowpipeError: if a task failed for good
         """
         rounds = rounds_of(self._source, spark)
@@ -195,6 +196,7 @@ class Run:
         pending = rounds.locate(self._partitions, self._committed)
         settings = SinkSettings.of(self._plan)
         partitions = {work.channel: work.partition for work in pending}
+        begins({name: self._started(name, partitions.get(name)) for name in self._start})
         idle_rounds, began = 0, time.monotonic()
         while pending:
             token = self._client.scoped_token()

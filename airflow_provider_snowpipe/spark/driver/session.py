@@ -10,9 +10,9 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
@@ -23,6 +23,7 @@ from uuid import UUID
 from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.progress import Poll, Totals, sum_known
 from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_folder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
@@ -399,97 +400,14 @@ class ProgressLines:
                     print(f"snowpipe progress unknown: {error}", file=sys.stderr, flush=True)
                     continue
                 totals.take(self._poll(time.monotonic(), statuses))
-                print(totals.line(min(self._done(), len(statuses)), len(statuses)), flush=True)
+                done = f"done={min(self._done(), len(statuses))}/{len(statuses)}"
+                print(f"snowpipe progress total {totals.line(done)}", flush=True)
 
     def _poll(self, at: float, statuses: Mapping[str, ChannelStatus]) -> Poll:
-        known = [(self._start[name], statuses[name], one) for name, one in self._partitions.items()]
-        behind = [partition.behind(now.committed) for _, now, partition in known]
-        return Poll(
+        behind = [one.behind(statuses[name].committed) for name, one in self._partitions.items()]
+        return Poll.of(
             at,
-            sum(max(now.rows_inserted - start.rows_inserted, 0) for start, now, _ in known),
-            sum(max(now.rows_error_count - start.rows_error_count, 0) for start, now, _ in known),
-            _sum_known(one.bytes for one in behind),
-            _sum_known(one.rows for one in behind),
-            max((now.latency_ms for _, now, _ in known if now.latency_ms is not None), default=None),
+            [(self._start[name], statuses[name]) for name in self._partitions],
+            bytes_behind=sum_known(one.bytes for one in behind),
+            rows_behind=sum_known(one.rows for one in behind),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """All channels together at one time.
-
-    :param at: when it was, seconds of a clock that only goes forward
-    :param rows: rows committed since the run began
-    :param rejected: rows skipped since then
-    :param bytes_behind: bytes of the source that are not committed, at most; None where nobody knows
-    :param rows_behind: the same in rows, or offsets that may be rows
-    :param latency_ms: time from append to commit on the slowest channel, None where none is known
-    """
-
-    at: float
-    rows: int = 0
-    rejected: int = 0
-    bytes_behind: int | None = None
-    rows_behind: int | None = None
-    latency_ms: int | None = None
-
-
-@dataclass(slots=True)
-class Totals:
-    """The polls so far.
-
-    :param first: what there was when the run began
-    """
-
-    first: Poll
-    before: Poll = field(init=False)
-    now: Poll = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.before = self.now = self.first
-
-    def take(self, poll: Poll) -> None:
-        """Take in one poll."""
-        self.before, self.now = self.now, poll
-
-    def rows_per_second(self) -> float:
-        """Rows a second since the poll before."""
-        seconds = self.now.at - self.before.at
-        return max(self.now.rows - self.before.rows, 0) / seconds if seconds > 0 else 0.0
-
-    def seconds_left(self) -> float | None:
-        """Seconds to the end at the pace since the run began, None where that is not known."""
-        for was, left in (
-            (self.first.bytes_behind, self.now.bytes_behind),
-            (self.first.rows_behind, self.now.rows_behind),
-        ):
-            if was is not None and left is not None:
-                moved = was - left
-                return left * (self.now.at - self.first.at) / moved if moved > 0 else None
-        return None
-
-    def line(self, done: int, channels: int) -> str:
-        """Put it in a line; what is not known is left out.
-
-        :param done: channels that have finished
-        :param channels: all of them
-        """
-        now, left = self.now, self.seconds_left()
-        known = [f"done={done}/{channels} rows={now.rows} rows_per_second={self.rows_per_second():.0f}"]
-        if now.rejected:
-            known.append(f"rejected={now.rejected}")
-        if now.rows_behind is not None:
-            known.append(f"rows_behind<={now.rows_behind}")
-        if now.bytes_behind is not None:
-            known.append(f"bytes_behind<={now.bytes_behind}")
-        if left is not None:
-            known.append(f"seconds_left<={left:.0f}")
-        if now.latency_ms is not None:
-            known.append(f"latency_ms<={now.latency_ms}")
-        return " ".join(["snowpipe progress total", *known])
-
-
-def _sum_known(sizes: Iterable[int | None]) -> int | None:
-    """The sum, None where one of them is not known."""
-    known = list(sizes)
-    return None if None in known else sum(size or 0 for size in known)

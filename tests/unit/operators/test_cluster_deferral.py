@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
+from airflow_provider_snowpipe.spark.report import START_FILE
 from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
 from tests.airflow_version import AIRFLOW
@@ -60,6 +61,16 @@ def test_gives_the_worker_back_while_rows_move(lab):
     assert _resumed(lab, deferral)["rows"] == 2
     assert lab.kept() == {}
     assert lab.leftovers() == []
+
+
+def test_the_triggerer_gets_what_finds_the_loads_channels(lab):
+    trigger = _deferred(lab, database="DB", schema="S").trigger
+
+    (folder,) = lab.folders()
+    found = trigger.serialize()[1]
+    assert found["start_path"] == f"{folder}/{START_FILE}"
+    names = ("snowflake_conn_id", "table", "pipe", "database", "schema")
+    assert [found[name] for name in names] == ["fake", "T", None, "DB", "S"]
 
 
 def test_goes_on_without_a_state_of_airflow(lab):

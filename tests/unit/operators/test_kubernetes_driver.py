@@ -11,6 +11,7 @@ import asyncio
 import base64
 import json
 import logging
+import re
 import sys
 import threading
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
+from airflow_provider_snowpipe.spark.report import START_FILE, ChannelStart, start_text
 from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
@@ -530,6 +532,51 @@ class TestDeferral:
         )
         assert value["rows"] == 2
         assert lab.leftovers() == []
+
+
+class TestProgress:
+    """The rows that a load has committed are logged beside its pod's phase, whoever waits."""
+
+    START = start_text({CHANNEL: ChannelStart(0, inserted_before=0, errors_before=0, rows_behind=100)})
+    LINE = "(Running); channels=1 rows=25 "
+
+    @pytest.fixture(autouse=True)
+    def quick_polls(self, monkeypatch):
+        monkeypatch.setattr("airflow_provider_snowpipe.operators.cluster_job._CHANNELS_SECONDS", 0.01)
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 0.0)
+
+    @pytest.fixture
+    def runs(self, lab, capsys):
+        """Have the driver begin and commit 25 rows, and its pod run until that is logged; what is logged."""
+        printed: list[str] = []
+
+        def begins(folder: Path) -> None:
+            lab.channel.rows_inserted = 25
+            (folder / START_FILE).write_text(self.START)
+
+        def step() -> None:
+            printed.append("".join(capsys.readouterr()))
+            if self.LINE not in printed[-1]:
+                lab.kubernetes.script.extendleft([step, "Running"])
+
+        lab.kubernetes.play(lambda: begins(lab.folders()[0]), step)
+        return printed
+
+    def test_while_the_worker_waits(self, lab, runs):
+        lab.kubernetes.play(lab.leave, "Succeeded")
+
+        lab.execute()
+        assert re.search(r"rows=25 .*rows_behind<=75 .*latency_ms<=5", runs[-1])
+
+    def test_while_the_triggerer_waits(self, lab, runs, snowpipe, monkeypatch):
+        with pytest.raises(TaskDeferred) as deferred:
+            lab.execute(deferrable=True, status_poll_interval=1)
+        kind, stored = deferred.value.trigger.serialize()
+        assert kind.endswith(".SnowpipeApplicationTrigger")
+        lab.kubernetes.play("Succeeded")
+
+        assert _event(SnowpipeApplicationTrigger(**{**stored, "poll_interval": 0.01}))["status"] == "ended"
+        assert re.search(r"rows=25 .*rows_behind<=75 .*latency_ms<=5", runs[-1])
 
 
 class TestTrigger:

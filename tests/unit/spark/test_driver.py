@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
-from airflow_provider_snowpipe.spark.report import RunReport
+from airflow_provider_snowpipe.spark.report import ChannelStart, RunReport
 from airflow_provider_snowpipe.spark.sources.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
@@ -84,6 +84,14 @@ class PaddedOffset(IntegerOffset):
 
 class PaddedPartition(MemoryPartition):
     offset_class = PaddedOffset
+
+
+@dataclass(frozen=True)
+class CountedPartition(MemoryPartition):
+    rows_behind: int = 0
+
+    def behind(self, committed):
+        return Behind(None, "", self.rows_behind)
 
 
 @dataclass
@@ -158,6 +166,31 @@ def test_run_loads_every_partition_verifies_and_moves_the_bookmark(snowpipe, mak
     assert by_channel(run, "rows") == {"job_src_p": 6, "job_src_q": 4}
     assert all(by_channel(run, "committed").values())
     assert run.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
+
+
+def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel_is_opened(
+    snowpipe, make_run, monkeypatch
+):
+    class Counting(ScriptedRounds):
+        """The rows of a table are counted when its positions are located."""
+
+        def locate(self, partitions, committed):
+            name = "job_src_p"
+            return [PartitionWork(name, CountedPartition("p", rows(6), rows_behind=4), committed[name], 2)]
+
+    snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=1)
+    snowpipe.channel("job_src_q", committed="3", rows_inserted=4)
+    rounds = Counting([PartitionResult("job_src_p", IntegerOffset(5), rows=4)])
+    monkeypatch.setattr(driver, "rounds_of", lambda source, spark: rounds)
+    run = make_run(CountedPartition("p", rows(6)), Q, rejected_before={"job_src_p": 0})
+    found = []
+    run.prepare()
+
+    run.load(object(), lambda channels: found.append((channels, list(rounds.script))))
+
+    ((channels, script),) = found
+    assert channels == {"job_src_p": ChannelStart(0, 2, 1, 4), "job_src_q": ChannelStart(0, 4, 0, 0)}
+    assert len(script) == 1
 
 
 def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):

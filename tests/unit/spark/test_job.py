@@ -104,7 +104,7 @@ def test_start_file_has_what_the_run_found_on_each_channel(run: RunJob, tmp_path
     assert run() == 1
 
     ((_, start),) = read_start((tmp_path / START_FILE).read_text()).items()
-    assert start == ChannelStart(rejected_before=0, inserted_before=5, errors_before=1)
+    assert start == ChannelStart(rejected_before=0, inserted_before=5, errors_before=1, rows_behind=0)
 
 
 def test_start_file_of_a_driver_that_wrote_skipped_rows_only_is_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from threading import Event
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.spark.driver import session
-from airflow_provider_snowpipe.spark.driver.session import Poll, ProgressLines, Totals
+from airflow_provider_snowpipe.spark.driver.session import ProgressLines
+from airflow_provider_snowpipe.spark.progress import FollowedChannels, Poll, Totals
+from airflow_provider_snowpipe.spark.report import ChannelStart
 from airflow_provider_snowpipe.spark.sources.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
@@ -21,8 +24,8 @@ def test_rows_per_second_are_those_since_the_last_poll() -> None:
     totals.take(Poll(2.0, 200, bytes_behind=1_000))
     totals.take(Poll(4.0, 1_200, bytes_behind=600))
 
-    assert totals.line(1, 3) == (
-        "snowpipe progress total done=1/3 rows=1200 rows_per_second=500 bytes_behind<=600 seconds_left<=3"
+    assert totals.line("done=1/3") == (
+        "done=1/3 rows=1200 rows_per_second=500 bytes_behind<=600 seconds_left<=3"
     )
 
 
@@ -30,8 +33,8 @@ def test_first_poll_estimates_from_what_there_was_when_the_run_began() -> None:
     totals = Totals(Poll(0.0, bytes_behind=1_200))
     totals.take(Poll(1.0, 200, bytes_behind=1_000))
 
-    assert totals.line(0, 1) == (
-        "snowpipe progress total done=0/1 rows=200 rows_per_second=200 bytes_behind<=1000 seconds_left<=5"
+    assert totals.line("done=0/1") == (
+        "done=0/1 rows=200 rows_per_second=200 bytes_behind<=1000 seconds_left<=5"
     )
 
 
@@ -39,8 +42,8 @@ def test_estimate_is_by_rows_where_bytes_are_not_known() -> None:
     totals = Totals(Poll(0.0, rows_behind=1_000))
     totals.take(Poll(2.0, 200, rows_behind=800))
 
-    assert totals.line(0, 1) == (
-        "snowpipe progress total done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
+    assert totals.line("done=0/1") == (
+        "done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
     )
 
 
@@ -48,7 +51,7 @@ def test_what_is_not_known_is_left_out() -> None:
     totals = Totals(Poll(0.0))
     totals.take(Poll(2.0))
 
-    assert totals.line(0, 2) == "snowpipe progress total done=0/2 rows=0 rows_per_second=0"
+    assert totals.line("done=0/2") == "done=0/2 rows=0 rows_per_second=0"
 
 
 def test_nothing_is_estimated_while_nothing_moves() -> None:
@@ -62,12 +65,12 @@ def test_nothing_is_estimated_while_nothing_moves() -> None:
 def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_reported_once_there_are_some() -> None:
     totals = Totals(Poll(0.0))
     totals.take(Poll(2.0, 200))
-    assert "latency" not in totals.line(0, 1)
-    assert "rejected" not in totals.line(0, 1)
+    assert "latency" not in totals.line("done=0/1")
+    assert "rejected" not in totals.line("done=0/1")
 
     totals.take(Poll(4.0, 400, 3, latency_ms=1_250))
 
-    assert totals.line(0, 1).endswith(" rejected=3 latency_ms<=1250")
+    assert totals.line("done=0/1").endswith(" rejected=3 latency_ms<=1250")
 
 
 class BehindPartition(MemoryPartition):
@@ -146,3 +149,50 @@ class Waiting(Event):
     def wait(self, timeout: float | None = None) -> bool:
         self._waits.append(timeout or 0.0)
         return True
+
+
+START_OF_BOTH = {name: ChannelStart(0, inserted_before=10, errors_before=0, rows_behind=100) for name in "ab"}
+
+
+class TestFollowedChannels:
+    """Whoever follows a run from elsewhere knows what it found, and what is committed since."""
+
+    def followed(self, start: dict[str, ChannelStart], *polls: tuple[float, dict[str, int]]) -> str:
+        channels = FollowedChannels(start)
+        for at, inserted in polls:
+            channels.take({name: status(name, None, rows) for name, rows in inserted.items()}, at)
+        return channels.line()
+
+    def test_pace_and_what_is_left_are_known_from_the_second_poll_on(self) -> None:
+        first = (50.0, {"a": 20, "b": 10})
+        assert self.followed(START_OF_BOTH) == ""
+        assert self.followed(START_OF_BOTH, first) == "channels=2 rows=10 rows_behind<=190"
+        assert self.followed(START_OF_BOTH, first, (60.0, {"a": 60, "b": 20})) == (
+            "channels=2 rows=60 rows_per_second=5 rows_behind<=140 seconds_left<=28"
+        )
+
+    def test_polls_that_have_some_of_the_channels_add_up(self) -> None:
+        polls = (50.0, {"a": 20}), (60.0, {"b": 30, "other": 1_000}), (70.0, {"other": 2_000})
+
+        assert self.followed(START_OF_BOTH, *polls) == (
+            "channels=2 rows=30 rows_per_second=2 rows_behind<=170 seconds_left<=85"
+        )
+
+    def test_one_channel_of_which_nothing_is_known_leaves_out_the_sum(self) -> None:
+        start = {**START_OF_BOTH, "b": ChannelStart(0, inserted_before=10, errors_before=0)}
+
+        assert self.followed(start, (50.0, {"a": 20, "b": 20})) == "channels=2 rows=20"
+
+    def test_counters_that_the_driver_did_not_write_are_those_of_the_first_poll(self) -> None:
+        polls = (50.0, {"a": 20}), (60.0, {"a": 25})
+
+        assert self.followed({"a": ChannelStart(0)}, *polls) == "channels=1 rows=5 rows_per_second=0"
+
+    def test_skipped_rows_are_behind_no_more_and_others_of_the_same_channel_are_no_debt(self) -> None:
+        channels = FollowedChannels({"a": ChannelStart(0, 10, 2, 50)})
+        polled = ChannelStatus("a", "SUCCESS", None, rows_inserted=20, rows_error_count=5)
+        channels.take({"a": polled}, 1.0)
+        assert channels.line() == "channels=1 rows=10 rejected=3 rows_behind<=37"
+
+        channels.take({"a": replace(polled, rows_inserted=90)}, 2.0)
+        assert "rows_behind<=0 seconds_left<=0" in channels.line()

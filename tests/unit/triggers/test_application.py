@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -167,6 +168,30 @@ class TestChannels:
         trigger = load(late)
         assert event(trigger)["status"] == "ended"
         assert PAT not in json.dumps(trigger.serialize())
+
+    def test_the_line_is_that_of_the_driver_as_far_as_it_is_known(self, yarn, load, service, capsys):
+        printed: list[str] = []
+        known = {"rejected_before": 0, "inserted_before": 100, "errors_before": 2, "rows_behind": 400}
+        latency = {"snowflake_avg_processing_latency_ms": 900}
+        first, then = (
+            statuses(a={"rows_inserted": rows, "rows_error_count": 5, **latency}) for rows in (150, 250)
+        )
+
+        def seen() -> bool:
+            printed.append("".join(capsys.readouterr()))
+            if "rows=50 " in printed[-1]:
+                service.on("bulk-channel-status", then)
+            return "rows=150 " in printed[-1]
+
+        service.on("bulk-channel-status", first)
+        self.ends_once(yarn, seen)
+
+        assert event(load(json.dumps({"a": known})))["status"] == "ended"
+        line = (
+            r"channels=1 rows=150 rows_per_second=\d+ rejected=3 rows_behind<=247 seconds_left<=\d+ "
+            r"latency_ms<=900"
+        )
+        assert re.search(line, "".join(printed))
 
     def test_a_status_poll_that_fails_is_logged_once_and_the_application_decides(
         self, yarn, load, service, capsys

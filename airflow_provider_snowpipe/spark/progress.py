@@ -1,0 +1,163 @@
+"""How far a run is: rows committed since it began, their pace, what is left; for people alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.report import ChannelStart
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """All channels together at one time.
+
+    :param at: when it was, seconds of a clock that only goes forward
+    :param rows: rows committed since the run began
+    :param rejected: rows skipped since then
+    :param bytes_behind: bytes of the source that are not committed, at most; None where nobody knows
+    :param rows_behind: the same in rows, or offsets that may be rows
+    :param latency_ms: time from append to commit on the slowest channel, None where none is known
+    """
+
+    at: float
+    rows: int = 0
+    rejected: int = 0
+    bytes_behind: int | None = None
+    rows_behind: int | None = None
+    latency_ms: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        at: float,
+        channels: Sequence[tuple[ChannelStatus, ChannelStatus]],
+        *,
+        bytes_behind: int | None = None,
+        rows_behind: int | None = None,
+    ) -> Self:
+        """Sum up the channels.
+
+        :param at: when it was
+        :param channels: of each channel the status when the run began, and the one now
+        :param bytes_behind: bytes of the source that are not committed
+        :param rows_behind: the same in rows
+        """
+        return cls(
+            at,
+            sum(max(now.rows_inserted - before.rows_inserted, 0) for before, now in channels),
+            sum(max(now.rows_error_count - before.rows_error_count, 0) for before, now in channels),
+            bytes_behind,
+            rows_behind,
+            max((now.latency_ms for _, now in channels if now.latency_ms is not None), default=None),
+        )
+
+
+@dataclass(slots=True)
+class Totals:
+    """The polls so far.
+
+    :param first: what there was when the run began
+    """
+
+    first: Poll
+    before: Poll = field(init=False)
+    now: Poll = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = self.now = self.first
+
+    def take(self, poll: Poll) -> None:
+        """Take in one poll."""
+        self.before, self.now = self.now, poll
+
+    def rows_per_second(self) -> float:
+        """Rows a second since the poll before."""
+        seconds = self.now.at - self.before.at
+        return max(self.now.rows - self.before.rows, 0) / seconds if seconds > 0 else 0.0
+
+    def seconds_left(self) -> float | None:
+        """Seconds to the end at the pace since the run began, None where that is not known."""
+        for was, left in (
+            (self.first.bytes_behind, self.now.bytes_behind),
+            (self.first.rows_behind, self.now.rows_behind),
+        ):
+            if was is not None and left is not None:
+                moved = was - left
+                return left * (self.now.at - self.first.at) / moved if moved > 0 else None
+        return None
+
+    def line(self, channels: str) -> str:
+        """Put it in a line; what is not known is left out.
+
+        :param channels: what is known of their number, ``name=value``
+        """
+        now, left = self.now, self.seconds_left()
+        known = [f"{channels} rows={now.rows}"]
+        if now.at > self.before.at:
+            known.append(f"rows_per_second={self.rows_per_second():.0f}")
+        if now.rejected:
+            known.append(f"rejected={now.rejected}")
+        if now.rows_behind is not None:
+            known.append(f"rows_behind<={now.rows_behind}")
+        if now.bytes_behind is not None:
+            known.append(f"bytes_behind<={now.bytes_behind}")
+        if left is not None:
+            known.append(f"seconds_left<={left:.0f}")
+        if now.latency_ms is not None:
+            known.append(f"latency_ms<={now.latency_ms}")
+        return " ".join(known)
+
+
+def sum_known(sizes: Iterable[int | None]) -> int | None:
+    """The sum, None where one of them is not known."""
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+class FollowedChannels:
+    """The channels of a run that goes on elsewhere, from what it found on them when it began.
+
+    :param start: what that was, by channel
+    """
+
+    def __init__(self, start: Mapping[str, ChannelStart]) -> None:
+        self.start = start
+        self.rows = -1
+        self._known: dict[str, tuple[ChannelStatus, ChannelStatus]] = {}
+        self._totals: Totals | None = None
+
+    def take(self, statuses: Mapping[str, ChannelStatus], at: float) -> None:
+        """Take in one poll.
+
+        :param statuses: of some of the channels, and perhaps of others
+        :param at: the time, seconds of a clock that only goes forward
+        """
+        polled = statuses.keys() & self.start.keys()
+        if not polled:
+            return
+        for name in polled:
+            before = self._known[name][0] if name in self._known else self.start[name].status(statuses[name])
+            self._known[name] = before, statuses[name]
+        behind = sum_known(self._rows_behind(name) for name in self.start)
+        poll = Poll.of(at, list(self._known.values()), rows_behind=behind)
+        # The pace is that since the first poll: when the run began, the driver's clock alone knows.
+        self._totals = self._totals or Totals(poll)
+        self._totals.take(poll)
+        self.rows = poll.rows
+
+    def line(self) -> str:
+        """Put it in a line, empty while nothing is known."""
+        return "" if self._totals is None else self._totals.line(f"channels={len(self.start)}")
+
+    def _rows_behind(self, name: str) -> int | None:
+        """Rows that are not committed, at most: some of a source may be none of the table's."""
+        behind = self.start[name].rows_behind
+        if behind is None or name not in self._known:
+            return behind
+        before, now = self._known[name]
+        passed = now.rows_inserted + now.rows_error_count - before.rows_inserted - before.rows_error_count
+        return max(behind - passed, 0)
