@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pyarrow.parquet as pq
 import snowflake.connector
 
-from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, CopyRun, RunIdentity
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, RunIdentity
 from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference
-from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+from airflow_provider_snowpipe.bulk.statement_client import CopyRun, StatementClient
 from airflow_provider_snowpipe.routing.cost_model import GB, CostModel, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load

@@ -1,34 +1,36 @@
-"""COPY INTO a table: the statement and its options, its run once per task, and what it did with each file."""
+"""COPY INTO a table: the statement and its options, the choice of its files, and what it did with each."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import re
-import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from hashlib import blake2b
+from typing import Any, Protocol, Self
 
 from airflow_provider_snowpipe.bulk.staged_files import (
+    COPY_HISTORY,
     COPY_RESULT,
     LOAD_FAILED,
-    LOADED,
     PARTIALLY_LOADED,
+    ExpectedFiles,
     FileLoad,
     StagedFile,
+    StagedFiles,
     StageReference,
+    file_names,
     is_of_stage,
     newest_loads,
+    staged_at,
 )
 from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
 from airflow_provider_snowpipe.streaming.errors import (
-    ApiError,
     ConfigurationError,
     FilesRejectedError,
-    SqlError,
+    NothingStagedError,
 )
 from airflow_provider_snowpipe.streaming.names import (
     full_name,
@@ -38,9 +40,6 @@ from airflow_provider_snowpipe.streaming.names import (
     quote_identifier,
     string_literal,
 )
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 
 # -- COPY INTO table as a value: every option typed, every name quoted, every text escaped ---------------
 
@@ -314,26 +313,9 @@ def _one_of(name: str, value: str, allowed: Sequence[str] | re.Pattern[str], sho
         raise ConfigurationError(f"{name} is {value!r}: give {shown}")
 
 
-# -- One run's COPY, once: statements under request ids that every try of a task derives alike -----------
-#
-# A try that finds statements of an earlier one joins them instead of submitting its own. Try number ``n``
-# goes through the request ids of the tries 1 to ``n``: a statement that ran, or still runs, under one of them
-# answers for the work; one that failed there changed nothing, so the next id may run it again.
+# -- Whose work a COPY is ----------------------------------------------------------------------------------
 
 _NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
-_CANCELLED = 604
-_UNKNOWN = 404
-_MOST_LOST = 3
-_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-_FIRST_POLLS = (0.2, 0.4, 0.8)
-Rows = list[dict[str, Any]]
-Wait = Callable[[str, str], Rows]
-"""Waits for a statement, given its handle and its text; its rows."""
-History = Callable[[Sequence[str]], Sequence[FileLoad]]
-"""Loads of files with these paths, as far back as they are remembered, from the oldest."""
-MayHaveRun = Callable[[dt.datetime, str | None], bool]
-"""False where no statement of this run, or not this one, has ended well since then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,148 +347,6 @@ class RunIdentity:
     def query_tag(self) -> str:
         """The same in the account's query history."""
         return json.dumps({"snowpipe": list(self.names)})[:2000]
-
-
-@dataclass(slots=True)
-class CopyRun:
-    """The COPY of some files, in as many statements as they need, one after the other.
-
-    :param copy: the statement; its location is the stage without a path
-    :param stage: the stage
-    :param client: the account's SQL API
-    :param history: asks load history
-    :param may_have_run: asks the account for statements of this run
-    :param identity: whose work it is
-    :param url: what an external stage stands for
-    """
-
-    copy: CopyInto
-    stage: StageReference
-    client: StatementClient
-    history: History
-    may_have_run: MayHaveRun
-    identity: RunIdentity
-    url: str | None = None
-    _running: tuple[str, str] | None = field(default=None, init=False)
-    _stopped: bool = field(default=False, init=False)
-
-    def load(self, files: Sequence[StagedFile], wait: Wait | None = None) -> CopyOutcome:
-        """Load the files; what was loaded by an earlier try of this run is not loaded again.
-
-        :param files: the files
-        :param wait: waits for a statement, None to ask for it in this thread
-        :raises SqlError: if a statement fails
-        """
-        marks, parts = {file.path: file.mark for file in files}, []
-        # Asked before this try has a statement of its own.
-        has_begun = self.identity.try_number > 1 and self.may_have_run(self.identity.since, None)
-        for paths, statement in self.copy.statements(list(marks)):
-            request_ids = self.identity.request_ids(statement, [marks[path] for path in paths])
-            asks, lost = has_begun, 0
-            while (part := self._loaded_by_this_run(paths, statement) if asks else None) is None:
-                try:
-                    rows = self._rows(statement, request_ids, wait or self._ask)
-                except SqlError as error:
-                    raise SqlError(f"{error}{self.copy.format_remedy(paths)}", errno=error.errno) from None
-                except ApiError as error:
-                    if error.http_status != _UNKNOWN or lost == _MOST_LOST:
-                        raise
-                    # The service has lost the statement with its outcome, so history has to show it.
-                    asks, lost = True, lost + 1
-                    continue
-                part = CopyOutcome.read(rows, self.stage, self.url)
-                skipped = () if self.copy.options.return_failed_only else part.skipped(paths)
-                if skipped:
-                    # What a first submission skips was loaded by somebody else, however lately.
-                    since = self.identity.since if asks else _NEVER
-                    part = part.with_history(skipped, self._copies(skipped), since)
-                break
-            parts.append(part)
-        return CopyOutcome(
-            tuple(load for part in parts for load in part.loads),
-            tuple(load for part in parts for load in part.before),
-        )
-
-    def finish(self, handle: str, wait: Wait | None = None) -> None:
-        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it loaded.
-
-        :param handle: the statement's handle
-        :param wait: as for :meth:`load`
-        """
-        words = f"COPY INTO {full_name(*self.copy.table)}"
-        self._running = (handle, words)
-        with suppress(SqlError):  # which has left the table as it was
-            (wait or self._ask)(handle, words)
-        self._running = None
-        if self._stopped:
-            raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
-
-    def stop(self) -> None:
-        """Cancel the statement that runs, and begin no other."""
-        self._stopped = True
-        if self._running is not None:
-            self.client.cancel(*self._running)
-
-    def poll(self, handle: str, statement: str) -> Rows | None:
-        """Ask for a statement a few times; its rows, None while it runs.
-
-        :param handle: the statement's handle
-        :param statement: its text
-        """
-        for pause in _FIRST_POLLS:
-            rows = self.client.state(handle, statement).rows
-            if rows is not None:
-                return rows
-            time.sleep(pause)
-        return None
-
-    def _copies(self, paths: Sequence[str]) -> list[FileLoad]:
-        """COPY's loads of these files; those of pipes, and of files of another stage, are not this run's."""
-        stage = StageReference.parse(self.copy.location)
-        return [
-            load for load in self.history(paths) if load.pipe is None and is_of_stage(load, stage, self.url)
-        ]
-
-    def _loaded_by_this_run(self, paths: tuple[str, ...], statement: str) -> CopyOutcome | None:
-        """What load history reports since the run began, where the statement has run.
-
-        Asked for with FORCE only: without it, COPY itself skips what is loaded. One statement is one
-        transaction, so it has dealt with all of its files (with SIZE_LIMIT, with some), or with none; where
-        history knows some of them only, somebody else has loaded those. Somebody else may have loaded all of
-        them as well, such as another instance of a mapped task.
-        """
-        if not self.copy.options.force:
-            return None
-        found = CopyOutcome().with_history(paths, self._copies(paths), self.identity.since)
-        some = any(load.status in (LOADED, PARTIALLY_LOADED) for load in found.loads)
-        every = not found.before or self.copy.options.size_limit is not None
-        if not (some and every):
-            return None
-        first = min(load.loaded_at for load in found.loads if load.loaded_at is not None)
-        return found if self.may_have_run(first, statement) else None
-
-    def _rows(self, statement: str, request_ids: list[str], wait: Wait) -> Rows:
-        left = list(request_ids)
-        while True:
-            if self._stopped:
-                raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
-            try:
-                state = self.client.submit(statement, left.pop(0), query_tag=self.identity.query_tag)
-                self._running = (state.handle, statement)
-                rows = wait(state.handle, statement) if state.rows is None else state.rows
-            except SqlError:
-                if not left:
-                    raise
-                continue  # that try's statement failed, and left the table as it was
-            self._running = None
-            return rows
-
-    def _ask(self, handle: str, statement: str) -> Rows:
-        seconds = _FIRST_PAUSE
-        while (state := self.client.state(handle, statement)).rows is None:
-            time.sleep(seconds)
-            seconds = min(_LONGEST_PAUSE, seconds * 1.5)
-        return state.rows
 
 
 # -- What a COPY did with each file: read from its result, never assumed ---------------------------------
@@ -617,3 +457,114 @@ class CopyOutcome:
             "files": {load.path: load.result() for load in self.loads},
             "loaded_before": {load.path: load.result() for load in self.before},
         }
+
+
+# pragma: no mutate start (tested with the operators, against the fake account)
+# -- Which staged files are to be loaded -------------------------------------------------------------------
+
+_MOST_PATHS = 5
+
+
+class StageAccount(Protocol):
+    """As much of the account's hook as the choice of files needs."""
+
+    def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
+        """List the files of a stage."""
+
+    def stage_url(self, stage: str) -> str | None:
+        """The URL that an external stage stands for."""
+
+    def past_loads(self, table: str, since: dt.datetime | None = None) -> list[dict[str, Any]]:
+        """The loads that ``COPY_HISTORY`` reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChoice:
+    """Files by name, by the start of their paths, by a pattern, or all of a stage.
+
+    :param stage: the stage, with or without a path
+    :param files: paths below that: a list or its JSON text
+    :param prefix: instead of files, the start of their paths
+    :param pattern: regular expression that their whole paths match
+    """
+
+    stage: str
+    files: Any = None
+    prefix: str | None = None
+    pattern: str | None = None
+
+    def check(self) -> None:
+        """Find what no rendering of templates can fix.
+
+        :raises ConfigurationError: if the arguments do not go together
+        """
+        if self.files is not None and (self.prefix is not None or self.pattern is not None):
+            raise ConfigurationError(
+                f"files is {self.files!r} beside prefix or pattern: the files are named, leave the others out"
+            )
+
+    def loaded_and_gone(self, hook: StageAccount, table: str, since: dt.datetime) -> CopyOutcome | None:
+        """What this run has loaded of the files and then removed (``purge``); None where that is not all.
+
+        :param hook: asks the account
+        :param table: the table
+        :param since: when the run began
+        """
+        reference, url = StageReference.parse(self.stage), hook.stage_url(self.stage)
+        loads = (FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since))
+        history = [load for load in loads if load.pipe is None and is_of_stage(load, reference, url)]
+        if self.files is not None:
+            names = [reference.below(name) for name in file_names(self.files)]
+            found = newest_loads(names, history)
+            return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
+        expected = ExpectedFiles((), reference.below(self.prefix or ""), 1)
+        paths = dict.fromkeys(
+            name for load in history if (name := expected.name_of(load)) is not None and self._may_match(name)
+        )
+        return CopyOutcome(tuple(newest_loads(list(paths), history).values())) if paths else None
+
+    def _may_match(self, path: str) -> bool:
+        """False for a path that the pattern does not match in any of the forms that LIST shows it in."""
+        name = StageReference.parse(self.stage).name.lower()
+        try:
+            return self.pattern is None or any(
+                re.fullmatch(self.pattern, form) for form in (path, f"{name}/{path}")
+            )
+        except re.error:
+            return True  # an expression that only Snowflake reads
+
+    def key(self) -> str:
+        """What tells this choice from another one of the same stage."""
+        names = None if self.files is None else sorted(file_names(self.files))
+        chosen = [StageReference.parse(self.stage).path, names, self.prefix, self.pattern]
+        return blake2b(json.dumps(chosen).encode(), digest_size=16).hexdigest()
+
+    def find(self, hook: StageAccount) -> StagedFiles:
+        """List the files, in the order of their names or in the one that they were given in.
+
+        :param hook: asks the account
+        :raises NothingStagedError: if a file that is named is not there
+        :raises SqlError: if the stage cannot be listed
+        """
+        stage = StageReference.parse(self.stage)
+        listed = hook.list_files(self.stage, self.prefix or "", self.pattern)
+        url = hook.stage_url(self.stage) if listed and "://" in str(listed[0]["name"]) else None
+        found: dict[str, StagedFile] = {}
+        for row in listed:
+            path, size = stage.relative(str(row["name"]), url), row.get("size")
+            mark, since = str(row.get("md5") or row.get("last_modified") or ""), row.get("last_modified")
+            found[path] = StagedFile(path, mark, None if size is None else int(size), staged_at(since))
+        if self.files is None:
+            return StagedFiles(dict(sorted(found.items())), stage, url)
+        names = [stage.below(name) for name in file_names(self.files)]
+        missing = [name for name in names if name not in found]
+        if missing:
+            shown = ", ".join(map(repr, missing[:_MOST_PATHS])) + (" …" if missing[_MOST_PATHS:] else "")
+            raise NothingStagedError(
+                f"{len(missing):,} of {len(names):,} files are not in stage {self.stage!r}: {shown}; stage "
+                "them first, under these very names"
+            )
+        return StagedFiles({name: found[name] for name in names}, stage, url)
+
+
+# pragma: no mutate end

@@ -345,11 +345,7 @@ class PipeDefinition:
         return " ".join([*words, "AS", self.copy.statement()])
 
 
-# -- What a file pipe is: from where it loads into which table, and how it stands ----------------------
-
 # -- The state of a file pipe: ``SYSTEM$PIPE_STATUS`` as a value -----------------------------------------
-
-RUNNING, PAUSED = "RUNNING", "PAUSED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,12 +404,12 @@ class PipeStatus:
     @property
     def is_running(self) -> bool:
         """True when files that are submitted are loaded."""
-        return self.execution_state == RUNNING
+        return self.execution_state == "RUNNING"
 
     @property
     def is_paused(self) -> bool:
         """True when somebody has paused the pipe; files may be submitted, and wait."""
-        return self.execution_state == PAUSED
+        return self.execution_state == "PAUSED"
 
     def __str__(self) -> str:
         words = [self.execution_state, f"{self.pending_files:,} files wait"]

@@ -23,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
+from airflow_provider_snowpipe.bulk.copy import StageAccount
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     PARTIALLY_LOADED,
@@ -421,11 +422,8 @@ _KEPT_IN = "airflow_snowpipe/forced_copies"
 
 
 # pragma: no mutate start
-class FileAccount(Protocol):
+class FileAccount(StageAccount, Protocol):
     """As much of the account's hook as small files in a stage need."""
-
-    def list_files(self, stage: str) -> list[dict[str, Any]]:
-        """List the files of a stage."""
 
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file."""

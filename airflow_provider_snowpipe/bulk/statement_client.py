@@ -1,24 +1,34 @@
-"""The SQL API: statements that outlive the process that submitted them (page "Snowflake SQL REST API").
+"""The SQL API, whose statements outlive the process that submitted them, and a run's COPY through it, once.
 
 A request id makes a submission repeatable: Snowflake runs the statement of one id once, and answers a
-repetition with the state of that run.
+repetition with the state of that run (page "Snowflake SQL REST API").
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOutcome, RunIdentity
+from airflow_provider_snowpipe.bulk.staged_files import (
+    LOADED,
+    PARTIALLY_LOADED,
+    FileLoad,
+    StagedFile,
+    StageReference,
+    is_of_stage,
+)
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
 from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import quote_url_segment
+from airflow_provider_snowpipe.streaming.names import full_name, quote_url_segment
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
 
 _RUNNING = 202
@@ -41,6 +51,9 @@ _PRIVILEGES = {
     "PIPE": "MONITOR, OPERATE",
 }
 """What loading needs, by kind of object; an external stage takes USAGE instead."""
+
+
+# pragma: no mutate start (tested over the wire)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,3 +280,167 @@ def statement_rows(
     client = StatementClient(account_url, credentials, role=role, ca_bundle=ca_bundle, retry=retry)
     with closing(client):
         return client.rows(statement)
+
+
+# pragma: no mutate end
+# -- One run's COPY, once: statements under request ids that every try of a task derives alike -----------
+#
+# A try that finds statements of an earlier one joins them instead of submitting its own. Try number ``n``
+# goes through the request ids of the tries 1 to ``n``: a statement that ran, or still runs, under one of them
+# answers for the work; one that failed there changed nothing, so the next id may run it again.
+
+_CANCELLED = 604
+_UNKNOWN = 404
+_MOST_LOST = 3
+_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_FIRST_POLLS = (0.2, 0.4, 0.8)
+Rows = list[dict[str, Any]]
+Wait = Callable[[str, str], Rows]
+"""Waits for a statement, given its handle and its text; its rows."""
+History = Callable[[Sequence[str]], Sequence[FileLoad]]
+"""Loads of files with these paths, as far back as they are remembered, from the oldest."""
+MayHaveRun = Callable[[dt.datetime, str | None], bool]
+"""False where no statement of this run, or not this one, has ended well since then."""
+
+
+@dataclass(slots=True)
+class CopyRun:
+    """The COPY of some files, in as many statements as they need, one after the other.
+
+    :param copy: the statement; its location is the stage without a path
+    :param stage: the stage
+    :param client: the account's SQL API
+    :param history: asks load history
+    :param may_have_run: asks the account for statements of this run
+    :param identity: whose work it is
+    :param url: what an external stage stands for
+    """
+
+    copy: CopyInto
+    stage: StageReference
+    client: StatementClient
+    history: History
+    may_have_run: MayHaveRun
+    identity: RunIdentity
+    url: str | None = None
+    _running: tuple[str, str] | None = field(default=None, init=False)
+    _stopped: bool = field(default=False, init=False)
+
+    def load(self, files: Sequence[StagedFile], wait: Wait | None = None) -> CopyOutcome:
+        """Load the files; what was loaded by an earlier try of this run is not loaded again.
+
+        :param files: the files
+        :param wait: waits for a statement, None to ask for it in this thread
+        :raises SqlError: if a statement fails
+        """
+        marks, parts = {file.path: file.mark for file in files}, []
+        # Asked before this try has a statement of its own.
+        has_begun = self.identity.try_number > 1 and self.may_have_run(self.identity.since, None)
+        for paths, statement in self.copy.statements(list(marks)):
+            request_ids = self.identity.request_ids(statement, [marks[path] for path in paths])
+            asks, lost = has_begun, 0
+            while (part := self._loaded_by_this_run(paths, statement) if asks else None) is None:
+                try:
+                    rows = self._rows(statement, request_ids, wait or self._ask)
+                except SqlError as error:
+                    raise SqlError(f"{error}{self.copy.format_remedy(paths)}", errno=error.errno) from None
+                except ApiError as error:
+                    if error.http_status != _UNKNOWN or lost == _MOST_LOST:
+                        raise
+                    # The service has lost the statement with its outcome, so history has to show it.
+                    asks, lost = True, lost + 1
+                    continue
+                part = CopyOutcome.read(rows, self.stage, self.url)
+                skipped = () if self.copy.options.return_failed_only else part.skipped(paths)
+                if skipped:
+                    # What a first submission skips was loaded by somebody else, however lately.
+                    since = self.identity.since if asks else _NEVER
+                    part = part.with_history(skipped, self._copies(skipped), since)
+                break
+            parts.append(part)
+        return CopyOutcome(
+            tuple(load for part in parts for load in part.loads),
+            tuple(load for part in parts for load in part.before),
+        )
+
+    def finish(self, handle: str, wait: Wait | None = None) -> None:
+        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it loaded.
+
+        :param handle: the statement's handle
+        :param wait: as for :meth:`load`
+        """
+        words = f"COPY INTO {full_name(*self.copy.table)}"
+        self._running = (handle, words)
+        with suppress(SqlError):  # which has left the table as it was
+            (wait or self._ask)(handle, words)
+        self._running = None
+        if self._stopped:
+            raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
+
+    def stop(self) -> None:
+        """Cancel the statement that runs, and begin no other."""
+        self._stopped = True
+        if self._running is not None:
+            self.client.cancel(*self._running)
+
+    def poll(self, handle: str, statement: str) -> Rows | None:
+        """Ask for a statement a few times; its rows, None while it runs.
+
+        :param handle: the statement's handle
+        :param statement: its text
+        """
+        for pause in _FIRST_POLLS:
+            rows = self.client.state(handle, statement).rows
+            if rows is not None:
+                return rows
+            time.sleep(pause)
+        return None
+
+    def _copies(self, paths: Sequence[str]) -> list[FileLoad]:
+        """COPY's loads of these files; those of pipes, and of files of another stage, are not this run's."""
+        stage = StageReference.parse(self.copy.location)
+        return [
+            load for load in self.history(paths) if load.pipe is None and is_of_stage(load, stage, self.url)
+        ]
+
+    def _loaded_by_this_run(self, paths: tuple[str, ...], statement: str) -> CopyOutcome | None:
+        """What load history reports since the run began, where the statement has run.
+
+        Asked for with FORCE only: without it, COPY itself skips what is loaded. One statement is one
+        transaction, so it has dealt with all of its files (with SIZE_LIMIT, with some), or with none; where
+        history knows some of them only, somebody else has loaded those. Somebody else may have loaded all of
+        them as well, such as another instance of a mapped task.
+        """
+        if not self.copy.options.force:
+            return None
+        found = CopyOutcome().with_history(paths, self._copies(paths), self.identity.since)
+        some = any(load.status in (LOADED, PARTIALLY_LOADED) for load in found.loads)
+        every = not found.before or self.copy.options.size_limit is not None
+        if not (some and every):
+            return None
+        first = min(load.loaded_at for load in found.loads if load.loaded_at is not None)
+        return found if self.may_have_run(first, statement) else None
+
+    def _rows(self, statement: str, request_ids: list[str], wait: Wait) -> Rows:
+        left = list(request_ids)
+        while True:
+            if self._stopped:
+                raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
+            try:
+                state = self.client.submit(statement, left.pop(0), query_tag=self.identity.query_tag)
+                self._running = (state.handle, statement)
+                rows = wait(state.handle, statement) if state.rows is None else state.rows
+            except SqlError:
+                if not left:
+                    raise
+                continue  # that try's statement failed, and left the table as it was
+            self._running = None
+            return rows
+
+    def _ask(self, handle: str, statement: str) -> Rows:
+        seconds = _FIRST_PAUSE
+        while (state := self.client.state(handle, statement)).rows is None:
+            time.sleep(seconds)
+            seconds = min(_LONGEST_PAUSE, seconds * 1.5)
+        return state.rows

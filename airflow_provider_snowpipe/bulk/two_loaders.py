@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 PIPE_MEMORY = dt.timedelta(days=14)
 NOT_AUTHORIZED = (606, 2003, 2043, 3001)
 """Numbers of SQL errors: no warehouse to ask with, no such object for this role, no privilege."""
+_FORCED = "load them by SnowpipeCopyOperator or SnowpipeIngestFilesOperator with force=True"
+"""Other operators have no such argument."""
 _CLOCKS = dt.timedelta(minutes=1)
 """By so much the clocks of stage and account may differ."""
 _MOST_NAMED = 3
@@ -71,10 +73,7 @@ class Account(FileAccount, Protocol):
     def sql_session(self, purpose: str) -> AbstractContextManager[RunSql]:
         """Sign in once for several statements."""
 
-    def stage_url(self, stage: str) -> str | None:
-        """The URL that an external stage stands for."""
-
-    def loads_of(self, table: str, paths: Sequence[str]) -> list[FileLoad]:
+    def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
         """What ``COPY_HISTORY`` reports of some files."""
 
     def older_copies(self, table: str, paths: Sequence[str], *, by_pipes: bool = False) -> list[FileLoad]:
@@ -201,8 +200,8 @@ def refuse_files_of_others(
         raise FilesGivenTwiceError(
             f"{len(paths):,} of {len(files.files):,} files for {table} were loaded twice: {_evidence(twice)}."
             " Delete the rows of one of these loads, or bring the table back to before it by Time Travel; "
-            "then take these files from one of the two, or out of the stage. force=True goes on with the "
-            "table as it is",
+            "then take these files from one of the two, or out of the stage. SnowpipeCopyOperator and "
+            "SnowpipeIngestFilesOperator go on with the table as it is with force=True",
             files=paths,
         )
     paths = tuple(dict.fromkeys(load.path for load in others))
@@ -210,7 +209,7 @@ def refuse_files_of_others(
         f"{len(paths):,} of {len(files.files):,} files for {table} were loaded another way: "
         f"{_evidence(others)}. {'COPY' if loader is None else f'pipe {loader}'} has no memory of that and "
         "would load their rows a second time: take these files from one of the two, stage what has changed "
-        "in them under other names, or set force=True",
+        f"in them under other names, or {_FORCED}",
         files=paths,
     )
 
@@ -287,7 +286,7 @@ def refuse_files_for_pipe(
         )
     raise FilesGivenTwiceError(
         f"pipe {one.pipe.name} ({one.status or 'its state does not show to this role'}) loads from "
-        f"{one.pipe.target.stage} into {table} as well and {what}, or set force=True. "
+        f"{one.pipe.target.stage} into {table} as well and {what}, or {_FORCED}. "
         f"{loader or 'COPY'} {'has' if has_copied else 'would'} put the same rows into the table",
         files=files,
         may_pass=pending > 0,
@@ -297,8 +296,7 @@ def refuse_files_for_pipe(
 def _evidence(loads: Sequence[FileLoad]) -> str:
     shown = "; ".join(
         f"{load.path!r} by {'COPY' if load.pipe is None else f'pipe {load.pipe}'}"
-        f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}, "
-        f"{load.rows_loaded:,} rows"
+        f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}, {load.rows_loaded:,} rows"
         for load in loads[:_MOST_NAMED]
     )
     return shown + (f"; and {len(loads) - _MOST_NAMED:,} more" if len(loads) > _MOST_NAMED else "")
@@ -565,7 +563,7 @@ class LoadIntent:
             f"task {other['work']} (DAG, run, task, map index) has begun to load {len(files):,} of "
             f"{len(self._files.files):,} files by {by}: {shown}. {own} would put the same rows into the "
             "table: take the files from one of the two. If that task has died, clear it, so that it ends "
-            f"its load, or REMOVE {self._folder}/{name} when no statement of it runs; or set force=True",
+            f"its load, or REMOVE {self._folder}/{name} when no statement of it runs; or {_FORCED}",
             files=files,
             may_pass=True,
         )

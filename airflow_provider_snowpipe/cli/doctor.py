@@ -27,7 +27,8 @@ from airflow_provider_snowpipe.cli.definition import reported
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
-from airflow_provider_snowpipe.streaming.names import PipeName, quote_identifier
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -357,27 +358,12 @@ class Doctor:
         return self._key_hint or "check user, role and token, and that its authentication policy allows it"
 
     def _client(self) -> SnowpipeClient:
-        from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-
-        settings = self._checked
-        return SnowpipeClient(
-            settings.account_url(),
-            settings.credentials(),
-            self._pipe_name() or PipeName("NONE", "NONE", "NONE"),  # never sent
-            ca_bundle=settings.ca_bundle(),
-            retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS),
-        )
+        return self._hook.account_client(retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS))
 
     # The account.
 
-    def _pipe_name(self) -> PipeName | None:
-        hook, settings = self._hook, self._checked
-        named = hook.table or hook.pipe or settings.text("table") or settings.text("pipe")
-        return hook.pipe_name() if named else None
-
     def _pipe_or_skip(self) -> PipeName:
-        pipe = self._pipe_name()
+        pipe = self._hook.named_pipe()
         if pipe is None:
             raise _Ended(SKIPPED, "no table and no pipe is named", "give --table or --pipe")
         return pipe
@@ -584,7 +570,6 @@ def _roles_of(run: Callable[..., list[dict[str, Any]]], role: str) -> set[str]:
 
 def _privileges(run: Callable[..., list[dict[str, Any]]], pipe: PipeName) -> Iterator[tuple[str, str, str]]:
     """Privilege, kind and name of what Snowpipe Streaming asks for ("Access control")."""
-    from airflow_provider_snowpipe.streaming.names import full_name
     from airflow_provider_snowpipe.streaming.table_schema import show_table, widens_itself
 
     yield "USAGE", "DATABASE", quote_identifier(pipe.database)

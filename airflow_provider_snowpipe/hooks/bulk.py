@@ -48,6 +48,15 @@ class SnowpipeBulkHook(SnowpipeHook):
         )
         return self.database_and_schema()
 
+    def of_table(self, database: str, schema: str, table: str) -> SnowpipeBulkHook:
+        """The hook of another table in the same account.
+
+        :param database: where the table is
+        :param schema: the same
+        :param table: the table
+        """
+        return type(self)(self.snowflake_conn_id, table=table, database=database, schema=schema)
+
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
 

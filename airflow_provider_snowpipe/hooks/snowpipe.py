@@ -238,6 +238,19 @@ class SnowpipeHook(AccountHook):
         with self.offset_tokens() as set_token:
             set_token(channel, token)
 
+    def named_pipe(self) -> PipeName | None:
+        """The pipe, None where neither the hook nor its connection names one or a table."""
+        settings = self._connection()
+        named = self.table or self.pipe or settings.text("table") or settings.text("pipe")
+        return self._pipe_of(settings) if named else None
+
+    def account_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
+        """Make a client that needs no pipe for what is asked of the account alone.
+
+        :param retry: pauses and budget of each request
+        """
+        return _client(self._connection(), self.named_pipe() or _UNNAMED_PIPE, retry)
+
     def test_connection(self) -> tuple[bool, str]:
         """Check the connection as a load would use it, then the channel listing that backups need.
 
@@ -248,9 +261,8 @@ class SnowpipeHook(AccountHook):
         retry = RetryPolicy(budget_seconds=_TEST_BUDGET_SECONDS)
         step = "settings"
         try:
-            settings = self._connection()
-            pipe = self._pipe_to_test(settings)
-            with _client(settings, pipe or _UNNAMED_PIPE, retry) as client:
+            pipe = self.named_pipe()
+            with self.account_client(retry=retry) as client:
                 step = "account URL and credentials"
                 host = client.ingest_host()
                 step = "token for the ingest host"
@@ -275,10 +287,6 @@ class SnowpipeHook(AccountHook):
         return settings.pipe_name(
             table=self.table, pipe=self.pipe, database=self.database, schema=self.schema
         )
-
-    def _pipe_to_test(self, settings: SnowpipeConnection) -> PipeName | None:
-        named = self.table or self.pipe or settings.text("table") or settings.text("pipe")
-        return self._pipe_of(settings) if named else None
 
 
 def _client(settings: SnowpipeConnection, pipe: PipeName, retry: RetryPolicy | None) -> SnowpipeClient:

@@ -98,13 +98,14 @@ class AccountArguments(BaseOperator):
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
 
-    def bulk_hook(self, table: str | None = None) -> SnowpipeBulkHook:
-        """The hook of the account, and of a table in it.
+    def bulk_hook(self, table: str | None = None, pipe: str | None = None) -> SnowpipeBulkHook:
+        """The hook of the account, and of a table and a file pipe in it.
 
         :param table: the table
+        :param pipe: the pipe
         """
         return SnowpipeBulkHook(
-            self.snowflake_conn_id, table=table, database=self.database, schema=self.schema
+            self.snowflake_conn_id, table=table, pipe=pipe, database=self.database, schema=self.schema
         )
 
 

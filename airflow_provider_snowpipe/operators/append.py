@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
+from airflow_provider_snowpipe.hooks.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
-from airflow_provider_snowpipe.operators.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -309,8 +309,10 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             raise ConfigurationError(
                 f"token_column {self.token_column!r} and batch {self.batch!r} both number the rows: drop one"
             )
-        if self.max_rows < 1 or self.max_bytes < 1:
-            raise ConfigurationError("max_rows and max_bytes must be 1 or more")
+        for name in ("max_rows", "max_bytes"):
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"{name} is {value!r}: give a whole number of 1 or more")
 
 
 def _number(value: Any) -> int:
@@ -363,7 +365,10 @@ class SmallSource:
         """
         from airflow_provider_snowpipe.streaming.append import lines_of_ndjson, lines_of_rows
 
-        given = [name for name in ("rows", "file", "sql") if getattr(self, name) not in (None, "")]
+        three = {"rows": self.rows, "file": self.file, "sql": self.sql}
+        given = [
+            n for n, value in three.items() if value is not None and (not isinstance(value, str) or value)
+        ]
         if len(given) != 1:
             raise ConfigurationError(
                 f"the rows come from {' and '.join(given) or 'nowhere'}: give exactly one of rows, file and "
@@ -385,8 +390,7 @@ class SmallSource:
             raise ConfigurationError("sql is given without sql_conn_id: name the connection of the query")
         if not ordered_by_token and not _ORDERED.search(self.sql or ""):
             raise ConfigurationError(
-                "the query has no ORDER BY: a retry that gets its rows in another order would load "
-                "some "
+                "the query has no ORDER BY: a retry that gets its rows in another order would load some "
                 "twice and others never. Order it by a unique key, or give token_column=…"
             )
         hook: Any = BaseHook.get_hook(self.sql_conn_id)
@@ -409,11 +413,14 @@ def rows_from_text(rows: Any) -> list[Any]:
         except ValueError:
             raise ConfigurationError(
                 f"rows is the text {rows[:80]!r}, which is no JSON list: give a list of mappings, an XCom of "
-                "one, "
-                'or a template that ends in "| tojson"'
+                'one, or a template that ends in "| tojson"'
             ) from None
     if isinstance(rows, Mapping):
         return [rows]
-    if not hasattr(rows, "__iter__") or isinstance(rows, (bytes, bytearray)):
-        raise ConfigurationError(f"rows is {type(rows).__name__}: give a list of mappings of column to value")
+    # A data frame's iterator gives its columns.
+    if not hasattr(rows, "__iter__") or isinstance(rows, (bytes, bytearray)) or hasattr(rows, "columns"):
+        raise ConfigurationError(
+            f"rows is {type(rows).__name__}: give a list of mappings of column to value, such as "
+            "frame.to_dict('records') of pandas"
+        )
     return list(rows)

@@ -12,9 +12,9 @@ from airflow_provider_snowpipe.operators.load_planning import (
     PLAN_KEY,
     ShapeSource,
     known_shape,
-    load_policy,
     path_before,
 )
+from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.sources import shape_values, warn_of_conn_ids
@@ -100,7 +100,7 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         warn_of_conn_ids(kafka_conn_id)
         if not (stream or copy or pipe):
             raise ConfigurationError("no way to load is given: name the tasks of stream=…, copy=… or pipe=…")
-        load_policy(policy, costs)
+        LoadPolicy.of(policy, costs)
 
     def choose_branch(self, context: Context) -> str | Iterable[str]:
         """Plan, and return the tasks to go on with; those of the other paths are skipped.
@@ -130,7 +130,7 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         hook, prefix = self.bulk_hook(self.table), self.channel_prefix or self.dag_id
         source = ShapeSource(self.source, hook, self.storage_conn_id, self.kafka_conn_id, prefix)
         shape = source.shape(known)
-        return plan_load(shape, load_policy(self.policy, self.costs), before)
+        return plan_load(shape, LoadPolicy.of(self.policy, self.costs), before)
 
     def _branch(self, plan: LoadPlan) -> str | Iterable[str]:
         if plan.nothing_to_load and not plan.is_forced:

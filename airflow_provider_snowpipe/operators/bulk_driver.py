@@ -17,10 +17,10 @@ from uuid import uuid4
 from airflow_provider_snowpipe.bulk.run_files import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
 from airflow_provider_snowpipe.bulk.stage import SourceFile, Staging
 from airflow_provider_snowpipe.bulk.staged_files import StageReference, staged_at
+from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
-from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.operators.submission import job_error
 from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.spark import write_job_file

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy import CopyOptions, CopyOutcome
+from airflow_provider_snowpipe.bulk.copy import CopyOptions, CopyOutcome, StagedChoice
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     RunManifest,
@@ -35,7 +35,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
-from airflow_provider_snowpipe.operators.copy import CopyLoad, StagedChoice, copy_into, wait_in_triggerer
+from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
@@ -236,7 +236,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             StagedChoice(stage, manifest.names),
             run_identity(context),
             on_rejected=self.on_rejected,
-            leave_worker=partial(wait_in_triggerer, self) if self.deferrable else None,
+            leave_worker=partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None,
             listed=listed,
             resumed=listed is not None,
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.snowpipe import channel_page
-from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
+from airflow_provider_snowpipe.operators.account_operator import PipeOperator, check_arguments, require_name
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 
@@ -116,6 +116,7 @@ class SnowpipeDropChannelOperator(ChannelOperator):
         super().__init__(**kwargs)
         self.force = force
         self.commit_timeout = commit_timeout
+        check_arguments(self, seconds=["commit_timeout"])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Flush and drop the channel.

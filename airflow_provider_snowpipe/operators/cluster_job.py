@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.hooks.cluster import APPLICATION_ID, POD_ID
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.storage import file_system, read_text, storage_path
 from airflow_provider_snowpipe.operators.client_job import (
     DIRECTORY_PREFIX,
     REPORT_FILE,
@@ -37,7 +38,6 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
     hadoop_address,
     is_of_this_machine,
 )
-from airflow_provider_snowpipe.operators.storage import file_system, read_text, storage_path
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.spark.progress import FollowedChannels

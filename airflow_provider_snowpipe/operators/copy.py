@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import conf
@@ -21,42 +18,33 @@ from airflow_provider_snowpipe.bulk.copy import (
     CopyInto,
     CopyOptions,
     CopyOutcome,
-    CopyRun,
     RunIdentity,
+    StagedChoice,
 )
 from airflow_provider_snowpipe.bulk.load_history import may_have_run, running_statements
 from airflow_provider_snowpipe.bulk.run_files import FirstTryFiles
 from airflow_provider_snowpipe.bulk.staged_files import (
-    COPY_HISTORY,
-    ExpectedFiles,
     FileLoad,
-    StagedFile,
     StagedFiles,
     StageReference,
-    file_names,
-    is_of_stage,
-    newest_loads,
-    staged_at,
 )
+from airflow_provider_snowpipe.bulk.statement_client import CopyRun
 from airflow_provider_snowpipe.bulk.two_loaders import OtherLoaders
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
+    AccountArguments,
     FileOperator,
     check_arguments,
     failing_at_once,
     run_identity,
 )
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    NothingStagedError,
-    SqlError,
-)
+from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SqlError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.copy import Rows
+    from airflow_provider_snowpipe.bulk.statement_client import Rows
 
 
 class SnowpipeCopyOperator(ReportsLineage, FileOperator):
@@ -191,16 +179,19 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             on_rejected=self.on_rejected,
             on_nothing=self.on_nothing,
             force=self.force,
-            leave_worker=partial(wait_in_triggerer, self) if self.deferrable else None,
+            leave_worker=partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None,
             listed=self._listed,
             resumed=self._listed is not None,
         )
 
 
-def wait_in_triggerer(task: Any, listed: Mapping[str, Any] | None, handle: str, statement: str) -> NoReturn:
+def wait_for_statement(
+    task: AccountArguments, seconds: float, listed: Mapping[str, Any] | None, handle: str, statement: str
+) -> NoReturn:
     """Leave the worker until a statement has ended; the task's ``execute_complete`` comes back.
 
-    :param task: the operator, with ``snowflake_conn_id`` and ``poll_interval``
+    :param task: the operator
+    :param seconds: between two polls
     :param listed: the files that the COPY was given
     :param handle: the statement's handle
     :param statement: its text
@@ -213,12 +204,11 @@ def wait_in_triggerer(task: Any, listed: Mapping[str, Any] | None, handle: str, 
             handle=handle,
             statement=statement.partition(" FILES = ")[0],
             snowflake_conn_id=task.snowflake_conn_id,
-            poll_interval=task.poll_interval,
+            poll_interval=seconds,
         ),
         method_name="execute_complete",
         kwargs={"listed": listed},
     )
-    raise RuntimeError("a task that was deferred went on")
 
 
 # -- The COPY of staged files, for every operator that has one -------------------------------------------
@@ -480,100 +470,3 @@ class CopyLoad:
     def _validation_rows(self, mode: str, files: Sequence[str]) -> list[dict[str, Any]]:
         parts = [self.copy.validation(mode, part) for part, _ in self.copy.statements(files)]
         return [row for part in parts for row in self.hook.run_sql(part)]
-
-
-# -- Which staged files are to be loaded -------------------------------------------------------------------
-
-_MOST_FILES_NAMED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class StagedChoice:
-    """Files by name, by the start of their paths, by a pattern, or all of a stage.
-
-    :param stage: the stage, with or without a path
-    :param files: paths below that: a list or its JSON text
-    :param prefix: instead of files, the start of their paths
-    :param pattern: regular expression that their whole paths match
-    """
-
-    stage: str
-    files: Any = None
-    prefix: str | None = None
-    pattern: str | None = None
-
-    def check(self) -> None:
-        """Find what no rendering of templates can fix.
-
-        :raises ConfigurationError: if the arguments do not go together
-        """
-        if self.files is not None and (self.prefix is not None or self.pattern is not None):
-            raise ConfigurationError(
-                f"files is {self.files!r} beside prefix or pattern: the files are named, leave the others out"
-            )
-
-    def loaded_and_gone(self, hook: SnowpipeBulkHook, table: str, since: dt.datetime) -> CopyOutcome | None:
-        """What this run has loaded of the files and then removed (``purge``); None where that is not all.
-
-        :param hook: asks the account
-        :param table: the table
-        :param since: when the run began
-        """
-        reference, url = StageReference.parse(self.stage), hook.stage_url(self.stage)
-        loads = (FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since))
-        history = [load for load in loads if load.pipe is None and is_of_stage(load, reference, url)]
-        if self.files is not None:
-            names = [reference.below(name) for name in file_names(self.files)]
-            found = newest_loads(names, history)
-            return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
-        expected = ExpectedFiles((), reference.below(self.prefix or ""), 1)
-        paths = dict.fromkeys(
-            name for load in history if (name := expected.name_of(load)) is not None and self._may_match(name)
-        )
-        return CopyOutcome(tuple(newest_loads(list(paths), history).values())) if paths else None
-
-    def _may_match(self, path: str) -> bool:
-        """False for a path that the pattern does not match in any of the forms that LIST shows it in."""
-        name = StageReference.parse(self.stage).name.lower()
-        try:
-            return self.pattern is None or any(
-                re.fullmatch(self.pattern, form) for form in (path, f"{name}/{path}")
-            )
-        except re.error:
-            return True  # an expression that only Snowflake reads
-
-    def key(self) -> str:
-        """What tells this choice from another one of the same stage."""
-        names = None if self.files is None else sorted(file_names(self.files))
-        chosen = [StageReference.parse(self.stage).path, names, self.prefix, self.pattern]
-        return blake2b(json.dumps(chosen).encode(), digest_size=16).hexdigest()
-
-    def find(self, hook: SnowpipeBulkHook) -> StagedFiles:
-        """List the files, in the order of their names or in the one that they were given in.
-
-        :param hook: asks the account
-        :raises NothingStagedError: if a file that is named is not there
-        :raises SqlError: if the stage cannot be listed
-        """
-        stage = StageReference.parse(self.stage)
-        listed = hook.list_files(self.stage, self.prefix or "", self.pattern)
-        url = hook.stage_url(self.stage) if listed and "://" in str(listed[0]["name"]) else None
-        found: dict[str, StagedFile] = {}
-        for row in listed:
-            path, size = stage.relative(str(row["name"]), url), row.get("size")
-            mark, since = str(row.get("md5") or row.get("last_modified") or ""), row.get("last_modified")
-            found[path] = StagedFile(path, mark, None if size is None else int(size), staged_at(since))
-        if self.files is None:
-            return StagedFiles(dict(sorted(found.items())), stage, url)
-        names = [stage.below(name) for name in file_names(self.files)]
-        missing = [name for name in names if name not in found]
-        if missing:
-            shown = ", ".join(map(repr, missing[:_MOST_FILES_NAMED])) + (
-                " …" if len(missing) > _MOST_FILES_NAMED else ""
-            )
-            raise NothingStagedError(
-                f"{len(missing):,} of {len(names):,} files are not in stage {self.stage!r}: {shown}; "
-                "stage them "
-                "first, under these very names"
-            )
-        return StagedFiles({name: found[name] for name in names}, stage, url)

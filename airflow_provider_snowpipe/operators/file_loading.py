@@ -12,16 +12,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.files_watch import Tolerance
+from airflow_provider_snowpipe.bulk.copy import StagedChoice
+from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED
+from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
 from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators import ingest_files
 from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, run_identity
-from airflow_provider_snowpipe.operators.copy import CopyLoad, StagedChoice, copy_into, wait_in_triggerer
-from airflow_provider_snowpipe.operators.pipe_load import PipeFiles, PipeLoad
+from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into, wait_for_statement
+from airflow_provider_snowpipe.operators.ingest_files import wait_for_pipe
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
@@ -104,8 +105,6 @@ class FileLoading:
         :param submitted: what the task reported before
         :param boundary: files of this machine and their channels, None for files in a stage
         """
-        from airflow_provider_snowpipe.bulk.files_watch import load_failure
-
         if event["status"] != "success":
             raise load_failure(event["reason"], event["message"])
         if boundary is None:
@@ -220,16 +219,13 @@ class FileLoading:
             run_identity(self.context),
             on_rejected=task.on_rejected,
             on_nothing="report",
-            leave_worker=partial(wait_in_triggerer, task) if deferrable else None,
+            leave_worker=partial(wait_for_statement, task, task.poll_interval) if deferrable else None,
             resumed=self.resumed,
         )
         return self._copying
 
     def _pipe_files(self, pipe: str, target: PipeTarget, **chosen: Any) -> PipeFiles:
-        task = self.task
-        hook = SnowpipeBulkHook(
-            task.snowflake_conn_id, table=task.table, pipe=pipe, database=task.database, schema=task.schema
-        )
+        hook = self.task.bulk_hook(self.task.table, pipe)
         return PipeFiles(hook, self._full_name(pipe), stage=str(target.stage), **chosen)
 
     def _ingested(self, files: PipeFiles, deferrable: bool) -> dict[str, Any]:
@@ -244,7 +240,7 @@ class FileLoading:
             poll_interval=task.poll_interval,
         )
         ti: Any = self.context["ti"]
-        leave = partial(ingest_files.wait_in_triggerer, task, load) if deferrable else None
+        leave = partial(wait_for_pipe, task, load) if deferrable else None
         value, loads = load.run(run_identity(self.context), partial(ti.xcom_push, FILES_KEY), leave)
         return ingested_value(load.checked(value, loads or {}))
 

@@ -12,17 +12,18 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance
+from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad, check_choice
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
+    AccountArguments,
     FileOperator,
     check_arguments,
     failing_at_once,
     require_name,
     run_identity,
 )
-from airflow_provider_snowpipe.operators.pipe_load import PipeFiles, PipeLoad, check_choice
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 
 if TYPE_CHECKING:
@@ -133,13 +134,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     @cached_property
     def hook(self) -> SnowpipeBulkHook:
         """The hook of the pipe; made when first asked for, after templates are rendered."""
-        return SnowpipeBulkHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=require_name("pipe", self.pipe),
-            database=self.database,
-            schema=self.schema,
-        )
+        return self.bulk_hook(self.table, require_name("pipe", self.pipe))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit the files, and wait.
@@ -154,7 +149,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         with failing_at_once():
             load = self._made()
             announce = partial(context["ti"].xcom_push, FILES_KEY)
-            leave = partial(wait_in_triggerer, self, load) if self.deferrable else None
+            leave = partial(wait_for_pipe, self, load) if self.deferrable else None
             value, loads = load.run(run_identity(context), announce, leave)
             return value if loads is None else self._loaded(context, load, value, loads)
 
@@ -221,10 +216,12 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         check_choice(self.files, self.stage, self.prefix, self.pattern)
 
 
-def wait_in_triggerer(task: Any, load: PipeLoad, submission: Submission, value: dict[str, Any]) -> NoReturn:
+def wait_for_pipe(
+    task: AccountArguments, load: PipeLoad, submission: Submission, value: dict[str, Any]
+) -> NoReturn:
     """Leave the worker until a pipe has loaded files; the task's ``execute_complete`` comes back.
 
-    :param task: the operator, with ``snowflake_conn_id``, ``database`` and ``schema``
+    :param task: the operator
     :param load: the load
     :param submission: its files
     :param value: what was submitted
@@ -252,4 +249,3 @@ def wait_in_triggerer(task: Any, load: PipeLoad, submission: Submission, value: 
         kwargs={"submitted": value},
         timeout=dt.timedelta(seconds=load.load_timeout + _MARGIN_SECONDS),
     )
-    raise RuntimeError("a task that was deferred went on")

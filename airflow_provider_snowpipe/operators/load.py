@@ -22,16 +22,15 @@ from airflow_provider_snowpipe.operators.load_planning import (
     LoadChoice,
     is_staged,
     known_shape,
-    load_policy,
     loads_before,
-    outcome_of,
     path_before,
     splits_csv,
 )
 from airflow_provider_snowpipe.operators.own_channels import require_own_channels
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
-from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
+from airflow_provider_snowpipe.routing.load_plan import LoadPath, outcome_of
 from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_source, has_backlog
 from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
@@ -119,7 +118,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         if "path" in (policy or {}):
             raise ConfigurationError("policy has the key 'path': give path=… beside it")
         check_arguments(self, seconds=("load_timeout", "poll_interval"))
-        load_policy(policy, costs)
+        LoadPolicy.of(policy, costs)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Plan the load and carry it out.
@@ -224,7 +223,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             None if files is None or self.table is None else self._boundary(),
             self.bulk_hook(self.table),
             known,
-            load_policy({**able, **(self.policy or {}), "path": self.path}, self.costs, loads),
+            LoadPolicy.of({**able, **(self.policy or {}), "path": self.path}, self.costs, loads),
             None if before is None else path_before(before),
             may_lack_table=self.create_table is not None,
             backlog=self._backlog() if has_backlog(self.source) else None,
@@ -270,7 +269,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         began = getattr(ti, "start_date", None)
         here = None if began is None else (dt.datetime.now(dt.UTC) - began).total_seconds()
         actual = {"seconds": here, **actual}
-        account = LoadAccount(self.bulk_hook(self.table), load_policy(self.policy, self.costs), context)
+        account = LoadAccount(self.bulk_hook(self.table), LoadPolicy.of(self.policy, self.costs), context)
         load = account.measured(plan, self._loaded_table, value, actual)
         before = loads_before(context, self._loaded_table)
         if load.path is LoadPath.COPY and value["files"]:

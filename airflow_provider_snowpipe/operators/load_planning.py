@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider_snowpipe.bulk.copy import CopyOptions
+from airflow_provider_snowpipe.bulk.copy import CopyOptions, StagedChoice
 from airflow_provider_snowpipe.bulk.load_history import (
     ATTRIBUTED_AFTER,
     attributed_credits,
@@ -22,15 +22,13 @@ from airflow_provider_snowpipe.bulk.load_history import (
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.two_loaders import loads_since_staged
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.hooks.storage import storage_path
 from airflow_provider_snowpipe.operators.account_operator import run_identity
-from airflow_provider_snowpipe.operators.storage import storage_path
 from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import (
-    MOST_KEPT,
     LoadPath,
     MeasuredLoad,
     kept_loads,
-    measured_floors,
     measured_latency,
 )
 from airflow_provider_snowpipe.routing.planner import plan_load
@@ -48,13 +46,11 @@ from airflow_provider_snowpipe.spark.submit.source import (
     connected_source,
     has_backlog,
 )
-from airflow_provider_snowpipe.streaming.arguments import known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PartlyStreamedError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.routing.cost_model import CostModel
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
     from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
@@ -64,30 +60,6 @@ log = logging.getLogger(__name__)
 
 PLAN_KEY = "plan"
 _BACKFILL = "backfill"
-
-
-def load_policy(
-    policy: Mapping[str, Any] | None,
-    costs: Mapping[str, Any] | None,
-    loads: Sequence[MeasuredLoad] = (),
-) -> LoadPolicy:
-    """Make the policy of an author's arguments.
-
-    :param policy: parameters of :class:`LoadPolicy`
-    :param costs: figures of the cost model to replace, by name
-    :param loads: the last loads of the table, whose latency goes before floors that the author does not give
-    :raises ConfigurationError: if one is wrong
-    """
-    from airflow_provider_snowpipe.routing.cost_model import CostModel
-
-    given = costs or {}
-    floors = {
-        path: seconds
-        for path, seconds in measured_floors(loads).items()
-        if f"{path.value}_floor_seconds" not in given
-    }
-    own = known_arguments(LoadPolicy, policy or {}, "policy")
-    return LoadPolicy(**{"costs": CostModel.with_figures(given), "measured": floors, **own})
 
 
 def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:
@@ -332,8 +304,6 @@ class LoadChoice:
 
     def _left_in_stage(self) -> DataShape:
         """The shape of the files whose content is not in the table; of files that keep coming, of all."""
-        from airflow_provider_snowpipe.operators.copy import StagedChoice
-
         staged = StagedChoice(str(self.source)).find(self.hook)
         is_left_over = self.known.get("bounded", True) and not CopyOptions.of(self.options).force
         if is_left_over and self.hook.table and staged.files:
@@ -362,7 +332,7 @@ class LoadChoice:
         return {
             **self.plan.as_json(),
             "shape": shape,
-            "expected": expected_of(self.shape, self.policy.costs),
+            "expected": self.shape.expected(self.policy.costs),
         }
 
     def _pipe_of(self, path: LoadPath) -> str | None:
@@ -566,49 +536,3 @@ class LoadAccount:
     @property
     def _query_tag(self) -> str:
         return run_identity(self.context).query_tag
-
-
-def outcome_of(
-    plan: Any,
-    path: str,
-    actual: Mapping[str, Any],
-    load: MeasuredLoad | None = None,
-    before: Sequence[MeasuredLoad] = (),
-) -> dict[str, Any]:
-    """Put what a load did beside the estimate of its path.
-
-    :param plan: the plan as JSON, None where there was none
-    :param path: the path that was taken
-    :param actual: rows, bytes and seconds
-    :param load: what it took and cost, which is kept for the next plan where rows were loaded
-    :param before: the last loads of the table, from the oldest
-    """
-    estimated: dict[str, Any] = {}
-    planned = None
-    if isinstance(plan, Mapping):
-        planned = plan.get("path")
-        found: Mapping[str, Any] = next((one for one in plan["estimates"] if one["path"] == path), {})
-        costs = {name: found.get(name) for name in ("seconds", "credits")}
-        estimated = {**plan.get("expected", {}), **costs}
-    cost: dict[str, Any] = {}
-    if load is not None:
-        cost = {"latency": load.latency, "credits": load.credits, "credits_from": load.credits_from}
-    own = [load] if load is not None and actual["rows"] else []
-    return {
-        "path": path,
-        "planned": planned,
-        "estimated": estimated,
-        "actual": {**actual, **cost},
-        "loads": [one.as_json() for one in [*before, *own][-MOST_KEPT:]],
-    }
-
-
-def expected_of(shape: DataShape, costs: CostModel) -> dict[str, float]:
-    """Rows and uncompressed bytes that a shape stands for.
-
-    :param shape: the data
-    :param costs: the figures to estimate with
-    """
-    size = shape.uncompressed(costs)
-    rows = shape.rows if shape.rows is not None else round(size / costs.bytes_per_row)
-    return {"rows": rows, "bytes": size}

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.links.snowpipe import page_of_channels
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
-from airflow_provider_snowpipe.operators.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
@@ -95,8 +95,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         for name, expires in sorted(expiring.items()):
             self.log.warning(
                 "channel %r has not moved since %s: Snowflake deletes it with its token on %s, unless it "
-                "takes "
-                "rows before",
+                "takes rows before",
                 name,
                 backup.channels[name].unchanged_since.date(),
                 expires.date(),
@@ -200,8 +199,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         if backup.pipe != self.hook.pipe_name():
             raise ConfigurationError(
                 f"{self.path} is a backup of pipe {backup.pipe}, not of {self.hook.pipe_name()}: name the "
-                "file "
-                "of this pipe"
+                "file of this pipe"
             )
         names = chosen(backup, self._names())
         spelled = self.offset_format or backup.offset_format

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE
 from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
-from airflow_provider_snowpipe.operators.storage import read_text, storage_path
 from airflow_provider_snowpipe.operators.submission import report_of, targets_of
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line

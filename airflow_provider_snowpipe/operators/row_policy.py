@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.operators.account_operator import PipeArguments
+from airflow_provider_snowpipe.operators.account_operator import PipeArguments, check_arguments
 from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -65,6 +65,7 @@ class RowPolicyOperator(PipeArguments):
         super().__init__(**kwargs)
         self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
         self.commit_timeout = commit_timeout
+        check_arguments(self, seconds=["commit_timeout"])
         single = {
             "on_error": on_error,
             "check_rows": check_rows,

@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
 )
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.hooks.storage import file_system, storage_path
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     FileOperator,
@@ -34,7 +35,6 @@ from airflow_provider_snowpipe.operators.account_operator import (
     require_name,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
-from airflow_provider_snowpipe.operators.storage import file_system, storage_path
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,

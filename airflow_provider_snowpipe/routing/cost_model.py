@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches
+from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad, measured_floors
+from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import (
     CHANNEL_BYTES_PER_SECOND,
@@ -270,7 +270,6 @@ class LoadPolicy:
                 f"load_within={self.load_within}, many_files={self.many_files}, "
                 f"flood_bytes={self.flood_bytes}: give numbers above 0"
             )
-
         if not isinstance(self.costs, CostModel):
             raise ConfigurationError(f"costs of policy is {self.costs!r}: give the argument costs instead")
         measured = self.measured
@@ -280,6 +279,30 @@ class LoadPolicy:
             raise ConfigurationError(
                 f"measured is {measured!r}: give seconds above 0 by 'stream', 'copy' or 'pipe'"
             )
+
+    @classmethod
+    def of(
+        cls,
+        policy: Mapping[str, Any] | None,
+        costs: Mapping[str, Any] | None,
+        loads: Sequence[MeasuredLoad] = (),
+    ) -> Self:
+        """Make the policy of an author's arguments.
+
+        :param policy: its parameters
+        :param costs: figures of the cost model to replace, by name
+        :param loads: the last loads of the table, whose latency goes before floors that the author does not
+            give
+        :raises ConfigurationError: if one is wrong
+        """
+        given = costs or {}
+        floors = {
+            path: seconds
+            for path, seconds in measured_floors(loads).items()
+            if f"{path.value}_floor_seconds" not in given
+        }
+        own = known_arguments(cls, policy or {}, "policy")
+        return cls(**{"costs": CostModel.with_figures(given), "measured": floors, **own})
 
     @property
     def forced(self) -> LoadPath | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -171,8 +171,7 @@ class LoadPlan:
             found.append(
                 f"advice: combine the {self.compact.files:,} files to {self.compact.combined:,} of about "
                 f"{size(self.compact.file_bytes)} first, by compact=True of SnowpipeStageFilesOperator; "
-                "their COPY costs "
-                f"{credit_count(self.compact.credits)} credits"
+                f"their COPY costs {credit_count(self.compact.credits)} credits"
             )
         return found + [f"warning ({one.concern.value}): {one.text}" for one in self.warnings]
 
@@ -298,3 +297,38 @@ def measured_latency(estimate: Mapping[str, Any], seconds: float) -> float:
     """
     rest = seconds - (float(estimate["seconds"]) - float(estimate["latency"]))
     return rest if rest > 0 else min(seconds, float(estimate["latency"]))
+
+
+def outcome_of(
+    plan: Any,
+    path: str,
+    actual: Mapping[str, Any],
+    load: MeasuredLoad | None = None,
+    before: Sequence[MeasuredLoad] = (),
+) -> dict[str, Any]:
+    """Put what a load did beside the estimate of its path.
+
+    :param plan: the plan as JSON, None where there was none
+    :param path: the path that was taken
+    :param actual: rows, bytes and seconds
+    :param load: what it took and cost, which is kept for the next plan where rows were loaded
+    :param before: the last loads of the table, from the oldest
+    """
+    estimated: dict[str, Any] = {}
+    planned = None
+    if isinstance(plan, Mapping):
+        planned = plan.get("path")
+        found: Mapping[str, Any] = next((one for one in plan["estimates"] if one["path"] == path), {})
+        costs = {name: found.get(name) for name in ("seconds", "credits")}
+        estimated = {**plan.get("expected", {}), **costs}
+    cost: dict[str, Any] = {}
+    if load is not None:
+        cost = {"latency": load.latency, "credits": load.credits, "credits_from": load.credits_from}
+    own = [load] if load is not None and actual["rows"] else []
+    return {
+        "path": path,
+        "planned": planned,
+        "estimated": estimated,
+        "actual": {**actual, **cost},
+        "loads": [one.as_json() for one in [*before, *own][-MOST_KEPT:]],
+    }

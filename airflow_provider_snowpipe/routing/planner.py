@@ -140,9 +140,8 @@ class _Choice:
         if shape.backfill and shape.bounded and (shape.files or self.policy.may_write_files):
             return self._alone(
                 _COPY,
-                "a backfill: nobody waits for these rows, COPY is made for bulk, and live channels "
-                "keep their "
-                "offset tokens to themselves",
+                "a backfill: nobody waits for these rows, COPY is made for bulk, and live channels keep "
+                "their offset tokens to themselves",
                 "a backfill goes by COPY",
             )
         if not shape.bounded:
@@ -190,9 +189,8 @@ class _Choice:
     def _as_given(self, owner: LoadPath) -> tuple[list[LoadPath], dict[LoadPath, str]]:
         return self._alone(
             owner,
-            f"these files are given to {owner.value} already, whose load history keeps them from "
-            "being loaded "
-            "twice",
+            f"these files are given to {owner.value} already, whose load history keeps them from being "
+            "loaded twice",
             f"the same files are given to {owner.value} already; its load history is not shared",
         )
 
@@ -537,10 +535,9 @@ def _tiny_files(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | N
     if files.mean >= costs.tiny_file_bytes:
         return None
     return (
-        f"{files.count:,} files of {size(files.mean)} on average: each one costs an open and an entry "
-        "of load "
-        f"history, combine them to {size(costs.smallest_file_bytes)} to {size(costs.largest_file_bytes)} "
-        "each, by compact=True of SnowpipeStageFilesOperator"
+        f"{files.count:,} files of {size(files.mean)} on average: each one costs an open and an entry of "
+        f"load history, combine them to {size(costs.smallest_file_bytes)} to "
+        f"{size(costs.largest_file_bytes)} each, by compact=True of SnowpipeStageFilesOperator"
     )
 
 
@@ -570,9 +567,8 @@ def _two_loaders(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | 
         return None
     remembers = "64 days" if shape.given_to == LoadPath.COPY else "14 days"
     return (
-        f"these files are given to {shape.given_to} already, whose memory of {remembers} "
-        f"{plan.path.value} does "
-        "not share: their rows would be loaded twice; take one of the two, and take these files from "
+        f"these files are given to {shape.given_to} already, whose memory of {remembers} {plan.path.value} "
+        "does not share: their rows would be loaded twice; take one of the two, and take these files from "
         "the other"
     )
 
@@ -583,15 +579,13 @@ def _old_files(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
         return None
     if plan.path is LoadPath.COPY and oldest > _COPY_REMEMBERS:
         return (
-            f"the oldest file is {duration(oldest)} old, and COPY forgets after 64 days: it skips "
-            "files that it "
-            "may have loaded before; where they were not, set LOAD_UNCERTAIN_FILES"
+            f"the oldest file is {duration(oldest)} old, and COPY forgets after 64 days: it skips files that "
+            "it may have loaded before; where they were not, set LOAD_UNCERTAIN_FILES"
         )
     if plan.path is LoadPath.PIPE and oldest > _REFRESH_REACHES:
         return (
-            f"the oldest file is {duration(oldest)} old, and ALTER PIPE … REFRESH takes files of the "
-            "last 7 days "
-            "only: name the older ones to insertFiles, or load them by COPY"
+            f"the oldest file is {duration(oldest)} old, and ALTER PIPE … REFRESH takes files of the last 7 "
+            "days only: name the older ones to insertFiles, or load them by COPY"
         )
     return None
 
@@ -645,9 +639,8 @@ def _table_limit(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | 
     if rate > costs.table_bytes_per_second:
         remedy = "spread the rows over more tables"
     return (
-        f"{size(rate)} arrive in a second, and {shape.partitions:,} channels take {size(most)}, a "
-        "table at most "
-        f"{size(costs.table_bytes_per_second)}: {remedy}"
+        f"{size(rate)} arrive in a second, and {shape.partitions:,} channels take {size(most)}, a table at "
+        f"most {size(costs.table_bytes_per_second)}: {remedy}"
     )
 
 

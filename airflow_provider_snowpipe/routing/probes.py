@@ -168,6 +168,17 @@ class DataShape:
             return stored * self.files.expansion(costs)
         return (self.rows or 0) * costs.bytes_per_row
 
+    def expected(self, costs: CostModel) -> dict[str, float]:
+        """Rows and uncompressed bytes that the shape stands for.
+
+        :param costs: the figures to estimate with
+        """
+        size = self.uncompressed(costs)
+        return {
+            "rows": self.rows if self.rows is not None else round(size / costs.bytes_per_row),
+            "bytes": size,
+        }
+
     def nothing(self) -> str | None:
         """What there is none of, in words; None for data that is there or may come."""
         if not self.bounded:

@@ -112,6 +112,11 @@ class WaitSensor(BaseSensorOperator):
         ):
             if given and not deferrable:
                 raise ConfigurationError(f"{name} is True: it needs deferrable=True as well")
+        if deferrable and not self.poke_interval > 0:
+            raise ConfigurationError(
+                f"poke_interval is {self.poke_interval:g} with deferrable=True, where all sensors of a pipe "
+                "share the fastest one's polls: give seconds above 0"
+            )
 
     @abstractmethod
     def _begin(self, context: Context, kept: Mapping[str, Any] | None) -> CommitWatch | FilesWatch:

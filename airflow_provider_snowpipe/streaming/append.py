@@ -115,10 +115,25 @@ def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:
                 f"row {number} has no JSON form ({error}): turn its values into text, numbers, lists or "
                 "mappings"
             ) from None
+        if not all(isinstance(key, str) for key in row):
+            _require_distinct(number, row)
         total += len(line) + 1
         limits.check(number, total, "the rows")
         lines.append(line)
     return lines
+
+
+def _require_distinct(number: int, row: Mapping[Any, Any]) -> None:
+    """Refuse keys of which JSON makes one text, so that the row would lose all values but one."""
+    found: dict[str, Any] = {}
+    for key in row:
+        (text,) = json.loads(json.dumps({key: None}))
+        if text in found:
+            raise EncodingError(
+                f"row {number} has the keys {found[text]!r} and {key!r}, which JSON writes alike: give each "
+                "column once, its name as text"
+            )
+        found[text] = key
 
 
 def lines_of_ndjson(body: bytes, limits: RowLimits, origin: str) -> list[bytes]:

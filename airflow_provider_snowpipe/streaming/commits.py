@@ -443,9 +443,8 @@ class CommitWatch:
         return verdict.failed(
             FailureReason.STALLED,
             f"{len(stalled)} of {verdict.total} channels committed nothing for {self._longest:g} s: "
-            f"{named}{more}. "
-            "See whether their writer still runs and what it reports; run the load again if it ended, or "
-            "raise stall_timeout if the source pauses for longer",
+            f"{named}{more}. See whether their writer still runs and what it reports; run the load again if "
+            "it ended, or raise stall_timeout if the source pauses for longer",
         )
 
     def memory(self) -> dict[str, Any]:

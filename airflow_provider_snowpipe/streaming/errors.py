@@ -451,7 +451,10 @@ class FilesGivenTwiceError(SnowpipeError):
     """
 
     error_id = "SP34"
-    remedy = "leave these files to the way that has loaded them; force=True loads them again, knowingly"
+    remedy = (
+        "leave these files to the way that has loaded them; SnowpipeCopyOperator and "
+        "SnowpipeIngestFilesOperator load them again with force=True"
+    )
     retryable = False
     retry_reason = "the files were loaded another way; another try finds the same load"
 

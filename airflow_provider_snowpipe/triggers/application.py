@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_snowpipe.hooks.cluster import KubernetesPods, ResourceManager
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
 from airflow_provider_snowpipe.spark.progress import FollowedChannels
 from airflow_provider_snowpipe.spark.report import ChannelStart, read_start
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -258,12 +259,11 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         from asgiref.sync import sync_to_async
 
         # Unlike a plain thread, it may ask the event loop for the storage's connection.
-        read = sync_to_async(_read, thread_sensitive=False)
+        read = sync_to_async(lambda: read_text(storage_path(path, None)), thread_sensitive=False)
         while True:
             try:
-                return read_start(await read(path))
-            except FileNotFoundError:
-                pass
+                if (text := await read()) is not None:
+                    return read_start(text)
             except Exception as error:  # noqa: BLE001  whatever a storage raises
                 followed.has_lost_channels(error)
             await asyncio.sleep(self.poll_interval)
@@ -275,13 +275,6 @@ class SnowpipeApplicationTrigger(BaseTrigger):
             await asyncio.to_thread(cluster.kill, self.application_id)
         except SnowpipeError as error:
             self.log.warning("the application %s is not stopped: %s", self.application_id, error)
-
-
-def _read(path: str) -> str:
-    from airflow.providers.common.compat.sdk import ObjectStoragePath
-
-    text: str = ObjectStoragePath(path).read_text()
-    return text
 
 
 class FollowedApplication:

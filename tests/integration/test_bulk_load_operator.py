@@ -271,7 +271,7 @@ class TestLocations:
         assert list((tmp_path / "shared").rglob("*")) == []
 
     def test_the_triggerer_waits_for_copy(self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.CopyRun.poll", lambda *_: None)
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.CopyRun.poll", lambda *_: None)
         operator = bulk.operator()
         operator.deferrable = True
         with pytest.raises(TaskDeferred) as deferred:

@@ -22,7 +22,7 @@ import pytest
 import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk import copy as copying
+from airflow_provider_snowpipe.bulk import statement_client as copying
 from airflow_provider_snowpipe.bulk.load_history import may_have_run, running_statements
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook

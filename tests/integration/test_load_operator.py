@@ -15,7 +15,7 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
-from airflow_provider_snowpipe.bulk import copy as copying
+from airflow_provider_snowpipe.bulk import statement_client as copying
 from airflow_provider_snowpipe.lineage import ChannelOffsets, dataset_name
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from tests.airflow_connections import set_connection

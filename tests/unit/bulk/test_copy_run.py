@@ -12,17 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.bulk import copy as copying
-from airflow_provider_snowpipe.bulk.copy import (
-    CopyInto,
-    CopyOptions,
-    CopyOutcome,
-    CopyRun,
-    MayHaveRun,
-    RunIdentity,
-)
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, CopyOutcome, RunIdentity
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, CopyHistory, HistoryQuestion, may_have_run
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StageReference
-from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+from airflow_provider_snowpipe.bulk.statement_client import CopyRun, MayHaveRun, StatementClient
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ApiError, RetriesExhaustedError, SqlError
 from airflow_provider_snowpipe.streaming.http import Answer, Transports, UnreachableError
@@ -104,7 +97,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What would have been slept."""
     slept: list[float] = []
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", slept.append)
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", slept.append)
     return slept
 
 
@@ -146,7 +139,7 @@ class TestLoad:
                 loading.account.finish()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", wait)
+            patch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", wait)
             loading.load()
 
         loading.assert_every_row_is_there_once()
@@ -605,7 +598,7 @@ class TestFinish:
     ) -> None:
         run, handle = self.begun(loading)
         monkeypatch.setattr(
-            "airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: loading.account.finish()
+            "airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: loading.account.finish()
         )
         run.finish(handle)
 

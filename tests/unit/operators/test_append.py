@@ -5,6 +5,7 @@ import json
 from decimal import Decimal
 from types import SimpleNamespace
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -239,7 +240,10 @@ def test_channel_is_named_by_dag_task_and_map_index(append):
         ({"on_older_batch": "x"}, "on_older_batch"),
         ({"offset_format": "integer"}, "token_column"),
         ({"token_column": "ID", "batch": 1}, "drop"),
-        ({"max_rows": 0}, "max_rows"),
+        ({"max_rows": 0}, "max_rows is 0"),
+        ({"max_rows": "1000"}, "max_rows is '1000': give"),
+        ({"max_bytes": None}, "max_bytes is None: give"),
+        ({"commit_timeout": "600"}, "commit_timeout is '600': give a number of seconds"),
         ({"unknown_columns": "x"}, "unknown_columns"),
         ({"on_error": "dead_letter"}, "dead_letter_path"),
         ({"on_error": "dead_letter", "dead_letter_path": "kafka:t"}, "Kafka"),
@@ -248,6 +252,18 @@ def test_channel_is_named_by_dag_task_and_map_index(append):
 def test_wrong_arguments_are_refused_when_the_dag_is_read(task, options, text):
     with pytest.raises(ConfigurationError, match=text):
         task(rows=[], **options)
+
+
+def test_a_data_frame_is_refused_with_the_call_that_makes_rows_of_it(append):
+    frame = pd.DataFrame(ROWS)
+
+    with pytest.raises(AirflowFailException, match=r"rows is DataFrame: give .*to_dict\('records'\)"):
+        append(rows=frame)
+
+
+def test_keys_that_json_writes_alike_are_refused(append):
+    with pytest.raises(AirflowFailException, match=r"row 2 has the keys 1 and '1'.*text"):
+        append(rows=[{1: "a"}, {1: "a", "1": "b"}])
 
 
 def test_rows_query_and_batch_are_templates(task):

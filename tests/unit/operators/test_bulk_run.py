@@ -108,7 +108,7 @@ def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_deferral_keeps(
     load: Load, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(SnowpipeBulkLoadOperator, "_written", lambda *_: load.write())
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: None)
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: None)
     load.account.holds = True
 
     def task() -> SnowpipeBulkLoadOperator:

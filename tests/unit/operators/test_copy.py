@@ -313,7 +313,7 @@ class TestEarlierTry:
             beside.append(len(copying.account.statements))
             copying.account.finish()
 
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", pause)
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", pause)
         copying.run(options, number=2)
 
         assert beside == [1]
@@ -323,7 +323,7 @@ class TestEarlierTry:
     def test_a_deferred_task_waits_for_it_in_the_triggerer(
         self, copying: Copying, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
     ) -> None:
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: None)
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: None)
         self.killed_while_it_runs(copying, options)
         account = copying.account
 
@@ -346,7 +346,7 @@ class TestEarlierTry:
         copying.account.put("a", "bad")
         self.killed_while_it_runs(copying, {})
         monkeypatch.setattr(
-            "airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: copying.account.finish()
+            "airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: copying.account.finish()
         )
         copying.run({"on_error": "SKIP_FILE"}, number=2, on_rejected="report")
 
@@ -363,7 +363,9 @@ class TestEarlierTry:
     def test_a_killed_task_cancels_it(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
         self.killed_while_it_runs(copying, {})
         task = SnowpipeCopyOperator(task_id="copy", snowflake_conn_id="account", table="T", stage="@S")
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: task.on_kill())
+        monkeypatch.setattr(
+            "airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: task.on_kill()
+        )
 
         with pytest.raises(Exception, match="stopped"):
             task.execute(task_context("r1", 2, copying.began))

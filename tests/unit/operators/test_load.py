@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.file_loading import copied_value
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.load_planning import outcome_of
+from airflow_provider_snowpipe.routing.load_plan import outcome_of
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.submit.file_boundary import copy_arguments, row_options, why_not_copy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.load_planning import LoadAccount, load_policy, outcome_of, splits_csv
+from airflow_provider_snowpipe.operators.load_planning import LoadAccount, splits_csv
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
-from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad
+from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad, outcome_of
 from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 from airflow_provider_snowpipe.streaming.errors import SqlError
@@ -135,7 +135,7 @@ class TestLatency:
 
     def test_the_next_plan_has_the_measured_floor_and_reports_it(self):
         loads = [MeasuredLoad("T", PIPE, 160.0, latency) for latency in (150.0, 140.0, 180.0)]
-        policy = load_policy({"has_pipe": True}, None, loads)
+        policy = LoadPolicy.of({"has_pipe": True}, None, loads)
         plan = plan_load(STAGED, policy)
 
         assert plan_load(STAGED, LoadPolicy(has_pipe=True)).path is PIPE
@@ -144,7 +144,7 @@ class TestLatency:
 
     def test_a_floor_that_the_author_gives_stays(self):
         loads = [MeasuredLoad("T", PIPE, 160.0, 150.0)] * 3
-        policy = load_policy({"has_pipe": True}, {"pipe_floor_seconds": 30}, loads)
+        policy = LoadPolicy.of({"has_pipe": True}, {"pipe_floor_seconds": 30}, loads)
 
         assert policy.floor(PIPE) == 30.0
 

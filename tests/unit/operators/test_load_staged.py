@@ -93,7 +93,7 @@ def test_a_run_that_finds_nothing_new_loads_nothing(loading: Loading, way: str) 
 def test_a_deferred_run_reports_what_another_way_has_loaded(
     loading: Loading, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: None)
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: None)
     loading.account.put("a", "a1")
     loading.run("pipe" if way == "copy" else "copy")
     loading.account.put("b", "b1")
@@ -179,7 +179,9 @@ def test_a_file_that_was_staged_again_after_another_way_has_loaded_it_is_refused
     loading.stage_at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
     loading.account.put("a", "a1", "a2")
 
-    assert "under other names" in loading.refused(way)
+    text = loading.refused(way)
+    assert "under other names" in text
+    assert "SnowpipeCopyOperator or SnowpipeIngestFilesOperator with force=True" in text
 
 
 def test_a_file_that_waits_in_the_pipe_is_not_copied(loading: Loading) -> None:
@@ -247,7 +249,9 @@ def test_a_try_by_the_pipe_waits_for_the_copy_of_an_earlier_one(
     account.fault("submit", AFTER, CrashError())
     with pytest.raises(CrashError):
         loading.run("copy")
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.time.sleep", lambda _: account.finish())
+    monkeypatch.setattr(
+        "airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: account.finish()
+    )
     done = loading.run("pipe", number=2)
 
     assert account.rows == ["a1"]

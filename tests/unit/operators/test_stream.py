@@ -377,6 +377,7 @@ class TestArguments:
             ({"on_error": "ignore"}, r"on_error is 'ignore'.*abort"),
             ({"on_data_loss": "x"}, "on_data_loss is 'x'"),
             ({"commit_timeout": 0}, "commit_timeout is 0"),
+            ({"commit_timeout": "600"}, "commit_timeout is '600': give a number of seconds"),
             ({"deploy_mode": "elsewhere"}, "'client' or 'cluster'"),
             ({"spark_log_level": "quiet"}, "spark_log_level"),
             ({"application": "x.py"}, "application='x.py' cannot be given"),

@@ -172,6 +172,11 @@ class TestArguments:
         with pytest.raises(ConfigurationError, match="both given"):
             make(pipe="P")
 
+    def test_a_deferred_wait_without_a_pause_between_polls_is_refused_when_the_dag_is_read(self):
+        with pytest.raises(ConfigurationError, match=r"poke_interval is 0.*deferrable=True.*above 0"):
+            make(poke_interval=0, deferrable=True)
+        make(poke_interval=0)
+
     def test_unknown_format_is_refused_when_the_dag_is_read(self):
         with pytest.raises(ConfigurationError, match="'lines' is unknown"):
             make(offset_format="lines")

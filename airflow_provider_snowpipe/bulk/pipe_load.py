@@ -6,12 +6,13 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-from airflow_provider_snowpipe.bulk.file_pipe import Submission, SubmittedFile
+from airflow_provider_snowpipe.bulk.copy import RunIdentity, StagedChoice
+from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget, stage_key
-from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion
+from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance, wait_for_loads
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion, LoadHistory
 from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,
@@ -22,14 +23,13 @@ from airflow_provider_snowpipe.bulk.staged_files import (
 )
 from airflow_provider_snowpipe.bulk.two_loaders import (
     NOT_AUTHORIZED,
+    Account,
     LoadIntent,
     not_loaded_by,
     pipes_beside,
     refuse_files_for_pipe,
     refuse_files_of_others,
 )
-from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy import StagedChoice
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -37,15 +37,29 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.copy import RunIdentity
 
 _BUDGET_SECONDS = 20.0
 log = logging.getLogger(__name__)
 LeaveWorker = Callable[[Submission, dict[str, Any]], NoReturn]
 """Defers the task, given the files and the value so far."""
+
+
+class PipeAccount(Account, Protocol):
+    """As much of the hook of a pipe's account as loading by it needs."""
+
+    def of_table(self, database: str, schema: str, table: str) -> PipeAccount:
+        """The same account, for another table."""
+
+    def pipe_target(self, pipe: str) -> PipeTarget | None:
+        """From where a pipe loads into which table."""
+
+    def get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
+        """What became of files."""
+
+    def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
+        """The pipe's REST API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +170,9 @@ class PipeLoad:
         return {**value, "loads": dict(loads), "rows_loaded": rows}
 
     def _submitted(self, identity: RunIdentity) -> Submission:
-        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-
         intent: LoadIntent | None = None
 
-        def begin(hook: SnowpipeBulkHook, table: str, files: StagedFiles) -> None:
+        def begin(hook: PipeAccount, table: str, files: StagedFiles) -> None:
             nonlocal intent
             intent = LoadIntent(hook, table, identity, str(self.files.pipe), files)
             intent.declare()
@@ -187,9 +199,6 @@ class PipeLoad:
         return submission
 
     def _waited(self, submission: Submission) -> dict[str, Any]:
-        from airflow_provider_snowpipe.bulk.files_watch import wait_for_loads
-        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-
         expected, budget = ExpectedFiles(submission.awaited()), RetryBudget(self.max_consecutive_errors)
         watch = FilesWatch(expected, submission.since, self.tolerance, budget)
         history = self.files.hook.get_load_history(retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS))
@@ -201,7 +210,7 @@ class PipeLoad:
 
 # -- Which staged files a file pipe is to be given, and what is known of their loads ---------------------
 
-Begin = Callable[[SnowpipeBulkHook, str, StagedFiles], None]
+Begin = Callable[[PipeAccount, str, StagedFiles], None]
 """Called before files are loaded into a table, whose database and schema the hook knows."""
 
 
@@ -218,7 +227,7 @@ class PipeFiles:
     :param passes_over: True where files are passed over that others have loaded since they were staged
     """
 
-    hook: SnowpipeBulkHook
+    hook: PipeAccount
     pipe: PipeName
     files: Any = None
     stage: str | None = None
@@ -273,7 +282,7 @@ class PipeFiles:
         if target is None:
             return None
         database, schema, name = target.table
-        hook = SnowpipeBulkHook(self.hook.snowflake_conn_id, table=name, database=database, schema=schema)
+        hook = self.hook.of_table(database, schema, name)
         try:
             return self._loads_into(hook, name, self._location(target), files, begin)
         except SqlError as error:
@@ -296,7 +305,7 @@ class PipeFiles:
 
     def _loads_into(
         self,
-        hook: SnowpipeBulkHook,
+        hook: PipeAccount,
         table: str,
         location: StageReference,
         files: Sequence[SubmittedFile],
