@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -192,6 +193,26 @@ class TestChannels:
             r"latency_ms<=900"
         )
         assert re.search(line, "".join(printed))
+
+    def test_the_first_line_about_files_has_their_bytes_and_comes_at_once(
+        self, yarn, load, service, capsys, monkeypatch
+    ):
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 1e6)
+        printed: list[str] = []
+        known = {"rejected_before": 0, "inserted_before": 100, "errors_before": 0}
+        known |= {"began_ms": int(time.time() * 1_000), "files_behind": [["1.log", 300], ["2.log", 100]]}
+        committed = {"last_committed_offset_token": "2.log:7", "rows_inserted": 150}
+        service.on("bulk-channel-status", statuses(a=committed))
+
+        def seen() -> bool:
+            printed.append("".join(capsys.readouterr()))
+            return "channels=1" in printed[-1]
+
+        self.ends_once(yarn, seen)
+
+        assert event(load(json.dumps({"a": known})))["status"] == "ended"
+        (line,) = re.findall("RUNNING.*channels=1.*", "".join(printed))
+        assert re.search(r"channels=1 rows=50 rows_per_second=\d+ bytes_behind<=100 seconds_left<=\d+", line)
 
     def test_a_status_poll_that_fails_is_logged_once_and_the_application_decides(
         self, yarn, load, service, capsys
