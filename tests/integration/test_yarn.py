@@ -217,7 +217,9 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
 
 
 @pytest.mark.nightly
-def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred(load: Load) -> None:
+def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
     load.write(20_000)
     with pytest.raises(TaskDeferred) as deferred:
         load.operator(deferrable=True, batch_limits=_SLOWLY).execute(load.context("one"))
@@ -228,6 +230,9 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
 
     event = asyncio.run(_first_event(deferred.value.trigger))
     assert event["status"] == "ended", event
+    size = sum(one.stat().st_size for one in load.source.rglob("*.ndjson"))
+    first = rf"; channels=2 rows=[1-9]\d* rows_per_second=[1-9]\d* bytes_behind<={size} "
+    assert re.search(first, capsys.readouterr().out)
     operator = load.operator(deferrable=True)
     kwargs = deferred.value.kwargs or {}
     try:
@@ -384,9 +389,14 @@ def test_flights_of_a_year_are_there_once(load: Load, capsys: pytest.CaptureFixt
     value = load.operator().execute(load.context("one"))
 
     assert value["rows"] == flights.num_rows == 336_776
-    assert re.search(
-        r"; channels=3 rows=[1-9]\d* rows_per_second=\d+ latency_ms<=\d+", capsys.readouterr().out
+    lines = re.findall(r"; (channels=3 .*)", capsys.readouterr().out)
+    assert re.match(r"channels=3 rows=\d+ rows_per_second=\d+ bytes_behind<=[1-9]\d* ", lines[0])
+    numbers = (
+        r"channels=3 rows=[1-9]\d* rows_per_second=\d+ bytes_behind<=(\d+) seconds_left<=\d+ latency_ms<="
     )
+    behind = [int(found[1]) for line in lines if (found := re.match(numbers, line))]
+    assert behind == sorted(behind, reverse=True)
+    assert 0 < behind[0] < sum(one.stat().st_size for one in load.source.rglob("*.ndjson"))
     (found,) = load.service.sql(
         f"SELECT COUNT(*) N, COUNT(DISTINCT ID) D, SUM(DISTANCE) S, SUM(AIR_TIME) T FROM {load.table}"
     )
