@@ -6,14 +6,20 @@ import asyncio
 import json
 import re
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider_snowpipe.hooks.cluster import ResourceManager
+from airflow_provider_snowpipe.hooks.cluster import ResourceManager, YarnApplication
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
-from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger, cluster_of
+from airflow_provider_snowpipe.triggers import application
+from airflow_provider_snowpipe.triggers.application import (
+    FollowedApplication,
+    SnowpipeApplicationTrigger,
+    cluster_of,
+)
 from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
 from tests.scripted_service import error
@@ -233,6 +239,29 @@ class TestChannels:
         asyncio.run(all_of_them())
         assert len(service.requests("token")) == 1
         assert len(service.requests("bulk-channel-status")) < 20
+
+
+@pytest.mark.parametrize(
+    ("line_seconds", "expected"),
+    [(1.0, [0, 2, 10, 18, 26, 34, 42, 50, 530]), (None, [0, 2, 482])],
+    ids=["worker", "triggerer"],
+)
+def test_more_rows_are_logged_once_a_second_at_most_and_no_more_rows_once_a_minute(
+    monkeypatch, line_seconds, expected
+):
+    """Eight polls a second. The rows are known from the third one on, and grow for six seconds."""
+    clock = SimpleNamespace(now=0)
+    monkeypatch.setattr(application, "time", SimpleNamespace(monotonic=lambda: clock.now / 8))
+    logged: list[int] = []
+    log = SimpleNamespace(info=lambda *_: logged.append(clock.now))
+    followed = FollowedApplication(log, 600.0, line_seconds)
+    running = YarnApplication("application_1_1", "RUNNING")
+    for clock.now in range(600):
+        if clock.now >= 2:
+            followed.channels = SimpleNamespace(rows=min(clock.now, 48), line=lambda: "channels=1")
+        followed.has_seen(running)
+
+    assert logged == expected
 
 
 class TestResourceManager:
