@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shutil
 import socket
@@ -41,7 +42,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.spark.progress import FollowedChannels
-from airflow_provider_snowpipe.spark.report import START_FILE, read_start, rejected_before
+from airflow_provider_snowpipe.spark.report import START_FILE, rejected_before
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
@@ -518,6 +519,7 @@ class _ChannelPolls:
         self._followed = followed
         self._ended = Event()
         self._has_begun = False
+        self._absent_at = -math.inf
 
     def __enter__(self) -> Self:
         return self
@@ -552,8 +554,10 @@ class _ChannelPolls:
     def _poll(self, client: SnowpipeClient) -> None:
         channels = self._followed.channels
         if channels is None:
+            asked_at = time.monotonic()
             text = self._start()
             if text is None:
+                self._absent_at = asked_at
                 return
-            self._followed.channels = channels = FollowedChannels(read_start(text))
+            self._followed.channels = channels = FollowedChannels.of_text(text, self._absent_at)
         channels.take(client.channel_statuses(list(channels.start)), time.monotonic())

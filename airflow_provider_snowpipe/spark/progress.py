@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from airflow_provider_snowpipe.spark.report import ChannelStart, read_start
+
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.report import ChannelStart
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
@@ -122,13 +124,33 @@ class FollowedChannels:
     """The channels of a run that goes on elsewhere, from what it found on them when it began.
 
     :param start: what that was, by channel
+    :param began: when that was, seconds of the clock of the polls; None for unknown, and the pace is that
+        since the first poll
     """
 
-    def __init__(self, start: Mapping[str, ChannelStart]) -> None:
+    def __init__(self, start: Mapping[str, ChannelStart], began: float | None = None) -> None:
         self.start = start
         self.rows = -1
         self._known: dict[str, tuple[ChannelStatus, ChannelStatus]] = {}
         self._totals: Totals | None = None
+        self._bytes_behind = {name: one.bytes_behind(None) for name, one in start.items()}
+        self._first = None if began is None else self._poll(began)
+
+    @classmethod
+    def of_text(cls, text: str, absent_at: float) -> Self:
+        """The channels of the start file that somebody has found.
+
+        The driver's clock may be wrong: it has not begun later than now, nor before the reader has seen that
+        there is no such file.
+
+        :param text: what the file holds
+        :param absent_at: when the reader has seen that, by the monotonic clock; minus infinity for never
+        :raises ConfigurationError: if it holds something else
+        """
+        start = read_start(text)
+        began = max((one.began_ms for one in start.values() if one.began_ms is not None), default=None)
+        age = -1.0 if began is None else time.time() - began / 1_000
+        return cls(start, max(time.monotonic() - age, absent_at) if age >= 0 else None)
 
     def take(self, statuses: Mapping[str, ChannelStatus], at: float) -> None:
         """Take in one poll.
@@ -142,16 +164,23 @@ class FollowedChannels:
         for name in polled:
             before = self._known[name][0] if name in self._known else self.start[name].status(statuses[name])
             self._known[name] = before, statuses[name]
-        behind = sum_known(self._rows_behind(name) for name in self.start)
-        poll = Poll.of(at, list(self._known.values()), rows_behind=behind)
-        # The pace is that since the first poll: when the run began, the driver's clock alone knows.
-        self._totals = self._totals or Totals(poll)
+            self._bytes_behind[name] = self.start[name].bytes_behind(statuses[name].committed)
+        poll = self._poll(at)
+        self._totals = self._totals or Totals(self._first or poll)
         self._totals.take(poll)
         self.rows = poll.rows
 
     def line(self) -> str:
         """Put it in a line, empty while nothing is known."""
         return "" if self._totals is None else self._totals.line(f"channels={len(self.start)}")
+
+    def _poll(self, at: float) -> Poll:
+        return Poll.of(
+            at,
+            list(self._known.values()),
+            bytes_behind=sum_known(self._bytes_behind.values()),
+            rows_behind=sum_known(self._rows_behind(name) for name in self.start),
+        )
 
     def _rows_behind(self, name: str) -> int | None:
         """Rows that are not committed, at most: some of a source may be none of the table's."""

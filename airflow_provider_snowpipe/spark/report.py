@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from airflow_provider_snowpipe.streaming.arguments import add_counts
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import VerifiedFileLineOffset
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -215,12 +216,28 @@ class ChannelStart:
     :param errors_before: rows that it had skipped, None likewise
     :param rows_behind: rows of the source that were not committed, or offsets that may be rows; None where
         the source does not know, or likewise
+    :param began_ms: when the run began to send, milliseconds since 1970 by the driver's clock, None likewise
+    :param files_behind: names and bytes of the files that were not committed, in the order of their names;
+        None for a source of another kind, or likewise
     """
 
     rejected_before: int
     inserted_before: int | None = None
     errors_before: int | None = None
     rows_behind: int | None = None
+    began_ms: int | None = None
+    files_behind: tuple[tuple[str, int], ...] | None = None
+
+    def bytes_behind(self, committed: str | None) -> int | None:
+        """Bytes of files that are not committed, at most: those of the file of a position count.
+
+        :param committed: the committed offset token now
+        :raises OffsetTokenError: if it is none of a file
+        """
+        if self.files_behind is None:
+            return None
+        file = "" if committed is None else VerifiedFileLineOffset.parse(committed).file
+        return sum(size for name, size in self.files_behind if name >= file)
 
     def status(self, now: ChannelStatus) -> ChannelStatus:
         """What was known then of the counters; what was not is as it is now.
@@ -232,6 +249,19 @@ class ChannelStart:
             rows_inserted=now.rows_inserted if self.inserted_before is None else self.inserted_before,
             rows_error_count=now.rows_error_count if self.errors_before is None else self.errors_before,
         )
+
+
+def fewer_files(files: Sequence[tuple[str, int]], most: int) -> tuple[tuple[str, int], ...]:
+    """Take files that follow each other for one, with the last one's name, where there are too many.
+
+    What is not committed of them is too much then, by at most the bytes of one of these.
+
+    :param files: names and bytes, in the order of the names
+    :param most: so many may be left
+    """
+    step = -(-len(files) // most) or 1
+    parts = [files[start : start + step] for start in range(0, len(files), step)]
+    return tuple((part[-1][0], sum(size for _, size in part)) for part in parts)
 
 
 def start_text(channels: Mapping[str, ChannelStart]) -> str:
@@ -261,11 +291,15 @@ def read_start(text: str) -> dict[str, ChannelStart]:
 def _channel_start(value: Any) -> ChannelStart:
     given = value if isinstance(value, dict) else {"rejected_before": value}
     values: dict[str, Any] = {one.name: given.get(one.name) for one in fields(ChannelStart)}
-    start = ChannelStart(**values)
-    optional = (start.inserted_before, start.errors_before, start.rows_behind)
-    if type(start.rejected_before) is not int or any(type(one) not in (int, type(None)) for one in optional):
+    files = values.pop("files_behind")
+    if files is not None:
+        files = tuple((name, size) for name, size in files)
+    names, sizes = zip(*files, strict=True) if files else ((), ())
+    optional = [one for name, one in values.items() if name != "rejected_before" and one is not None]
+    counts = (values["rejected_before"], *optional, *sizes)
+    if any(type(one) is not int for one in counts) or any(type(one) is not str for one in names):
         raise TypeError
-    return start
+    return ChannelStart(**values, files_behind=files)
 
 
 def rejected_before(text: str) -> dict[str, int]:

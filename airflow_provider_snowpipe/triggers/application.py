@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -16,7 +17,6 @@ from airflow_provider_snowpipe.hooks.cluster import KubernetesPods, ResourceMana
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
 from airflow_provider_snowpipe.spark.progress import FollowedChannels
-from airflow_provider_snowpipe.spark.report import ChannelStart, read_start
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.polling import shared_poll
 from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, connect, stored_form
@@ -239,13 +239,12 @@ class SnowpipeApplicationTrigger(BaseTrigger):
             return
         names = {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
         try:
-            start = await self._started(self.start_path, followed)
-            followed.channels = channels = FollowedChannels(start)
+            followed.channels = channels = await self._started(self.start_path, followed)
             # Sensors have a poll of their own, which the triggerer may drive.
             key = ("snowpipe application channels", self.snowflake_conn_id, *names.values())
             make = partial(connect, SnowpipeHook.async_get_client, self.snowflake_conn_id, names)
             poll = shared_poll(key, make)
-            with poll.waiting(list(start), self.poll_interval):
+            with poll.waiting(list(channels.start), self.poll_interval):
                 async with aclosing(poll.follow()) as answers:
                     async for answer in answers:
                         channels.take(answer.statuses, time.monotonic())
@@ -254,16 +253,19 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         except Exception as error:  # noqa: BLE001  the application decides, not what its log shows
             followed.has_lost_channels(error)
 
-    async def _started(self, path: str, followed: FollowedApplication) -> dict[str, ChannelStart]:
+    async def _started(self, path: str, followed: FollowedApplication) -> FollowedChannels:
         """Read what the driver found on its channels, as soon as it is there."""
         from asgiref.sync import sync_to_async
 
         # Unlike a plain thread, it may ask the event loop for the storage's connection.
         read = sync_to_async(lambda: read_text(storage_path(path, None)), thread_sensitive=False)
+        absent_at = -math.inf
         while True:
+            asked_at = time.monotonic()
             try:
                 if (text := await read()) is not None:
-                    return read_start(text)
+                    return FollowedChannels.of_text(text, absent_at)
+                absent_at = asked_at
             except Exception as error:  # noqa: BLE001  whatever a storage raises
                 followed.has_lost_channels(error)
             await asyncio.sleep(self.poll_interval)
@@ -297,7 +299,7 @@ class FollowedApplication:
         self._has_lost_channels = False
 
     def has_seen(self, application: Application) -> None:
-        """Take an answer, and log it if it is a new one, has more rows, or the last line is old.
+        """Take an answer, and log it if it has a new state, the first rows or more, or the last line is old.
 
         :param application: the answer
         """
@@ -305,7 +307,8 @@ class FollowedApplication:
         now, channels = time.monotonic(), self.channels
         rows = -1 if channels is None else channels.rows
         pause = LOG_SECONDS if self._line_seconds is None or rows == self._rows else self._line_seconds
-        if application.state == self._state and now - self._logged_at < pause:
+        is_news = application.state != self._state or self._rows < 0 <= rows
+        if not is_news and now - self._logged_at < pause:
             return
         line = "" if channels is None else channels.line()
         where = f", {application.tracking_url}" if application.tracking_url and not self._state else ""

@@ -21,6 +21,7 @@ import requests
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
@@ -28,7 +29,8 @@ from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 from airflow_provider_snowpipe.triggers.application import FollowedApplication
 from tests.airflow_connections import SetConnection, set_connection
 from tests.fake_snowpipe import KilledError
-from tests.local_connection import connect
+from tests.file_pipes import task_context
+from tests.local_connection import connect, ids
 from tests.local_service import LocalService
 from tests.python_workers import kill_each
 from tests.spark_cluster import write_bare_python
@@ -129,6 +131,13 @@ class Load:
         """The table's applications that YARN knows, the newest first."""
         return [one.id for one in self.manager.tagged(self.table.lower())]
 
+    def environment_page(self) -> str:
+        """The page with the running application's settings and properties, and what it asks for to show."""
+        application = self.applications()[0]
+        pages = ("environment/", f"api/v1/applications/{application}/environment")
+        root = f"{self.manager.url}/proxy/{application}"
+        return "".join(requests.get(f"{root}/{one}", timeout=60).text for one in pages)
+
     def count(self) -> int:
         """How many rows are in the table."""
         (found,) = self.service.sql(f"SELECT COUNT(*) N FROM {self.table}")
@@ -184,7 +193,7 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
     load.write(2_000)
     secrets = _secrets_of(load)
     roots = (load.yarn.folder, load.staging)
-    with _Watch(secrets, roots) as watch:
+    with _Watch(secrets, roots, load.environment_page) as watch:
 
         def died(_: ClusterRun) -> None:
             raise KilledError
@@ -200,6 +209,7 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
     assert len(load.applications()) == 1
     load.check()
     assert watch.seen == {"driver", "executor"}
+    assert "spark.yarn.tags" in watch.page
     assert watch.found == []
     # Spark's own folder, which belongs to the user alone, keeps it for another attempt of the driver.
     (held,) = watch.held
@@ -217,7 +227,9 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
 
 
 @pytest.mark.nightly
-def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred(load: Load) -> None:
+def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
     load.write(20_000)
     with pytest.raises(TaskDeferred) as deferred:
         load.operator(deferrable=True, batch_limits=_SLOWLY).execute(load.context("one"))
@@ -228,6 +240,9 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
 
     event = asyncio.run(_first_event(deferred.value.trigger))
     assert event["status"] == "ended", event
+    size = sum(one.stat().st_size for one in load.source.rglob("*.ndjson"))
+    first = rf"; channels=2 rows=[1-9]\d* rows_per_second=[1-9]\d* bytes_behind<={size} "
+    assert re.search(first, capsys.readouterr().out)
     operator = load.operator(deferrable=True)
     kwargs = deferred.value.kwargs or {}
     try:
@@ -384,14 +399,34 @@ def test_flights_of_a_year_are_there_once(load: Load, capsys: pytest.CaptureFixt
     value = load.operator().execute(load.context("one"))
 
     assert value["rows"] == flights.num_rows == 336_776
-    assert re.search(
-        r"; channels=3 rows=[1-9]\d* rows_per_second=\d+ latency_ms<=\d+", capsys.readouterr().out
+    lines = re.findall(r"; (channels=3 .*)", capsys.readouterr().out)
+    assert re.match(r"channels=3 rows=\d+ rows_per_second=\d+ bytes_behind<=[1-9]\d* ", lines[0])
+    numbers = (
+        r"channels=3 rows=[1-9]\d* rows_per_second=\d+ bytes_behind<=(\d+) seconds_left<=\d+ latency_ms<="
     )
+    behind = [int(found[1]) for line in lines if (found := re.match(numbers, line))]
+    assert behind == sorted(behind, reverse=True)
+    assert 0 < behind[0] < sum(one.stat().st_size for one in load.source.rglob("*.ndjson"))
     (found,) = load.service.sql(
         f"SELECT COUNT(*) N, COUNT(DISTINCT ID) D, SUM(DISTANCE) S, SUM(AIR_TIME) T FROM {load.table}"
     )
     sums = [pc.sum(flights[name]).as_py() for name in ("DISTANCE", "AIR_TIME")]
     assert [int(found[one]) for one in "NDST"] == [336_776, 336_776, *sums]
+    load.check_leftovers()
+
+
+@pytest.mark.nightly
+def test_bulk_load_has_a_driver_on_the_cluster_write_its_files(load: Load) -> None:
+    load.service.sql(f"CREATE STAGE {load.table}")
+    options = {one: value for one, value in load.options.items() if one not in ("source", "channel_prefix")}
+    query = "SELECT id AS ID FROM range(4000)"
+    operator = SnowpipeBulkLoadOperator(**options, source={"query": query}, stage=f"@{load.table}")
+
+    value = operator.execute({**task_context(), "task_state_store": load.state})
+
+    assert value["rows_loaded"] == 4_000, load.yarn.logs()
+    assert ids(load.service, load.table) == list(range(4_000))
+    assert len(load.applications()) == 1
     load.check_leftovers()
 
 
@@ -499,10 +534,12 @@ def _is_open(file: Path, root: Path) -> bool:
 class _Watch:
     """Checks the command lines of all processes, and the environment of executors, again and again.
 
-    Once an executor runs, it checks all files of the cluster, too: by then the driver has started.
+    Once an executor runs, it checks all files of the cluster and a page, too: by then the driver has started.
     """
 
-    def __init__(self, secrets: list[str], roots: Sequence[Path]) -> None:
+    def __init__(self, secrets: list[str], roots: Sequence[Path], page: Callable[[], str]) -> None:
+        self.page = ""
+        self._get_page = page
         self.seen: set[str] = set()
         self.found: list[str] = []
         self.held: list[Path] = []
@@ -537,6 +574,8 @@ class _Watch:
         if EXECUTOR in line and is_of_cluster:
             text += repr(process.environ())
             if "executor" not in self.seen:
+                self.page = self._get_page()
+                text += self.page
                 self.held = _holding(self._roots, self._secrets)
                 self.open = [
                     one

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
 )
 from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_spark
-from airflow_provider_snowpipe.spark.report import ChannelReport, ChannelStart, RunReport
+from airflow_provider_snowpipe.spark.report import ChannelReport, ChannelStart, RunReport, fewer_files
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
@@ -38,6 +38,9 @@ _QUICK_SECONDS = 5.0
 _SMALL_BYTES = 256 << 20
 _SMALL_ROWS = 1_000_000
 """So much is loaded within seconds whatever the JVM's compiler does: rows known ahead do not pass the JVM."""
+
+_FOLLOWED_FILES = 4_000
+"""So many, of all channels together, are written for whoever follows a run, or one for each channel."""
 
 
 class Run:
@@ -136,14 +139,26 @@ class Run:
             and sum(one.rows or 0 for one in left) <= _SMALL_ROWS
         )
 
-    def _started(self, name: str, pending: Partition | None) -> ChannelStart:
-        status = self._start[name]
-        return ChannelStart(
-            rejected_before=self.rejected_before[name],
-            inserted_before=status.rows_inserted,
-            errors_before=status.rows_error_count,
-            rows_behind=0 if pending is None else pending.behind(status.committed).rows,
-        )
+    def _started(self, partitions: Mapping[str, Partition]) -> dict[str, ChannelStart]:
+        """What the run has found on each channel.
+
+        :param partitions: the partitions with rows to send, by channel
+        """
+        began_ms = int(time.time() * 1_000)
+        most = max(1, _FOLLOWED_FILES // max(1, len(partitions)))
+        found = {}
+        for name, status in self._start.items():
+            pending = partitions.get(name)
+            files = () if pending is None else pending.files_behind(status.committed)
+            found[name] = ChannelStart(
+                rejected_before=self.rejected_before[name],
+                inserted_before=status.rows_inserted,
+                errors_before=status.rows_error_count,
+                rows_behind=0 if pending is None else pending.behind(status.committed).rows,
+                began_ms=began_ms,
+                files_behind=None if files is None else fewer_files(files, most),
+            )
+        return found
 
     def _open_source(self) -> Source:
         return open_source(self._plan.source, self._plan.on_data_loss, self._secrets)
@@ -196,7 +211,7 @@ class Run:
         pending = rounds.locate(self._partitions, self._committed)
         settings = SinkSettings.of(self._plan)
         partitions = {work.channel: work.partition for work in pending}
-        begins({name: self._started(name, partitions.get(name)) for name in self._start})
+        begins(self._started(partitions))
         idle_rounds, began = 0, time.monotonic()
         while pending:
             token = self._client.scoped_token()

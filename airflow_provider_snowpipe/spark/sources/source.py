@@ -10,7 +10,7 @@ Channels, tokens, batches, retries and commits are the sink's, never a source's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -170,6 +170,14 @@ class Partition(ABC):
 
         :param committed: the committed offset token as the service reports it
         """
+
+    def files_behind(self, committed: str | None) -> Sequence[tuple[str, int]] | None:
+        """List the files that are not committed, for whoever follows the progress without the source.
+
+        :param committed: the committed offset token as the service reports it
+        :return: their names, as the offset tokens have them, and bytes, in order; None where tokens name none
+        """
+        return None
 
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -75,6 +76,27 @@ def test_rows_pace_and_what_is_left_are_logged_while_the_worker_waits(lab, print
     assert re.search(line, printed())
     assert NOT_SHOWN not in printed()
     assert lab.leftovers() == []
+
+
+def test_files_are_behind_by_their_bytes_in_the_first_line_about_the_channels(lab, printed):
+    files = (("1.ndjson", 300), ("2.ndjson", 100))
+    began = int(time.time() * 1_000)
+    start = start_text({CHANNEL: ChannelStart(0, 10, 0, began_ms=began, files_behind=files)})
+
+    def begins() -> None:
+        lab.channel.rows_inserted, lab.channel.committed = 60, "2.ndjson:1"
+        lab.report_path().with_name(START_FILE).write_text(start)
+
+    lab.yarn.play("RUNNING", begins)
+    _runs_until(lab, lambda: "channels=1" in printed())
+    lab.yarn.play(lambda: _ends(lab), SUCCEEDED)
+
+    assert lab.execute()["rows"] == 2
+
+    first, *_ = re.findall("channels=1.*", printed())
+    pattern = r"channels=1 rows=50 rows_per_second=\d+ bytes_behind<=100 seconds_left<=\d+ latency_ms<=5"
+    assert re.match(pattern, first)
+    assert NOT_SHOWN not in printed()
 
 
 def test_rows_left_are_not_guessed_where_the_source_cannot_count_them(lab, printed):

@@ -1,5 +1,6 @@
 """The driver's steps: resume, rounds, and the committed tokens as the only evidence."""
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
@@ -93,6 +94,9 @@ class CountedPartition(MemoryPartition):
     def behind(self, committed):
         return Behind(None, "", self.rows_behind)
 
+    def files_behind(self, committed):
+        return [(committed, 10 * int(committed)), ("2", 20), ("3", 3)]
+
 
 @dataclass
 class ScriptedRounds:
@@ -168,8 +172,9 @@ def test_run_loads_every_partition_verifies_and_moves_the_bookmark(snowpipe, mak
     assert run.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
 
 
+@pytest.mark.parametrize(("most", "files"), [(2, (("2", 30), ("3", 3))), (0, (("3", 33),))])
 def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel_is_opened(
-    snowpipe, make_run, monkeypatch
+    snowpipe, make_run, monkeypatch, most, files
 ):
     class Counting(ScriptedRounds):
         """The rows of a table are counted when its positions are located."""
@@ -181,15 +186,22 @@ def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel
     snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=1)
     snowpipe.channel("job_src_q", committed="3", rows_inserted=4)
     rounds = Counting([PartitionResult("job_src_p", IntegerOffset(5), rows=4)])
+    monkeypatch.setattr(driver, "_FOLLOWED_FILES", most)
     monkeypatch.setattr(driver, "rounds_of", lambda source, spark: rounds)
     run = make_run(CountedPartition("p", rows(6)), Q, rejected_before={"job_src_p": 0})
     found = []
     run.prepare()
+    before = int(time.time() * 1_000)
 
     run.load(object(), lambda channels: found.append((channels, list(rounds.script))))
 
     ((channels, script),) = found
-    assert channels == {"job_src_p": ChannelStart(0, 2, 1, 4), "job_src_q": ChannelStart(0, 4, 0, 0)}
+    (began,) = {one.began_ms for one in channels.values()}
+    assert before <= began <= time.time() * 1_000
+    assert channels == {
+        "job_src_p": ChannelStart(0, 2, 1, 4, began, files),
+        "job_src_q": ChannelStart(0, 4, 0, 0, began, ()),
+    }
     assert len(script) == 1
 
 

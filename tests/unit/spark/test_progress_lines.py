@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.spark import progress
 from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines
 from airflow_provider_snowpipe.spark.progress import FollowedChannels, Poll, Totals
-from airflow_provider_snowpipe.spark.report import ChannelStart
+from airflow_provider_snowpipe.spark.report import ChannelStart, start_text
 from airflow_provider_snowpipe.spark.sources.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
@@ -196,3 +198,63 @@ class TestFollowedChannels:
 
         channels.take({"a": replace(polled, rows_inserted=90)}, 2.0)
         assert "rows_behind<=0 seconds_left<=0" in channels.line()
+
+    def test_where_the_beginning_is_known_the_first_line_has_the_pace_and_what_is_left(self) -> None:
+        channels = FollowedChannels(START_OF_BOTH, began=30.0)
+        assert channels.line() == ""
+
+        channels.take({name: status(name, None, 20) for name in "ab"}, 50.0)
+
+        assert channels.line() == "channels=2 rows=20 rows_per_second=1 rows_behind<=180 seconds_left<=180"
+
+    def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self) -> None:
+        files = (("1.log", 100), ("2.log", 200), ("3.log", 60))
+        start = {
+            "a": ChannelStart(0, 0, 0, files_behind=files),
+            "done": ChannelStart(0, 9, 0, 0, files_behind=()),
+        }
+        channels = FollowedChannels(start, began=0.0)
+
+        channels.take({"a": status("a", None, 0), "done": status("done", "1.log:3", 9)}, 1.0)
+        assert channels.line() == "channels=2 rows=0 rows_per_second=0 bytes_behind<=360"
+        channels.take({"a": status("a", "2.log@0123456789abcdef:8", 50)}, 10.0)
+        assert channels.line() == ("channels=2 rows=50 rows_per_second=6 bytes_behind<=260 seconds_left<=26")
+        channels.take({"a": status("a", "3.log:1", 90)}, 30.0)
+        assert channels.line() == "channels=2 rows=90 rows_per_second=2 bytes_behind<=60 seconds_left<=6"
+
+    def test_bytes_of_one_channel_that_are_not_known_leave_out_the_sum(self) -> None:
+        start = {"a": ChannelStart(0, 0, 0, files_behind=(("1.log", 100),)), "b": ChannelStart(0, 0, 0)}
+        channels = FollowedChannels(start)
+        channels.take({name: status(name, None, 0) for name in "ab"}, 1.0)
+
+        assert channels.line() == "channels=2 rows=0"
+
+
+class TestWhenARunBegan:
+    """The driver's clock says when, as far as the reader's own does not contradict it."""
+
+    NEVER = float("-inf")
+
+    @pytest.fixture(autouse=True)
+    def clocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is 1,000 s by the wall, and 70 s by the clock that only goes forward."""
+        monkeypatch.setattr(progress, "time", SimpleNamespace(time=lambda: 1_000.0, monotonic=lambda: 70.0))
+
+    def first_line(self, absent_at: float, **start: int) -> str:
+        text = start_text({"a": ChannelStart(0, 0, 0, 100, **start)})
+        channels = FollowedChannels.of_text(text, absent_at)
+        channels.take({"a": status("a", None, 60)}, 80.0)
+        return channels.line()
+
+    @pytest.mark.parametrize(("absent_at", "rows_per_second"), [(NEVER, 2), (50.0, 2), (60.0, 3)])
+    def test_it_is_no_earlier_than_the_poll_that_found_nothing(
+        self, absent_at: float, rows_per_second: int
+    ) -> None:
+        assert self.first_line(absent_at, began_ms=980_000) == (
+            f"channels=1 rows=60 rows_per_second={rows_per_second} rows_behind<=40 "
+            f"seconds_left<={40 / rows_per_second:.0f}"
+        )
+
+    @pytest.mark.parametrize("start", [{}, {"began_ms": 1_000_001}], ids=["older driver", "clock ahead"])
+    def test_without_it_the_pace_is_known_from_the_second_poll_on(self, start: dict[str, int]) -> None:
+        assert self.first_line(self.NEVER, **start) == "channels=1 rows=60 rows_behind<=40"

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider_snowpipe.hooks.cluster import ResourceManager
+from airflow_provider_snowpipe.hooks.cluster import ResourceManager, YarnApplication
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
-from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger, cluster_of
+from airflow_provider_snowpipe.triggers import application
+from airflow_provider_snowpipe.triggers.application import (
+    FollowedApplication,
+    SnowpipeApplicationTrigger,
+    cluster_of,
+)
 from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
 from tests.scripted_service import error
@@ -193,6 +200,26 @@ class TestChannels:
         )
         assert re.search(line, "".join(printed))
 
+    def test_the_first_line_about_files_has_their_bytes_and_comes_at_once(
+        self, yarn, load, service, capsys, monkeypatch
+    ):
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 1e6)
+        printed: list[str] = []
+        known = {"rejected_before": 0, "inserted_before": 100, "errors_before": 0}
+        known |= {"began_ms": int(time.time() * 1_000), "files_behind": [["1.log", 300], ["2.log", 100]]}
+        committed = {"last_committed_offset_token": "2.log:7", "rows_inserted": 150}
+        service.on("bulk-channel-status", statuses(a=committed))
+
+        def seen() -> bool:
+            printed.append("".join(capsys.readouterr()))
+            return "channels=1" in printed[-1]
+
+        self.ends_once(yarn, seen)
+
+        assert event(load(json.dumps({"a": known})))["status"] == "ended"
+        (line,) = re.findall("RUNNING.*channels=1.*", "".join(printed))
+        assert re.search(r"channels=1 rows=50 rows_per_second=\d+ bytes_behind<=100 seconds_left<=\d+", line)
+
     def test_a_status_poll_that_fails_is_logged_once_and_the_application_decides(
         self, yarn, load, service, capsys
     ):
@@ -212,6 +239,29 @@ class TestChannels:
         asyncio.run(all_of_them())
         assert len(service.requests("token")) == 1
         assert len(service.requests("bulk-channel-status")) < 20
+
+
+@pytest.mark.parametrize(
+    ("line_seconds", "expected"),
+    [(1.0, [0, 2, 10, 18, 26, 34, 42, 50, 530]), (None, [0, 2, 482])],
+    ids=["worker", "triggerer"],
+)
+def test_more_rows_are_logged_once_a_second_at_most_and_no_more_rows_once_a_minute(
+    monkeypatch, line_seconds, expected
+):
+    """Eight polls a second. The rows are known from the third one on, and grow for six seconds."""
+    clock = SimpleNamespace(now=0)
+    monkeypatch.setattr(application, "time", SimpleNamespace(monotonic=lambda: clock.now / 8))
+    logged: list[int] = []
+    log = SimpleNamespace(info=lambda *_: logged.append(clock.now))
+    followed = FollowedApplication(log, 600.0, line_seconds)
+    running = YarnApplication("application_1_1", "RUNNING")
+    for clock.now in range(600):
+        if clock.now >= 2:
+            followed.channels = SimpleNamespace(rows=min(clock.now, 48), line=lambda: "channels=1")
+        followed.has_seen(running)
+
+    assert logged == expected
 
 
 class TestResourceManager:

@@ -235,10 +235,18 @@ class FilePartition(SourcePartition[Resume]):
 
     def behind(self, committed: str | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""
-        committed_file = "" if committed is None else getattr(self.offset_class.parse(committed), "file", "")
+        committed_file = self._committed_file(committed)
         size = sum(file.size for file in self.group.files if file.name >= committed_file)
         files = sum(file.name > committed_file for file in self.group.files)
         return Behind(size, f"files_behind={files}")
+
+    def files_behind(self, committed: str | None) -> Sequence[tuple[str, int]]:
+        """List the same files, the one that the position is in among them."""
+        committed_file = self._committed_file(committed)
+        return [(file.name, file.size) for file in self.group.files if file.name >= committed_file]
+
+    def _committed_file(self, committed: str | None) -> str:
+        return "" if committed is None else getattr(self.offset_class.parse(committed), "file", "")
 
 
 def _file_line(position: Offset | None) -> FileLineOffset | None:

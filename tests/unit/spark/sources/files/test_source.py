@@ -2,6 +2,9 @@
 
 import gzip
 
+import pytest
+
+from airflow_provider_snowpipe.spark.report import ChannelStart, fewer_files
 from airflow_provider_snowpipe.spark.sources.files import reader
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
@@ -66,3 +69,27 @@ def test_position_in_a_small_file_or_none_is_quickly_found(tmp_path, monkeypatch
     for most, found in ((8 * compressed, True), (8 * compressed - 1, False)):
         monkeypatch.setattr(reader, "_BYTES_A_SECOND", most * 32)
         assert quick("3.ndjson.gz:7") is found
+
+
+TOKENS = [None, "1.log:1", "2.log:7", "2.log:9", "5.log:1"]
+
+
+@pytest.mark.parametrize("token", [*TOKENS, "5.log@0123456789abcdef:1"])
+@pytest.mark.parametrize("start", TOKENS)
+def test_bytes_behind_are_those_of_the_driver_for_whoever_follows_it(tmp_path, start, token):
+    for number in range(1, 6):
+        (tmp_path / f"{number}.log").write_bytes(b"{}\n" * 10**number)
+    options = {"verify": "digest"} if token and "@" in token else {}
+    spec = FileSourceSpec(str(tmp_path), group_by="all", pattern="*.log", **options)
+    (partition,) = FileSource(spec, "fail").partitions()
+    if start is not None and (token is None or token < start):
+        token = start
+
+    files = partition.files_behind(start)
+
+    assert ChannelStart(0, files_behind=files).bytes_behind(token) == partition.behind(token).bytes
+    # Several files that count as one may be too much, and are never too little.
+    (last, size), *more = fewer_files(files, 2)
+    assert (last, len(more)) == (files[-(-len(files) // 2) - 1][0], min(1, len(files) - 1))
+    counted = ChannelStart(0, files_behind=((last, size), *more)).bytes_behind(token)
+    assert partition.behind(token).bytes <= counted <= partition.behind(start).bytes
