@@ -75,7 +75,8 @@ _JSON_CALLS = frozenset(
     {"JSON_EXTRACT", "JSON_ARRAY", "JSON_OBJECT", "JSON_MERGE_PATCH", "TO_JSON", "JSON_GROUP_OBJECT",
      "_SORTED_KEYS", "_PARSE_JSON", "_PARSE_JSON_ONCE", "_TRY_PARSE_JSON", "_TRY_PARSE_JSON_ONCE",
      "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT", "OBJECT_AGG", "OBJECT_INSERT",
-     "_ARRAY", "_OBJECT", "_ARRAY_OF", "_OBJECT_OF", "_MARKED", "_UNMARKED", "_PICKED", "_INSERTED"}
+     "_ARRAY", "_OBJECT", "_ARRAY_OF", "_OBJECT_OF", "_ENCLOSED", "_MARKED", "_UNMARKED", "_PICKED",
+     "_INSERTED"}
 )  # fmt: skip
 _SAME_VALUE = (
     exp.AnyValue, exp.Min, exp.Max, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead,
