@@ -336,3 +336,9 @@ def test_a_key_twice_is_refused_unless_one_of_its_values_is_null(sql):
 def test_keys_are_written_as_json_in_their_order(sql):
     built = "OBJECT_CONSTRUCT('é', 1, 'z\\n', 2, 'a\"b', 3, 'Z', PARSE_JSON('null'), 4, NULL)"
     assert sql.values(f"SELECT {built}") == [('{"Z":null,"a\\"b":3,"z\\n":2,"é":1}',)]
+
+
+def test_an_array_may_hold_a_column_that_is_named_as_a_function(sql):
+    assert sql.values(
+        """SELECT ARRAY_CONSTRUCT("to_json") FROM (SELECT PARSE_JSON('[1]') AS "to_json")"""
+    ) == [("[[1]]",)]
