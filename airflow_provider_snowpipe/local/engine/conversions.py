@@ -171,13 +171,16 @@ _MACROS: dict[str, str] = {
             OR regexp_matches(CAST(j AS VARCHAR), {_LONG}) THEN j
         ELSE CAST(CAST(_shallow(j) AS VARIANT) AS JSON) END""",
     # Arrays and objects are put together as text, which leaves the digits of numbers as they are.
+    "_element(j)": "coalesce(CAST(j AS VARCHAR), 'null')",
+    "_pair(k, j)": "to_json(k) || ':' || j",
+    "_enclosed(a, z, t)": "CAST(a || t || z AS JSON)",
     "_elements(j)": "CAST(_marked(j) AS JSON[])",
     "_array_of(l)": """
         CAST(_unmark('[' || array_to_string(list_transform(l, lambda e: coalesce(CAST(e AS VARCHAR), 'null')),
             ',') || ']') AS JSON)""",
     "_object_of(m)": """
         CAST(_unmark('{' || array_to_string(list_transform(list_sort(map_entries(m)),
-            lambda e: to_json(e.key) || ':' || e.value), ',') || '}') AS JSON)""",
+            lambda e: to_json(e['key']) || ':' || e['value']), ',') || '}') AS JSON)""",
     # The text of a VARIANT that becomes a number.
     "_number_text(j)": """
         CASE CAST(j AS VARCHAR) WHEN 'true' THEN '1' WHEN 'false' THEN '0'

@@ -464,24 +464,37 @@ def _ratio(node: exp.Window) -> exp.Expr:
 def _literal(node: exp.Expr) -> exp.Expr:
     """ARRAY_CONSTRUCT, ``[..]``, OBJECT_CONSTRUCT and ``{..}``: JSON, whose elements may differ in type."""
     if isinstance(node, exp.Array):
-        listed = exp.Array(expressions=[timestamps.call("to_json", part) for part in node.expressions])
-        return timestamps.call("_array_of", listed)
-    pairs: list[exp.Expr] = []
-    for part in node.expressions:
-        if isinstance(node, exp.StarMap):
-            name = exp.Literal.string(part.name)
-            pairs.append(exp.Tuple(expressions=[name, timestamps.call("to_json", part)]))
-            continue
-        if not isinstance(part, exp.PropertyEQ):
-            raise unsupported("OBJECT_CONSTRUCT of these arguments")
-        key = part.this
-        name = exp.Literal.string(key.name) if isinstance(key, (exp.Identifier, exp.Literal)) else key
-        pairs.append(exp.Tuple(expressions=[name, timestamps.call("to_json", part.expression)]))
-    if not pairs:
-        return exp.cast(exp.Literal.string("{}"), "JSON")
+        values = [timestamps.call("to_json", part) for part in node.expressions]
+        return _joined("[]", [timestamps.call("_element", value) for value in values])
+    pairs = [_pair(part) for part in node.expressions]
+    names = {str(key.name): (key, value) for key, value in pairs if isinstance(key, exp.Literal)}
     # A key whose value is SQL NULL is left out, as in Snowflake; a JSON null stays.
+    if len(names) == len(pairs):
+        ordered = sorted(names, key=str.encode)
+        return _joined("{}", [timestamps.call("_pair", *names[name]) for name in ordered])
     form = "_object_of(map_from_entries(list_filter(_0, lambda x: NOT x[1] IS NULL AND NOT x[2] IS NULL)))"
-    return fill(form, [exp.Array(expressions=pairs)])
+    return fill(form, [exp.Array(expressions=[exp.Tuple(expressions=pair) for pair in pairs])])
+
+
+def _pair(part: exp.Expr) -> list[exp.Expr]:
+    """Return the key and the JSON of the value of one argument of OBJECT_CONSTRUCT."""
+    if isinstance(part, exp.PropertyEQ):
+        key, value = part.this, part.expression
+    elif isinstance(part.parent, exp.StarMap):
+        key, value = part.this, part
+    else:
+        raise unsupported("OBJECT_CONSTRUCT of these arguments")
+    if isinstance(key, (exp.Identifier, exp.Literal)):
+        key = exp.Literal.string(key.name)
+    return [key, timestamps.call("to_json", value)]
+
+
+def _joined(brackets: str, parts: list[exp.Expr]) -> exp.Expr:
+    """Return the texts of elements as one array, or those of pairs without NULLs as one object."""
+    if not parts:
+        return exp.cast(exp.Literal.string(brackets), "JSON")
+    joined = timestamps.call("concat_ws", exp.Literal.string(","), *parts)
+    return timestamps.call("_enclosed", *map(exp.Literal.string, brackets), joined)
 
 
 def _keys(node: exp.Anonymous) -> exp.Expr:
@@ -547,7 +560,7 @@ def _sort_array(node: exp.ArraySort) -> exp.Expr:
     if node.args.get("asc") is not None:
         raise unsupported("ARRAY_SORT in another order")
     keyed = "list_transform(_elements(to_json(_0)), lambda x: {'k': _variant_key(_unmarked(x)), 'v': x})"
-    return fill(f"_array_of(list_transform(list_sort({keyed}), lambda y: y.v))", [node.this])
+    return fill(f"_array_of(list_transform(list_sort({keyed}), lambda y: y['v']))", [node.this])
 
 
 _PARTS = {"TZH": "TIMEZONE_HOUR", "TZM": "TIMEZONE_MINUTE", "EPOCH": "EPOCH_SECOND"}

@@ -36,8 +36,9 @@ from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, NUMBER, Column, 
 
 # Key of a placeholder's number among the metadata of its node.
 _BOUND = "number"
-# A text that the engine reads as Snowflake does.
-_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\d:\d\d|true|false")
+# A text that the engine reads as Snowflake does; for a TIME it would read the time of a date as well.
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?|true|false")
+_PLAIN_TIME = re.compile(r"\d\d:\d\d:\d\d")
 # A list of one, so that the value is computed once.
 _CHECKED = (
     "list_transform([{value}], lambda x: CASE WHEN {size}(x) > {most} "
@@ -46,13 +47,14 @@ _CHECKED = (
 
 
 def is_plain(value: Any, kind: str) -> bool:
-    """Return True for a bound value that the engine by itself reads as Snowflake does.
+    """Return True for a bound value, or the text of a literal, that the engine reads as Snowflake does.
 
     :param kind: type word of the column that it is for.
     """
     if kind == "TIMESTAMP_TZ":
         return value is None or isinstance(value, dict)
-    return not isinstance(value, str) or _PLAIN.fullmatch(value) is not None
+    written = _PLAIN_TIME if kind == "TIME" else _PLAIN
+    return not isinstance(value, str) or written.fullmatch(value) is not None
 
 
 def enforce(database: Database, tree: exp.Expr, typed: Collection[int] = ()) -> None:
@@ -125,14 +127,8 @@ def _guard(value: exp.Expr, column: Column) -> exp.Expr:
     if isinstance(value, (exp.Null, exp.Var, exp.Boolean)):
         return value
     if column.type.kind in MACROS:
-        if (
-            isinstance(value, exp.Literal)
-            and column.type.kind != "TIMESTAMP_TZ"
-            and column.type.kept_micros == 1
-            and _PLAIN.fullmatch(value.name)
-            # The engine reads the time of a date as well.
-            and ("-" in value.name) == (column.type.kind != "TIME")
-        ):
+        is_read = isinstance(value, exp.Literal) and column.type.kept_micros == 1
+        if is_read and is_plain(value.name, column.type.kind):
             return value
         return functions.fill(cut(column, f"{MACROS[column.type.kind]}(_0)"), [value])
     most, is_text = column.type.length, column.type.kind == "VARCHAR"

@@ -159,6 +159,7 @@ def test_a_date_is_no_time(local):
     ways = Ways(local, "TIME", ["2024-01-01"])
     assert ways.as_csv() == ways.as_json() == ways.streamed() == {}
     assert ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True) == {}
+    assert ways.by_statement("INSERT INTO t VALUES ({}, ?)") == {}
 
 
 def test_a_text_for_a_binary_has_two_hexadecimal_digits_for_each_byte(local):
