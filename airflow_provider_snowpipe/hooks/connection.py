@@ -141,7 +141,7 @@ class SnowpipeConnection:
 
         :raises ConfigurationError: if the file does not exist
         """
-        path = str(self.extra.get("ca_bundle") or "") or None
+        path = self.text("ca_bundle") if self.extra.get("ca_bundle") is not None else None
         if path is not None and not Path(path).is_file():
             raise ConfigurationError(
                 f"connection {self.conn_id!r}, extra field 'ca_bundle' names {path!r}, which is no file "
