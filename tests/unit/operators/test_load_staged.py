@@ -256,3 +256,13 @@ def test_a_try_by_the_pipe_waits_for_the_copy_of_an_earlier_one(
 
     assert account.rows == ["a1"]
     assert (done["rows_loaded"], list(done["loaded_before"])) == (0, ["a"])
+
+
+def test_a_file_of_which_a_pipe_has_loaded_the_namesake_in_a_folder_is_loaded(loading: Loading) -> None:
+    loading.account.put("a", "top")
+    loading.account.put("in/a", "below")
+    loading.account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S/in'")
+    loading.account._copy("COPY INTO T FROM '@S/in'", PIPE, ["a"])
+
+    assert list(loading.run("copy")["loaded_before"]) == ["in/a"]
+    assert sorted(loading.account.rows) == ["below", "top"]
