@@ -487,8 +487,8 @@ class BulkRun:
         if source and source != self.source:
             raise ConfigurationError(
                 f"an earlier try of {self.work} has read its rows from {source!r}, and they are loaded, or "
-                f"staged in {self.stage.location}; the source is {self.source!r} now. A task, and an instance "
-                "of a mapped one, has to get the same source at each try: to load what is given now as well, "
+                f"staged in {self.stage.location}; the source is {self.source!r} now. A task, and an "
+                "instance of a mapped one, has to get the same source at each try: to load this one as well, "
                 "begin another run or give another run_key; where nothing of it is loaded, REMOVE that folder"
             )
 

@@ -306,8 +306,8 @@ def test_a_later_try_over_another_source_takes_no_rows_of_the_first_for_its_own(
     if had_manifest:
         with pytest.raises(ConfigurationError, match=r"'rows'.*'others'.*same source at each try.*run_key"):
             load.load(try_number=2, source="others")
+        run = load.bulk_run("others")
         with pytest.raises(ConfigurationError, match="'rows'"):
-            run = load.bulk_run("others")
             run.resume(lambda manifest: load.copy(run, 2, manifest))
         assert load.account.rows == before
     else:

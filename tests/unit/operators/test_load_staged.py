@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from email.utils import format_datetime
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
@@ -266,3 +266,59 @@ def test_a_file_of_which_a_pipe_has_loaded_the_namesake_in_a_folder_is_loaded(lo
 
     assert list(loading.run("copy")["loaded_before"]) == ["in/a"]
     assert sorted(loading.account.rows) == ["below", "top"]
+
+
+class TestOptionsBesideAPipe:
+    """Options are those of COPY: where a pipe would not do what they ask for, ``auto`` takes COPY."""
+
+    KEEP_COMING: ClassVar[dict[str, Any]] = {"bounded": False, "arrival_rate": 1000.0, "freshness": 120}
+
+    def run(self, loading: Loading, options: dict[str, Any]) -> Any:
+        loading.account.put("a.csv", "a1")
+        loading.account.put("skip.txt", "s1")
+        return loading.run("auto", shape=self.KEEP_COMING, options=options)
+
+    def test_a_pattern_leaves_files_out_whichever_path_suits(self, loading: Loading) -> None:
+        assert self.run(loading, {"pattern": r".*\.csv"})["path"] == "copy"
+        assert [r"PATTERN = '.*\\.csv'" in one for one in loading.account.executed] == [True]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"force": True},
+            {"purge": True},
+            {"size_limit": 1},
+            {"file_format": {"type": "CSV", "skip_header": 1}},
+            {"truncate_columns": True},
+        ],
+        ids=lambda options: next(iter(options)),
+    )
+    def test_no_option_is_passed_over(
+        self, loading: Loading, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
+    ) -> None:
+        loading.account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S' FILE_FORMAT = (TYPE = CSV)")
+
+        assert self.run(loading, options)["path"] == "copy"
+        assert "path copy instead: options has " in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"force": False, "pattern": None},
+            {"on_error": "CONTINUE"},
+            {"file_format": {"type": "csv", "skip_header": 1}},
+            {"file_format": {"skip_header": 1}},
+            {"file_format": "F"},
+        ],
+        ids=str,
+    )
+    def test_the_pipe_is_taken_where_its_statement_does_the_same(
+        self, loading: Loading, options: dict[str, Any]
+    ) -> None:
+        loading.account.pipes[PIPE] = Pipe(
+            "COPY INTO t FROM '@S' FILE_FORMAT = (TYPE = CSV SKIP_HEADER = 1) "
+            "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+        )
+
+        assert self.run(loading, options)["path"] == "pipe"
