@@ -316,7 +316,7 @@ class LoadChoice:
         return listing_shape(files, dt.datetime.now(dt.UTC), staged=True, **self.known)
 
     def _why_not_pipe(self) -> str | None:
-        """Why a pipe would not do with files of a stage what the author's options ask for; None where it would.
+        """Why a pipe would not do what the options ask for with files of a stage, None where it would.
 
         Options that are not given are not compared, nor a format whose type or options do not show.
         """
