@@ -351,7 +351,7 @@ class OtherLoaders:
             # The queues first: what is loaded between the two questions is in history then.
             history = self.account.loads_of(self.table, list(staged.files))
             older: list[FileLoad] = []
-            if self.passes_over and pipes and (forgotten := unknown_since(staged, history)):
+            if self.passes_over and (forgotten := unknown_since(staged, history)):
                 older = self.account.older_copies(self.table, forgotten, by_pipes=True)
             passed = refuse_files_of_others(
                 staged,

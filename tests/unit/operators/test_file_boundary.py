@@ -536,7 +536,9 @@ class TestIntent:
         if days < 64:  # COPY remembers that it has loaded it
             assert load.run(try_number=2)["channels"][A]["to"] == load.account.tokens[A] == "3.ndjson:2"
             return
-        with pytest.raises(AirflowFailException, match=r"'[23].ndjson'.*64 days.*load_uncertain_files.*'3.ndjson:2'"):
+        with pytest.raises(
+            AirflowFailException, match=r"'[23].ndjson'.*64 days.*load_uncertain_files.*'3.ndjson:2'"
+        ):
             load.run(try_number=2)
         assert is_copy_intent(load.account.tokens[A])
 

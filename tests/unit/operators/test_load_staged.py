@@ -322,3 +322,21 @@ class TestOptionsBesideAPipe:
         )
 
         assert self.run(loading, options)["path"] == "pipe"
+
+
+@pytest.mark.parametrize("gone", ["dropped", "of-another-table"])
+def test_what_a_pipe_has_loaded_stays_loaded_when_the_pipe_is_gone(loading: Loading, gone: str) -> None:
+    """COPY remembers no file of a pipe, and load history goes back 14 days."""
+    account, now = loading.account, dt.datetime.now(dt.UTC)
+    account.created = now - dt.timedelta(days=100)
+    loading.stage_at(now - dt.timedelta(days=31))
+    account.put("a", "a1")
+    loading.run("pipe")
+    account.history[0]["last_load_time"] = now - dt.timedelta(days=30)
+    if gone == "dropped":
+        account.pipes.clear()
+    else:
+        account.pipes[PIPE] = Pipe("COPY INTO u FROM '@S'")
+
+    assert list(loading.run("copy")["loaded_before"]) == ["a"]
+    assert account.rows == ["a1"]
