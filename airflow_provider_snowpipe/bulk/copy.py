@@ -406,7 +406,7 @@ class CopyOutcome:
         :param history: loads from the oldest
         :param since: what was loaded from this time on was loaded by this run
         """
-        known = newest_loads(files, history)
+        known = newest_loads(ExpectedFiles(tuple(files)), history)
         ours = {
             path: load
             for path, load in known.items()
@@ -513,15 +513,17 @@ class StagedChoice:
         reference, url = StageReference.parse(self.stage), hook.stage_url(self.stage)
         loads = (FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since))
         history = [load for load in loads if load.pipe is None and is_of_stage(load, reference, url)]
+        where = ExpectedFiles(stage=replace(reference, path=""), url=url)
         if self.files is not None:
-            names = [reference.below(name) for name in file_names(self.files)]
-            found = newest_loads(names, history)
+            names = tuple(reference.below(name) for name in file_names(self.files))
+            found = newest_loads(replace(where, names=names), history)
             return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
-        expected = ExpectedFiles((), reference.below(self.prefix or ""), 1)
+        expected = replace(where, prefix=reference.below(self.prefix or ""), count=1)
         paths = dict.fromkeys(
             name for load in history if (name := expected.name_of(load)) is not None and self._may_match(name)
         )
-        return CopyOutcome(tuple(newest_loads(list(paths), history).values())) if paths else None
+        found = newest_loads(replace(where, names=tuple(paths)), history)
+        return CopyOutcome(tuple(found.values())) if paths else None
 
     def _may_match(self, path: str) -> bool:
         """False for a path that the pattern does not match in any of the forms that LIST shows it in."""

@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     PARTIALLY_LOADED,
     PIPE_REPORT,
+    ExpectedFiles,
     FileLoad,
     newest_loads,
 )
@@ -286,6 +287,7 @@ class Submission:
     :param since: loads before this time are of earlier submissions
     :param unmatched: those that the pipe's PATTERN leaves out
     :param posts: requests that were made
+    :param where: from where the pipe loads them, without their names
     """
 
     files: tuple[SubmittedFile, ...]
@@ -293,9 +295,16 @@ class Submission:
     since: dt.datetime | None = None
     unmatched: tuple[str, ...] = ()
     posts: int = 0
+    where: ExpectedFiles = field(default_factory=ExpectedFiles)
 
     @classmethod
-    def planned(cls, files: Sequence[SubmittedFile], history: Iterable[FileLoad], now: dt.datetime) -> Self:
+    def planned(
+        cls,
+        files: Sequence[SubmittedFile],
+        history: Iterable[FileLoad],
+        now: dt.datetime,
+        where: ExpectedFiles | None = None,
+    ) -> Self:
         """Return the files that the pipe still has to be given.
 
         A pipe takes a file that it has loaded not again, also where only some of its rows fitted. One that
@@ -304,11 +313,14 @@ class Submission:
         :param files: the files
         :param history: the pipe's loads of them, from the oldest
         :param now: the time
+        :param where: from where the pipe loads them, None where that is not known
         """
-        known = newest_loads([one.path for one in files], history)
+        where = where or ExpectedFiles()
+        known = newest_loads(replace(where, names=tuple(one.path for one in files)), history)
         before = {path: load for path, load in known.items() if load.status in (LOADED, PARTIALLY_LOADED)}
         failed = [load.loaded_at for path, load in known.items() if path not in before and load.loaded_at]
-        return cls(tuple(files), before, max([now - _SKEW, *(time + _INSTANT for time in failed)]))
+        since = max([now - _SKEW, *(time + _INSTANT for time in failed)])
+        return cls(tuple(files), before, since, where=where)
 
     def owed(self) -> tuple[SubmittedFile, ...]:
         """The files that the pipe has to be given."""
@@ -329,6 +341,10 @@ class Submission:
         """Paths of the files whose load is to be waited for."""
         left_out = frozenset(self.unmatched)
         return tuple(one.path for one in self.owed() if one.path not in left_out)
+
+    def expected(self) -> ExpectedFiles:
+        """The files whose load is to be waited for, as a wait takes them."""
+        return replace(self.where, names=self.awaited())
 
     def taken(self) -> list[str]:
         """Paths of the files that the pipe loads, or has loaded."""

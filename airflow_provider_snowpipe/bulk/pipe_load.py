@@ -138,12 +138,12 @@ class PipeLoad:
             )
         if not files:
             return Submission(())
-        history = choice.known_loads(files, self.table, force=self.force, begin=begin)
+        history, where = choice.known_loads(files, self.table, force=self.force, begin=begin)
         if not self.wait_for_load:
             return Submission(tuple(files))
         if history is None:
             history = choice.reported_loads([one.path for one in files])
-        submission = Submission.planned(files, history, dt.datetime.now(dt.UTC))
+        submission = Submission.planned(files, history, dt.datetime.now(dt.UTC), where)
         if again := submission.staged_again():
             log.warning(
                 "pipe %s has loaded %d files before they were staged again, such as %r, and takes a path "
@@ -199,8 +199,8 @@ class PipeLoad:
         return submission
 
     def _waited(self, submission: Submission) -> dict[str, Any]:
-        expected, budget = ExpectedFiles(submission.awaited()), RetryBudget(self.max_consecutive_errors)
-        watch = FilesWatch(expected, submission.since, self.tolerance, budget)
+        budget = RetryBudget(self.max_consecutive_errors)
+        watch = FilesWatch(submission.expected(), submission.since, self.tolerance, budget)
         history = self.files.hook.get_load_history(retry=RetryPolicy(budget_seconds=_BUDGET_SECONDS))
         try:
             return wait_for_loads(history, watch, timeout=self.load_timeout, interval=self.poll_interval)
@@ -252,17 +252,19 @@ class PipeFiles:
 
     def known_loads(
         self, files: Sequence[SubmittedFile], table: str | None, *, force: bool, begin: Begin | None = None
-    ) -> list[FileLoad] | None:
-        """The pipe's loads of these files, as the load history of its table remembers them.
+    ) -> tuple[list[FileLoad] | None, ExpectedFiles]:
+        """The pipe's loads of these files, as its table's history has them, and from where it loads.
 
-        Those of files that are passed over come last.
+        Those of files that are passed over come last. A pipe that was made anew may have loaded other files
+        of these paths under its name, from another stage.
 
         :param files: the files
         :param table: the pipe's table, None to take it from the pipe's own statement
         :param force: True accepts files that somebody else has put into the table
         :param begin: called with the files before other pipes and history are asked, where table and location
             are known; not with ``force``. None asks history only, of files that were submitted
-        :return: None where the table is not known, or may not be asked; the log then has a warning
+        :return: None where the table is not known, or may not be asked; the log then has a warning. The
+            location has no stage where nobody knows it
         :raises FilesGivenTwiceError: if COPY or another pipe has put rows of one into the table, or another
             pipe has files in its queue that may be these
         :raises ConfigurationError: if the pipe loads from elsewhere, or into another table
@@ -273,23 +275,23 @@ class PipeFiles:
         if is_compared and target is not None:
             self._require(target, table)
         paths = [one.path for one in files]
-        if force:
-            return self.hook.loads_of(table, paths, self.pipe.pipe) if table else None
-        if table:
-            if self.stage is None and target is None:
-                return self.hook.loads_of(table, paths, self.pipe.pipe)
-            return self._loads_into(self.hook, table, self._location(target), files, begin)
-        if target is None:
-            return None
-        database, schema, name = target.table
-        hook = self.hook.of_table(database, schema, name)
+        location = self._location(target)
+        if table and (force or location is None):
+            return self.hook.loads_of(table, paths, self.pipe.pipe), self._seen(location)
+        if location is None or force or not (table or target):
+            return None, self._seen(location)
+        hook, name = self.hook, table or ""
+        if not table and target is not None:
+            database, schema, name = target.table
+            hook = self.hook.of_table(database, schema, name)
         try:
-            return self._loads_into(hook, name, self._location(target), files, begin)
+            where = ExpectedFiles(stage=location, url=self._url(location))
+            return self._loads_into(hook, name, where, files, begin), where
         except SqlError as error:
-            if error.errno not in NOT_AUTHORIZED:
+            if table or error.errno not in NOT_AUTHORIZED:
                 raise
             _warn(f"{error}; grant the role a privilege on the pipe's table and a warehouse")
-            return None
+            return None, self._seen(location)
 
     def reported_loads(self, paths: Sequence[str]) -> list[FileLoad]:
         """The pipe's loads of these files as it reports them itself; it knows nothing of other loaders.
@@ -307,15 +309,16 @@ class PipeFiles:
         self,
         hook: PipeAccount,
         table: str,
-        location: StageReference,
+        where: ExpectedFiles,
         files: Sequence[SubmittedFile],
         begin: Begin | None,
     ) -> list[FileLoad]:
+        location = where.stage or StageReference.parse(str(self.stage))
         whole = {location.below(one.path): one for one in files}
         staged = StagedFiles(
             {path: StagedFile(path, staged_at=one.staged_at) for path, one in whole.items()},
             location,
-            self._url(location),
+            where.url,
         )
         loader = str(self.pipe)
         if begin is not None:
@@ -327,7 +330,7 @@ class PipeFiles:
                 refuse_files_for_pipe(one, table=table, loader=loader)
         loads = hook.loads_of(table, list(whole))
         # What this pipe has loaded it does not load again, so a retry need not search far back.
-        new = not_loaded_by(list(whole), loads, loader)
+        new = not_loaded_by(staged, loads, loader)
         older = hook.older_copies(table, new, by_pipes=self.passes_over) if new else []
         passed = refuse_files_of_others(
             staged,
@@ -339,10 +342,32 @@ class PipeFiles:
             passes_over=self.passes_over,
         )
         own = [load for load in loads if load.pipe == loader]
-        return [*own, *(replace(load, path=whole[path].path) for path, load in passed.items())]
+        here = str(location).removeprefix("@")
+        return [
+            *own,
+            *(replace(load, path=whole[path].path, location=here) for path, load in passed.items()),
+        ]
 
-    def _location(self, target: PipeTarget | None) -> StageReference:
-        return target.stage if self.stage is None and target else StageReference.parse(str(self.stage))
+    def _location(self, target: PipeTarget | None) -> StageReference | None:
+        """From where the pipe loads, with database and schema; None where nobody knows."""
+        if target is not None or self.stage is None:
+            return None if target is None else target.stage
+        database, schema = self.hook.database_and_schema()
+        return StageReference.parse(
+            StageReference.parse(self.stage).location("", database=database, schema=schema)
+        )
+
+    def _seen(self, location: StageReference | None) -> ExpectedFiles:
+        """Files of a location; of any that has their paths where the role may not see its stage."""
+        if location is None:
+            return ExpectedFiles()
+        try:
+            return ExpectedFiles(stage=location, url=self._url(location))
+        except SqlError as error:
+            if error.errno not in NOT_AUTHORIZED:
+                raise
+            log.warning("loads of other files with these paths count as well: %s", error)
+            return ExpectedFiles()
 
     def _target(self, *, is_needed: bool) -> PipeTarget | None:
         """From where the pipe loads into which table, None where that is not known."""

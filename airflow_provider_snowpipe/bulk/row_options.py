@@ -60,12 +60,13 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 """Options that change rows, with Snowflake's defaults (page "CREATE FILE FORMAT", format type options)."""
 _HARMLESS = {"TYPE", "FILE_EXTENSION", "MULTI_LINE", "COMPRESSION", "SNAPPY_COMPRESSION"}
 """Options that change no row: without MULTI_LINE a quoted value may not go on in the next line."""
-_OF_COPY = {
+OF_COPY = {
     "MATCH_BY_COLUMN_NAME": "NONE",
     "TRUNCATECOLUMNS": False,
     "ENFORCE_LENGTH": True,
     "INCLUDE_METADATA": (),
 }
+"""Options of COPY itself that change rows, with their defaults."""
 _LETTERS = {
     "RECORD_DELIMITER",
     "FIELD_DELIMITER",
@@ -142,7 +143,7 @@ class RowOptions:
             found = _differences(self.file_format, expected.file_format, compressions)
         if self.transforms:
             return found
-        for name, default in _OF_COPY.items():
+        for name, default in OF_COPY.items():
             given, needed = (_value(name, one.options.get(name), default) for one in (self, expected))
             if given != needed:
                 found.append(Difference(name, given, needed))
@@ -211,7 +212,7 @@ def _value(name: str, value: Any, default: Any = None) -> Any:
     """A value in one spelling, whichever way it was written."""
     if value is None or (name == "INCLUDE_METADATA" and not value):
         # A keyword's word in Python; an option of COPY that is None is left out.
-        return default if name in _OF_COPY else "NONE" if name == "COMPRESSION" else None
+        return default if name in OF_COPY else "NONE" if name == "COMPRESSION" else None
     if isinstance(value, bool | int):
         return value
     if name == "NULL_IF":

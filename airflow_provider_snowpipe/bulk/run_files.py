@@ -86,6 +86,8 @@ class RunManifest(WrittenFiles):
     :param files: the files
     :param columns: the table's columns that their rows have; none where nobody has to know
     :param json_columns: those of them that hold JSON as text
+    :param source: what the rows were read from, in words that tell it from another one; empty where the files
+        are named by it, and in a manifest of an older release
     """
 
     work: str
@@ -93,6 +95,7 @@ class RunManifest(WrittenFiles):
     files: tuple[WrittenFile, ...]
     columns: tuple[str, ...] = ()
     json_columns: tuple[str, ...] = ()
+    source: str = ""
 
     @property
     def names(self) -> list[str]:

@@ -320,14 +320,14 @@ class FileLoad:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFiles:
-    """Files by name, or a number of files by the start of their paths. Paths are those below the stage.
+    """Files by name, or a number of files by the start of their paths. Paths are those below the stage's own.
 
     Without names and prefix there is nothing to wait for.
 
     :param names: the files
     :param prefix: instead of names, the start of the paths
     :param count: with it, how many different files there have to be
-    :param stage: their stage; None counts files of every stage that have these paths
+    :param stage: their stage, with or without a path; None counts files of every stage that have these paths
     :param url: what an external stage stands for, None for an internal one
     """
 
@@ -360,18 +360,26 @@ class ExpectedFiles:
 
         A path is given relative to what COPY or the pipe names, which may be a path in the stage itself:
         ``a.csv`` of ``@S/in`` and ``in/a.csv`` of ``@S`` are one file. So what ends the location may come
-        before the path.
+        before the path. Where the location is that of a stage which is known here, all of it does.
 
         :param load: the load
         """
         if self.stage is not None and not is_of_stage(load, self.stage, self.url):
             return None
         path, folders = load.path.lstrip("/"), load.location.rstrip("/").split("/")
+        if self.stage is not None and _FULL_NAME.fullmatch(folders[0]):
+            folder = "".join(f"{name}/" for name in folders[1:])
+            # Some history may have the whole path beside the location.
+            whole = (folder + path, path) if path.startswith(folder) else (folder + path,)
+            begin = f"{self.stage.path}/" if self.stage.path else ""
+            found = [one.removeprefix(begin) for one in whole if one.startswith(begin)]
+            return next((name for name in found if self._is_expected(name)), None)
         ends = ("/".join(folders[start:]) for start in reversed(range(len(folders))))
         paths = (load.path, *(f"{end}/{path}" for end in ends if end))
-        if self.prefix is None:
-            return next((name for name in paths if name in self._known), None)
-        return next((name for name in paths if name.startswith(self.prefix)), None)
+        return next((name for name in paths if self._is_expected(name)), None)
+
+    def _is_expected(self, name: str) -> bool:
+        return name in self._known if self.prefix is None else name.startswith(self.prefix)
 
 
 def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -> bool:
@@ -440,13 +448,12 @@ def possible_paths(names: Sequence[str]) -> set[str]:
     return found
 
 
-def newest_loads(files: Sequence[str], history: Iterable[FileLoad]) -> dict[str, FileLoad]:
-    """The newest load of each file that ended, by its path below the stage.
+def newest_loads(expected: ExpectedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
+    """The newest load of each file that ended, by the path under which it is waited for.
 
-    :param files: the files' paths below the stage
+    :param expected: the files
     :param history: loads from the oldest
     """
-    expected = ExpectedFiles(tuple(files))
     known: dict[str, FileLoad] = {}
     for load in history:
         path = expected.name_of(load)

@@ -40,7 +40,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     FileLoad,
     StagedFiles,
     StageReference,
-    is_of_stage,
     staged_at,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
@@ -91,7 +90,8 @@ def remembered_loads(
     :param history: loads into the table, from the oldest
     :param now: the time; None counts what the loaders have forgotten as well
     """
-    expected = ExpectedFiles(tuple(files.files))
+    # A stage may be named with database and schema here, and without them there.
+    expected = _expected(files, owner="")
     found = []
     for load in history:
         path = expected.name_of(load)
@@ -100,14 +100,15 @@ def remembered_loads(
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
         if now is not None and load.loaded_at is not None and load.loaded_at < now - memory:
             continue
-        if "://" in load.location:
-            name = f"{load.location.rstrip('/')}/{load.path}"
-            is_elsewhere = files.url is None or name != f"{files.url.rstrip('/')}/{path}"
-        else:
-            is_elsewhere = not is_of_stage(load, replace(files.stage, owner=""))
-        if not is_elsewhere:
+        whole = f"{str(files.url).rstrip('/')}/{path}"
+        if "://" not in load.location or f"{load.location.rstrip('/')}/{load.path}" == whole:
             found.append(replace(load, path=path))
     return found
+
+
+def _expected(files: StagedFiles, owner: str) -> ExpectedFiles:
+    """The files as loads are held against them: their paths are those below the stage itself."""
+    return ExpectedFiles(tuple(files.files), stage=replace(files.stage, owner=owner, path=""), url=files.url)
 
 
 def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
@@ -141,20 +142,20 @@ def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
     ]
 
 
-def not_loaded_by(paths: Sequence[str], loads: Iterable[FileLoad], loader: str) -> list[str]:
-    """The files that a pipe would load now: those without a load of its own.
+def not_loaded_by(files: StagedFiles, loads: Iterable[FileLoad], loader: str) -> list[str]:
+    """Paths of the files that a pipe would load now: those without a load of its own.
 
-    :param paths: their paths below the stage
+    :param files: the files
     :param loads: loads into the table
     :param loader: full name of the pipe
     """
-    expected = ExpectedFiles(tuple(paths))
+    expected = _expected(files, files.stage.owner)
     done = {
         expected.name_of(load)
         for load in loads
         if load.pipe == loader and load.status in (LOADED, PARTIALLY_LOADED)
     }
-    return [path for path in paths if path not in done]
+    return [path for path in files.files if path not in done]
 
 
 def refuse_files_of_others(
@@ -350,7 +351,7 @@ class OtherLoaders:
             # The queues first: what is loaded between the two questions is in history then.
             history = self.account.loads_of(self.table, list(staged.files))
             older: list[FileLoad] = []
-            if self.passes_over and pipes and (forgotten := unknown_since(staged, history)):
+            if self.passes_over and (forgotten := unknown_since(staged, history)):
                 older = self.account.older_copies(self.table, forgotten, by_pipes=True)
             passed = refuse_files_of_others(
                 staged,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import conf
@@ -200,8 +202,17 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         hook = self.bulk_hook(self.table)
         folder = run_folder(names, *hook.database_and_schema(), self.table)
         self._staging = RunStage(hook, self._stage_name(), folder, self.storage_conn_id or None)
+        rows = self._rows()
+        digest = blake2b(json.dumps(asdict(rows), sort_keys=True).encode(), digest_size=8).hexdigest()
         return BulkRun(
-            hook, self._staging, "/".join(names), self.table, self.on_rejected, self.parallel, self.log.info
+            hook,
+            self._staging,
+            "/".join(names),
+            self.table,
+            self.on_rejected,
+            self.parallel,
+            self.log.info,
+            f"{rows.address} ({digest})",
         )
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
@@ -407,6 +418,7 @@ class BulkRun:
     :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
     :param parallel: files that are put at a time
     :param log: writes a line to the task's log
+    :param source: what the rows are read from, in words that tell it from another one
     """
 
     hook: SnowpipeBulkHook
@@ -416,6 +428,7 @@ class BulkRun:
     on_rejected: str
     parallel: int
     log: Callable[..., None]
+    source: str
 
     def load(self, write: Write, copy: Copy) -> dict[str, Any]:
         """Do what an earlier try has left to do, which may be all or nothing; the task's value.
@@ -423,8 +436,9 @@ class BulkRun:
         :param write: has Spark write the rows
         :param copy: copies files
         :raises FilesGivenTwiceError: if files are in the table that no manifest, or another one, has
+        :raises ConfigurationError: if an earlier try has read from another source
         """
-        done = self.stage.outcome()
+        done = self._outcome()
         if done is not None:
             self.log("%s shows that this work is done; nothing is loaded", self.stage.location)
             return done
@@ -432,18 +446,19 @@ class BulkRun:
         if manifest is None:
             manifest, attempt = self._staged(write)
         if manifest.attempt != attempt:
+            self._require_same(manifest.source)
             self.log("another try has staged %d files, which are the ones", len(manifest.files))
-        done = self.stage.outcome() or self._loaded_before(manifest)
+        done = self._outcome() or self._loaded_before(manifest)
         return self._settled(manifest, done, copy)
 
     def resume(self, copy: Copy) -> dict[str, Any]:
         """Go on after COPY was submitted; the task's value.
 
         :param copy: copies files, or takes over the statement that was submitted
-        :raises ConfigurationError: if the manifest is gone
+        :raises ConfigurationError: if the manifest is gone, or an earlier try has read from another source
         :raises FilesGivenTwiceError: if files are in the table that the manifest does not have
         """
-        done = self.stage.outcome()
+        done = self._outcome()
         if done is not None:
             return done
         manifest = self.stage.manifest()
@@ -452,9 +467,30 @@ class BulkRun:
                 f"{self.stage.location} has lost its manifest while COPY was running: compare the table with "
                 "the source before you load again, under another run_key"
             )
+        self._require_same(manifest.source)
         folder = self.stage.folder
         refuse_other_files(manifest, folder, self.hook.loads_in_folder(self.table, folder))
         return self._settled(manifest, None, copy)
+
+    def _outcome(self) -> dict[str, Any] | None:
+        """The task's value, None where the work is not known to be done."""
+        done = self.stage.outcome()
+        if done is not None:
+            self._require_same(done.pop("source", ""))
+        return done
+
+    def _require_same(self, source: str) -> None:
+        """Refuse to take for this work what was read from another source; of older releases nobody knows it.
+
+        :param source: what an earlier try has read from
+        """
+        if source and source != self.source:
+            raise ConfigurationError(
+                f"an earlier try of {self.work} has read its rows from {source!r}, and they are loaded, or "
+                f"staged in {self.stage.location}; the source is {self.source!r} now. A task, and an "
+                "instance of a mapped one, has to get the same source at each try: to load this one as well, "
+                "begin another run or give another run_key; where nothing of it is loaded, REMOVE that folder"
+            )
 
     def _staged(self, write: Write) -> tuple[RunManifest, str]:
         """Write the rows and stage them; from its end on, this run has the manifest's files and no others.
@@ -464,7 +500,7 @@ class BulkRun:
         history = self.hook.loads_in_folder(self.table, self.stage.folder)
         refuse_loaded_folder(self.stage.folder, self.work, history)
         with write() as report:
-            manifest = _manifest(self.work, report)
+            manifest = _manifest(self.work, report, self.source)
             if self.stage.url is None:
                 self.stage.put(local_path(report.folder).parent, manifest.names, self.parallel)
             return self.stage.keep_manifest(manifest), manifest.attempt
@@ -474,7 +510,7 @@ class BulkRun:
         if done is None:
             files = copy(manifest) if manifest.files else {}
             done = copied_value(manifest, self.stage, files, self.on_rejected, self.table)
-        self.stage.keep_outcome(done)
+        self.stage.keep_outcome({**done, "source": self.source})
         return done
 
     def _loaded_before(self, manifest: RunManifest) -> dict[str, Any] | None:
@@ -491,6 +527,6 @@ class BulkRun:
         return copied_value(manifest, self.stage, files, self.on_rejected, self.table)
 
 
-def _manifest(work: str, report: WriteReport) -> RunManifest:
+def _manifest(work: str, report: WriteReport, source: str) -> RunManifest:
     files = tuple(WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files)
-    return RunManifest(work, report.attempt, files, report.columns, report.json_columns)
+    return RunManifest(work, report.attempt, files, report.columns, report.json_columns, source)

@@ -12,13 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.copy import StagedChoice
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, StagedChoice
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
-from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED
+from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, OVERLAP, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
 from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
-from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference
+from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference, staged_at
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, run_identity
 from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into, wait_for_statement
@@ -356,6 +356,30 @@ class FileLoader:
                 )
         return [path.path for _, path in chosen]
 
+    def refuse_forgotten(self, shares: Sequence[CopyShare], value: Mapping[str, Any]) -> None:
+        """Refuse to go on behind files that COPY has left out because it cannot know any more of their loads.
+
+        :param shares: what was to be loaded
+        :param value: what loading it has given, as of a COPY task
+        :raises SourcePositionError: if there is one
+        """
+        left_out = {path for path, one in value["loaded_before"].items() if one["status"] == LOAD_SKIPPED}
+        before = dt.datetime.now(dt.UTC) - COPY_MEMORY
+        for share in shares:
+            left = {path.path: path.name for path in share.paths if self.below(path) in left_out}
+            if not left:
+                continue
+            for row in self.hook.list_files(str(self.stage), f"{share.paths[0].folder}/"):
+                content, since = ContentPath.read(str(row["name"])), staged_at(row.get("last_modified"))
+                if content is not None and content.path in left and since is not None and since < before:
+                    raise SourcePositionError(
+                        f"channel {share.position.channel!r}: COPY has left out file {left[content.path]!r}, "
+                        f"staged as {row['name']!r} at {since:%Y-%m-%d %H:%M %Z}: after "
+                        f"{COPY_MEMORY.days} days it does not know whether it has loaded it. Where its rows "
+                        "are not in the table, run again with options={'load_uncertain_files': True}; where "
+                        f"they are, set the channel's token to {share.end!r}"
+                    )
+
     def rows_of(self, share: CopyShare, value: Mapping[str, Any]) -> int:
         """Rows of a share that are in the table.
 
@@ -468,6 +492,7 @@ def _loaded(
     value = outcome.result()
     if missing:
         value = copied_value(value, loader.load(missing))
+        loader.refuse_forgotten(shares, value)
     ends = boundary.settle(shares)
     channels = {
         share.position.channel: {

@@ -229,9 +229,12 @@ def wait_for_pipe(
     """
     from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 
+    expected = submission.expected()
     task.defer(
         trigger=SnowpipeFilesLoadedTrigger(
-            files=list(submission.awaited()),
+            files=list(expected.names),
+            stage=None if expected.stage is None else str(expected.stage),
+            stage_url=expected.url,
             table=load.table,
             pipe=load.files.pipe.pipe,
             database=task.database,

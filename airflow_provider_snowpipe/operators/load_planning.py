@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.bulk.load_history import (
     attributed_credits,
     warehouse_seconds,
 )
-from airflow_provider_snowpipe.bulk.row_options import RowOptions
+from airflow_provider_snowpipe.bulk.row_options import OF_COPY, RowOptions
 from airflow_provider_snowpipe.bulk.two_loaders import loads_since_staged
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.storage import storage_path
@@ -212,6 +212,8 @@ def _modified(entry: Mapping[str, Any]) -> dt.datetime | None:
     return None
 
 
+_CHOOSES_FILES = ("pattern", "force", "size_limit", "purge", "load_uncertain_files")
+"""Options of COPY that decide which files it loads, or what becomes of them."""
 _REMEDY = {False: "leave these options out", True: "make the pipe anew with these values"}
 
 
@@ -289,7 +291,8 @@ class LoadChoice:
                     f"source is {self.source!r} and path is 'stream': files in a stage are copied, or given "
                     "to a pipe; name the folder that they came from to stream them, or set path='copy'"
                 )
-            return planned, None
+            why = None if self.plan.is_forced or planned is LoadPath.COPY else self._why_not_pipe()
+            return (planned, None) if why is None else (LoadPath.COPY, why)
         loaders = {position.intent.pipe for position in self.positions if position.intent}
         if self.plan.is_forced and planned is not LoadPath.STREAM:
             loaders.add(self._pipe_of(planned))
@@ -311,6 +314,30 @@ class LoadChoice:
             staged = staged.without(loads_since_staged(staged, history))
         files = (ListedFile(one.path, one.size or 0, one.staged_at) for one in staged.files.values())
         return listing_shape(files, dt.datetime.now(dt.UTC), staged=True, **self.known)
+
+    def _why_not_pipe(self) -> str | None:
+        """Why a pipe would not do what the options ask for with files of a stage, None where it would.
+
+        Options that are not given are not compared, nor a format whose type or options do not show.
+        """
+        given = CopyOptions.of(self.options)
+        for name in _CHOOSES_FILES:
+            if getattr(given, name):
+                return f"options has {name}={getattr(given, name)!r}, which a pipe does not heed"
+        target = self.hook.pipe_target(str(self.file_pipe)) if self.options else None
+        if target is None:
+            return None  # a pipe that is not there is refused with a remedy
+        expected = RowOptions.of(self.options)
+        if isinstance(expected.file_format, str) or "TYPE" not in (expected.file_format or {}):
+            expected = replace(expected, file_format=None)
+        found = [
+            one
+            for one in RowOptions.of_statement(target.statement).differences(expected)
+            if one.option not in OF_COPY or one.option in expected.options
+        ]
+        if not found:
+            return None
+        return f"options has other values than pipe {self.file_pipe!r}: {'; '.join(map(str, found))}"
 
     def _chosen(self, planned: LoadPath) -> tuple[LoadPath, str | None]:
         why = self._why_not_copy()

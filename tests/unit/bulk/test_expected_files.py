@@ -76,6 +76,29 @@ def test_a_load_whose_location_shows_another_stage_is_of_another_file(
     assert (expected.name_of(load("in/a.csv", location)) is not None) is counts
 
 
+@pytest.mark.parametrize(
+    ("path", "location", "found"),
+    [
+        ("a.csv", "DB.S.STAGE/in/", "a.csv"),
+        ("in/a.csv", "DB.S.STAGE/", "a.csv"),
+        ("a.csv", "DB.S.STAGE/", None),
+        ("in/a.csv", "DB.S.STAGE/in/", "in/a.csv"),
+        ("a.csv", "DB.S.STAGE/in/in/", "in/a.csv"),
+        ("a.csv", "DB.S.STAGE/other/in/", None),
+        ("a.csv", "stages/0a1b/", "a.csv"),
+    ],
+)
+def test_names_below_the_path_of_a_stage_are_those_of_files_there(
+    path: str, location: str, found: str | None
+) -> None:
+    stage = StageReference.parse("@DB.S.STAGE/in")
+    expected = ExpectedFiles(("a.csv", "in/a.csv"), stage=stage)
+
+    assert expected.name_of(load(path, location)) == found
+    by_prefix = ExpectedFiles(prefix="in/", count=1, stage=stage).name_of(load(path, location))
+    assert by_prefix == (found if found == "in/a.csv" else None)
+
+
 def test_file_may_be_known_by_each_end_of_its_path_that_is_one() -> None:
     assert possible_paths(["a/b.csv", "c/"]) == {"a/b.csv", "b.csv", "c/"}
 

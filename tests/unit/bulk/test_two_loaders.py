@@ -73,11 +73,17 @@ def test_a_file_that_another_loader_loaded_in_part_is_refused_as_well(
 
 def test_what_a_pipe_has_loaded_in_part_it_does_not_load_again() -> None:
     done = [load("DB.PUBLIC.P", "in/a.csv", status="PARTIALLY_LOADED")]
-    assert not_loaded_by(PATHS, done, "DB.PUBLIC.P") == ["in/b.csv"]
+    assert not_loaded_by(FILES, done, "DB.PUBLIC.P") == ["in/b.csv"]
 
 
 def test_what_a_pipe_has_loaded_itself_it_does_not_load_again() -> None:
     done = [load("DB.PUBLIC.P", "a.csv", location="DB.PUBLIC.S/in/")]
     others = [load(None, "in/b.csv"), load("DB.PUBLIC.P", "in/b.csv", status="LOAD_FAILED")]
 
-    assert not_loaded_by(PATHS, [*done, *others], "DB.PUBLIC.P") == ["in/b.csv"]
+    assert not_loaded_by(FILES, [*done, *others], "DB.PUBLIC.P") == ["in/b.csv"]
+
+
+def test_a_pipe_of_that_name_over_another_stage_has_loaded_other_files() -> None:
+    done = [load("DB.PUBLIC.P", "a.csv", location="DB.PUBLIC.OLD/in/")]
+
+    assert not_loaded_by(FILES, done, "DB.PUBLIC.P") == list(PATHS)

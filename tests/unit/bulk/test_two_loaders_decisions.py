@@ -54,6 +54,13 @@ def test_load_is_reported_under_the_path_that_was_asked_for() -> None:
     assert [load.path for load in found] == ["in/a.csv"]
 
 
+def test_a_file_at_the_top_of_the_stage_is_not_the_one_of_its_name_in_a_folder() -> None:
+    both, in_folder = _files("a.csv", "in/a.csv"), _load("a.csv", location="DB.PUBLIC.S/in/")
+
+    assert [load.path for load in _others(in_folder, files=both)] == ["in/a.csv"]
+    assert _others(in_folder, files=_files("a.csv")) == []
+
+
 def test_no_file_was_loaded_by_others_when_there_is_none() -> None:
     assert _others(_load(), files=StagedFiles({}, StageReference.parse("@S"))) == []
 

@@ -47,10 +47,10 @@ class Load:
         self.attempts = itertools.count(1)
         self.writes = 0
 
-    def bulk_run(self) -> BulkRun:
+    def bulk_run(self, source: str = "rows") -> BulkRun:
         hook = SnowpipeBulkHook("account", table="T")
         stage = RunStage(hook, "@S/in", run_folder(WORK, *hook.database_and_schema(), "T"))
-        return BulkRun(hook, stage, "/".join(WORK), "T", "fail", 1, lambda *_: None)
+        return BulkRun(hook, stage, "/".join(WORK), "T", "fail", 1, lambda *_: None, source)
 
     @contextmanager
     def write(self) -> Iterator[WriteReport]:
@@ -76,8 +76,8 @@ class Load:
         copied = task.execute(task_context("r1", try_number, self.began))
         return {**copied["loaded_before"], **copied["files"]}
 
-    def load(self, try_number: int = 1) -> dict[str, Any]:
-        run = self.bulk_run()
+    def load(self, try_number: int = 1, source: str = "rows") -> dict[str, Any]:
+        run = self.bulk_run(source)
         return run.load(self.write, lambda manifest: self.copy(run, try_number, manifest))
 
     def staged(self, name: str) -> list[str]:
@@ -291,4 +291,53 @@ def test_a_copy_that_comes_back_to_another_manifest_is_refused(load: Load) -> No
     with pytest.raises(FilesGivenTwiceError):
         run.resume(lambda manifest: load.copy(run, 2, manifest))
 
+    load.assert_every_row_is_there_once()
+
+
+@pytest.mark.parametrize("nth", range(1, CALLS + 1))
+def test_a_later_try_over_another_source_takes_no_rows_of_the_first_for_its_own(load: Load, nth: int) -> None:
+    """As where a list that a task is mapped over has changed, and its instances are cleared."""
+    load.account.fault(None, AFTER, CrashError(), nth)
+    with pytest.raises(CrashError):
+        load.load()
+    had_manifest = bool(load.staged(ATTEMPT_NAME))
+    before = list(load.account.rows)
+
+    if had_manifest:
+        with pytest.raises(ConfigurationError, match=r"'rows'.*'others'.*same source at each try.*run_key"):
+            load.load(try_number=2, source="others")
+        run = load.bulk_run("others")
+        with pytest.raises(ConfigurationError, match="'rows'"):
+            run.resume(lambda manifest: load.copy(run, 2, manifest))
+        assert load.account.rows == before
+    else:
+        load.load(try_number=2, source="others")
+    assert load.writes == 1 + (not had_manifest and nth > 3)
+
+
+def test_what_is_done_is_not_taken_for_the_work_of_another_source(load: Load) -> None:
+    done = load.load()
+    load.bulk_run().stage.sweep()
+
+    assert "source" not in done
+    assert load.load(try_number=2) == done
+    with pytest.raises(ConfigurationError, match="'rows'"):
+        load.load(try_number=2, source="others")
+
+
+def test_the_work_of_a_release_that_kept_no_source_goes_on(load: Load) -> None:
+    load.account.fault("submit", AFTER, CrashError())
+    with pytest.raises(CrashError):
+        load.load()
+    staged, manifest = load.account.stages["S"], load.staged(ATTEMPT_NAME)[0]
+    kept = json.loads(staged[manifest])
+    del kept["source"]
+    staged[manifest] = json.dumps(kept).encode()
+    load.load(try_number=2)
+    outcome = load.staged(OUTCOME_NAME)[0]
+    kept = json.loads(staged[outcome])
+    del kept["source"]
+    staged[outcome] = json.dumps(kept).encode()
+
+    assert load.load(try_number=3)["rows_loaded"] == 3
     load.assert_every_row_is_there_once()

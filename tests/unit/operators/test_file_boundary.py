@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -521,6 +523,28 @@ class TestIntent:
         load.write("a", "1.ndjson")
         with pytest.raises(AirflowFailException, match="SourcePositionError"):
             load.run("r2")
+
+    @pytest.mark.parametrize("days", [63, 65])
+    def test_it_stays_where_copy_left_a_file_out_of_which_it_may_have_forgotten_the_load(
+        self, load: Load, days: int
+    ) -> None:
+        """As where a try died between PUT and COPY, and the next one comes after 64 days."""
+        load.account.staged_at = format_datetime(dt.datetime.now(dt.UTC) - dt.timedelta(days=days))
+        load.crash("SET TOKEN", BEFORE)
+        for path, content in load.account.stages[STAGE].items():
+            load.account._copied.add((STAGE, path, hashlib.md5(content, usedforsecurity=False).hexdigest()))
+        if days < 64:  # COPY remembers that it has loaded it
+            assert load.run(try_number=2)["channels"][A]["to"] == load.account.tokens[A] == "3.ndjson:2"
+            return
+        with pytest.raises(
+            AirflowFailException, match=r"'[23].ndjson'.*64 days.*load_uncertain_files.*'3.ndjson:2'"
+        ):
+            load.run(try_number=2)
+        assert is_copy_intent(load.account.tokens[A])
+
+        load.account._copied.clear()
+        load.run(try_number=3, options={"load_uncertain_files": True})
+        load.assert_every_row_is_there_once()
 
     def test_files_that_somebody_copied_before_the_token_was_set_back_are_refused(self, load: Load) -> None:
         load.run()

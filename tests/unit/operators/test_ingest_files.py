@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
+from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.commits import WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     FilesNotLoadedError,
     NothingStagedError,
@@ -245,3 +247,56 @@ def test_a_pipe_that_stays_overloaded_leaves_the_task_its_retries(account: FakeA
         ingest(wait_for_load=False, retry_seconds=5.0)
 
     assert raised.value.retry_after == 30
+
+
+class TestLoadsOfTheSameName:
+    """A load counts for the very file that the pipe is given, not for one with this end of its path."""
+
+    @pytest.mark.parametrize("given", [{}, {"stage": "@OTHER"}], ids=["pipe", "stage"])
+    def test_a_pipe_made_anew_over_another_stage_is_given_what_has_the_path_of_a_file_loaded_before(
+        self, account: FakeAccount, given: dict[str, Any]
+    ) -> None:
+        ingest(table="T")
+        account.pipes[PIPE] = Pipe("COPY INTO t FROM '@OTHER'")
+        account.stages["OTHER"] = {"a": b"o1\n"}
+
+        done = ingest(files=["a"], table="T", **given)
+
+        assert (done["submitted"], done["rows_loaded"]) == (["a"], 1)
+        assert sorted(account.rows) == ["a1", "b1", "o1"]
+
+    @pytest.mark.parametrize("given", [{}, {"stage": "@S/in"}], ids=["pipe", "stage"])
+    def test_a_file_in_a_folder_named_as_the_pipes_own_is_another_one(
+        self, account: FakeAccount, given: dict[str, Any]
+    ) -> None:
+        account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S/in'")
+        account.put("in/a", "upper")
+        account.put("in/in/a", "lower")
+        ingest(files=["a"], table="T")
+
+        assert ingest(files=["in/a"], table="T", **given)["submitted"] == ["in/a"]
+        assert sorted(account.rows) == ["lower", "upper"]
+
+    @pytest.mark.parametrize("given", [{}, {"stage": "@S/in"}], ids=["pipe", "stage"])
+    @pytest.mark.parametrize("deferrable", [False, True])
+    def test_the_wait_does_not_end_by_the_load_of_another_one(
+        self, account: FakeAccount, given: dict[str, Any], deferrable: bool
+    ) -> None:
+        account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S/in'")
+        account.put("in/a", "upper")
+        account.put("in/in/a", "lower")
+        ingest(files=["a"], table="T")
+        account.holds = True
+
+        if not deferrable:
+            with pytest.raises(FilesNotLoadedError, match="'in/a'"):
+                ingest(files=["in/a"], load_timeout=0.05, table="T", **given)
+            return
+        waiting = task(files=["in/a"], deferrable=True, table="T", **given)
+        with pytest.raises(TaskDeferred) as deferred:
+            waiting.execute(task_context())
+        watch = deferred.value.trigger._watch()
+        hook = waiting.bulk_hook("T")
+        assert watch.see(PolledLoads(hook.loads_of("T", ["in/in/a"])), 0.0).state is WaitState.WAITING
+        account.finish()
+        assert watch.see(PolledLoads(hook.loads_of("T", ["in/in/a"])), 0.0).value.keys() == {"in/a"}

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from email.utils import format_datetime
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
@@ -256,3 +256,87 @@ def test_a_try_by_the_pipe_waits_for_the_copy_of_an_earlier_one(
 
     assert account.rows == ["a1"]
     assert (done["rows_loaded"], list(done["loaded_before"])) == (0, ["a"])
+
+
+def test_a_file_of_which_a_pipe_has_loaded_the_namesake_in_a_folder_is_loaded(loading: Loading) -> None:
+    loading.account.put("a", "top")
+    loading.account.put("in/a", "below")
+    loading.account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S/in'")
+    loading.account._copy("COPY INTO T FROM '@S/in'", PIPE, ["a"])
+
+    assert list(loading.run("copy")["loaded_before"]) == ["in/a"]
+    assert sorted(loading.account.rows) == ["below", "top"]
+
+
+class TestOptionsBesideAPipe:
+    """Options are those of COPY: where a pipe would not do what they ask for, ``auto`` takes COPY."""
+
+    KEEP_COMING: ClassVar[dict[str, Any]] = {"bounded": False, "arrival_rate": 1000.0, "freshness": 120}
+
+    def run(self, loading: Loading, options: dict[str, Any]) -> Any:
+        loading.account.put("a.csv", "a1")
+        loading.account.put("skip.txt", "s1")
+        return loading.run("auto", shape=self.KEEP_COMING, options=options)
+
+    def test_a_pattern_leaves_files_out_whichever_path_suits(self, loading: Loading) -> None:
+        assert self.run(loading, {"pattern": r".*\.csv"})["path"] == "copy"
+        assert [r"PATTERN = '.*\\.csv'" in one for one in loading.account.executed] == [True]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"force": True},
+            {"purge": True},
+            {"size_limit": 1},
+            {"file_format": {"type": "CSV", "skip_header": 1}},
+            {"truncate_columns": True},
+        ],
+        ids=lambda options: next(iter(options)),
+    )
+    def test_no_option_is_passed_over(
+        self, loading: Loading, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
+    ) -> None:
+        loading.account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S' FILE_FORMAT = (TYPE = CSV)")
+
+        assert self.run(loading, options)["path"] == "copy"
+        assert "path copy instead: options has " in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"force": False, "pattern": None},
+            {"on_error": "CONTINUE"},
+            {"file_format": {"type": "csv", "skip_header": 1}},
+            {"file_format": {"skip_header": 1}},
+            {"file_format": "F"},
+        ],
+        ids=str,
+    )
+    def test_the_pipe_is_taken_where_its_statement_does_the_same(
+        self, loading: Loading, options: dict[str, Any]
+    ) -> None:
+        loading.account.pipes[PIPE] = Pipe(
+            "COPY INTO t FROM '@S' FILE_FORMAT = (TYPE = CSV SKIP_HEADER = 1) "
+            "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+        )
+
+        assert self.run(loading, options)["path"] == "pipe"
+
+
+@pytest.mark.parametrize("gone", ["dropped", "of-another-table"])
+def test_what_a_pipe_has_loaded_stays_loaded_when_the_pipe_is_gone(loading: Loading, gone: str) -> None:
+    """COPY remembers no file of a pipe, and load history goes back 14 days."""
+    account, now = loading.account, dt.datetime.now(dt.UTC)
+    account.created = now - dt.timedelta(days=100)
+    loading.stage_at(now - dt.timedelta(days=31))
+    account.put("a", "a1")
+    loading.run("pipe")
+    account.history[0]["last_load_time"] = now - dt.timedelta(days=30)
+    if gone == "dropped":
+        account.pipes.clear()
+    else:
+        account.pipes[PIPE] = Pipe("COPY INTO u FROM '@S'")
+
+    assert list(loading.run("copy")["loaded_before"]) == ["a"]
+    assert account.rows == ["a1"]
