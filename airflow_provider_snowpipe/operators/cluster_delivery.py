@@ -115,6 +115,7 @@ class YarnDelivery:
     """
 
     def __init__(self, settings: ClusterSettings, submission: Submission) -> None:
+        self._settings = settings
         self._tags = (settings.task_tag, submission.tag)
         self._directory = Path(submission.directory)
 
@@ -124,6 +125,13 @@ class YarnDelivery:
         :raises ConfigurationError: with the remedy
         """
         _check_wait(conf, _YARN_WAIT)
+        secret = self._settings.driver_secret
+        if secret and not self._settings.driver_credentials:
+            raise ConfigurationError(
+                f"driver_secret is {secret!r}, and YARN has no such secrets: drop it, by which the driver "
+                "gets the connection's credentials in its application's file, or give 'file:/path' or "
+                "'python:module:function' of the driver's machine"
+            )
 
     @property
     def job(self) -> str:
@@ -253,10 +261,11 @@ class KubernetesDelivery:
                     "submitted"
                 )
         secret = self._settings.driver_secret
-        if secret and secret != NEW_SECRET and not all(secret.partition(":")):
+        is_known = secret == NEW_SECRET or self._settings.driver_credentials
+        if secret and not is_known and not all(secret.partition(":")):
             raise ConfigurationError(
-                f"driver_secret is {secret!r}: give 'name:key' of a secret in the namespace, or "
-                f"{NEW_SECRET!r}"
+                f"driver_secret is {secret!r}: give 'name:key' of a secret in the namespace, {NEW_SECRET!r}, "
+                "or 'file:/path' or 'python:module:function' of the driver's machine"
             )
 
     @property

@@ -97,7 +97,7 @@ class ClusterSettings:
     :param poll_seconds: between two polls of the application
     :param auth: for YARN's ResourceManager, None for what the connection has
     :param namespace: of Kubernetes
-    :param driver_secret: of Kubernetes, ``name:key``, or ``create``
+    :param driver_secret: ``name:key`` of Kubernetes, ``create``, or what the driver has or gets itself
     :param pipe: connection and names by which a load's channels are followed, empty where it has none
     """
 
@@ -128,7 +128,18 @@ class ClusterSettings:
         settings = {name: str(value) for name, value in (conf or {}).items()}
         properties = Path(properties_file) if properties_file else None
         more = properties.read_text("utf-8") if properties is not None and properties.is_file() else ""
+        if self.driver_credentials:
+            from airflow_provider_snowpipe.spark.credentials import check_driver_credentials
+
+            check_driver_credentials("driver_secret", self.driver_credentials)
         delivery_of(self, Submission("", "", "")).check(settings, more)
+
+    @property
+    def driver_credentials(self) -> str:
+        """What the driver has or gets itself for its credentials, empty where they are brought to it."""
+        from airflow_provider_snowpipe.spark.credentials import is_of_driver
+
+        return self.driver_secret if self.driver_secret and is_of_driver(self.driver_secret) else ""
 
     def cluster(self) -> Cluster:
         """Where the application is followed.
@@ -292,9 +303,10 @@ class ClusterRun:
 
     def plan_keys(self) -> dict[str, str]:
         """Paths of report and credentials in the plan."""
+        own = self._settings.driver_credentials
         return {
             "report_path": f"{hadoop_address(self.folder)}/{REPORT_FILE}",
-            "credentials_variable": SECRET_VARIABLE,
+            **({"credentials_from": own} if own else {"credentials_variable": SECRET_VARIABLE}),
         }
 
     def put(self, file: Path) -> str:
@@ -306,9 +318,11 @@ class ClusterRun:
         return self._delivery.write_plan(text)
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
-        """Put the credentials where the driver, and nobody else, takes them."""
+        """Put the credentials where the driver, and nobody else, takes them, unless it has its own."""
         from airflow_provider_snowpipe.spark.credentials import credentials_text
 
+        if self._settings.driver_credentials:
+            return
         self._delivery.write_secrets(credentials_text(credentials, secrets))
 
     def prepare(self, hook: SubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:

@@ -45,7 +45,8 @@ class SnowpipePlan:
     :param work_path: a folder of this load that the driver writes and Airflow's object storage reads, where
         the job leaves its report; two runs at a time need two, such as ``s3://bucket/loads/{{ run_id }}``;
         None for no report
-    :param credentials_variable: of the driver's environment
+    :param credentials_variable: of the driver's environment; None for ``SNOWPIPE_CREDENTIALS``, unless
+        ``keys`` have ``credentials_from`` or ``credentials_path``
     :param keys: other keys of the plan, such as ``on_error`` or ``wait_for_commit``
     :raises ConfigurationError: if a value is wrong, naming its key
     """
@@ -62,7 +63,7 @@ class SnowpipePlan:
         pipe: str | None = None,
         source_name: str | None = None,
         work_path: str | None = None,
-        credentials_variable: str = "SNOWPIPE_CREDENTIALS",
+        credentials_variable: str | None = None,
         **keys: Any,
     ) -> None:
         from airflow_provider_snowpipe.spark.submit.plan import PLAN_VERSION, JobPlan
@@ -84,9 +85,10 @@ class SnowpipePlan:
             "source_name": source_name,
             "source": stream_values(source),
             "report_path": f"{hadoop_address(work_path.rstrip('/'))}/{REPORT_FILE}" if work_path else "",
-            "credentials_variable": credentials_variable,
             **keys,
         }
+        if credentials_variable or not (keys.get("credentials_from") or keys.get("credentials_path")):
+            values["credentials_variable"] = credentials_variable or "SNOWPIPE_CREDENTIALS"
         self.plan: JobPlan = JobPlan.from_json(json.dumps(values))
 
     def arguments(self) -> list[str]:

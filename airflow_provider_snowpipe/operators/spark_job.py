@@ -152,8 +152,10 @@ class SparkDriverOperator(SparkSubmitOperator):
     :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` sets
         it as ``spark.log.level``
     :param work_path: a folder that worker and driver reach, for a driver on the cluster
-    :param driver_secret: for a driver on Kubernetes, ``name:key`` of a secret in its namespace with the
-        credentials, or ``create`` to make one for each submission and remove it afterwards
+    :param driver_secret: for a driver on a cluster, ``file:/path`` of a credentials file that its machine
+        has, or ``python:module:function`` that returns what would be in the file, for a secret store; for one
+        on Kubernetes also ``name:key`` of a secret in its namespace, or ``create`` to make one for each
+        submission and remove it afterwards
     :param status_poll_interval: with a driver on the cluster, seconds between two polls of its application
     :param kwargs: options of ``SparkSubmitOperator``
     :raises ConfigurationError: if there is no such level

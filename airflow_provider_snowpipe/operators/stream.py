@@ -91,7 +91,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
     in no argument, setting, environment variable or template. A driver on YARN finds them in the
-    application's file, which no executor gets, one on Kubernetes in a secret.
+    application's file, which no executor gets, one on Kubernetes in a secret, unless ``driver_secret`` says
+    from where the driver gets its own.
 
     :param source: what to read: a :class:`~airflow_provider_snowpipe.sources.FileSource`, ``KafkaSource``,
         ``TableSource``, ``DeltaSource`` or ``IcebergSource``; or a mapping of its fields and its ``kind``,
@@ -119,8 +120,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf``, ``driver_memory``, ``deploy_mode``;
         its ``status_poll_interval`` is the time between two polls of an application on a cluster, 10 s;
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``); and
-        ``driver_secret``, for a driver on Kubernetes: ``name:key`` of the secret with its credentials, or
-        ``create`` to make one for each submission and remove it afterwards
+        ``driver_secret``, for a driver on a cluster: ``file:/path`` of a credentials file that its machine
+        has, or ``python:module:function`` that returns what would be in the file, for a secret store; on
+        Kubernetes also ``name:key`` of a secret, or ``create`` to make one for each submission and remove it
+        afterwards
     :raises ConfigurationError: if an argument is wrong
     """
 

@@ -4,12 +4,13 @@ For the job, the submitting process writes it with mode 0600 just before ``spark
 once and removes it at once, so that the key is on the disk only while Spark starts. A DataFrame's writer
 leaves it where it is, since a stream needs it again for each micro-batch. It never appears on a command line,
 in a Spark setting, or on an executor. Services that run drivers by themselves put secrets into the driver's
-environment instead.
+environment instead, or the driver gets them itself: from a file of its machine, or from a secret store.
 """
 
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import os
 import stat
@@ -21,6 +22,7 @@ from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, OAuth
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _SOURCE = "source"
+_FILE, _FUNCTION = "file:", "python:"
 CREDENTIALS_FILE_VARIABLE = "SNOWPIPE_CREDENTIALS_FILE"
 CREDENTIALS_VARIABLE = "SNOWPIPE_CREDENTIALS"
 _KEYS = {
@@ -145,6 +147,68 @@ def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
     except ValueError:
         decoded = b""  # is refused as no JSON
     return _from_mapping(decoded, f"environment variable {name!r}", "submit again")
+
+
+def is_of_driver(secret: str) -> bool:
+    """True for what :func:`driver_credentials` gets on the driver's machine.
+
+    :param secret: ``file:<path>``, ``python:<module>:<function>``, or something else
+    """
+    return secret.startswith((_FILE, _FUNCTION))
+
+
+def check_driver_credentials(name: str, secret: str) -> None:
+    """Refuse what names neither a file nor a function.
+
+    :param name: what has it, for the error
+    :param secret: ``file:<path>`` or ``python:<module>:<function>``
+    :raises ConfigurationError: with the two forms
+    """
+    kind, _, where = secret.partition(":")
+    module, _, function = where.partition(":")
+    is_function = all(part.isidentifier() for part in (*module.split("."), function))
+    if not (os.path.isabs(where) if kind == "file" else kind == "python" and is_function):
+        raise ConfigurationError(
+            f"{name} is {secret!r}: give 'file:/path' of a credentials file on the driver's machine, or "
+            "'python:module:function' of a function there that returns what would be in the file"
+        )
+
+
+def driver_credentials(secret: str) -> tuple[Credentials, SourceSecrets]:
+    """Get credentials that the driver's machine has, or that a secret store gives to it.
+
+    :param secret: ``file:`` and the path of a file as :func:`write_credentials` writes it, which stays where
+        it is; or ``python:<module>:<function>``: a function without parameters that returns as text what
+        would be in the file, for example from AWS Secrets Manager or HashiCorp Vault
+    :raises ConfigurationError: if there is no such file or function, or it gives something else
+    :raises AuthenticationError: if the private key in it cannot be read
+    """
+    check_driver_credentials("credentials_from", secret)
+    if secret.startswith(_FILE):
+        path = secret.removeprefix(_FILE)
+        remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.credentials"
+        return _from_mapping(_read_private(path, remedy), f"credentials file {path!r}", remedy)
+    module, _, function = secret.removeprefix(_FUNCTION).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"the driver has no function {function!r} of module {module!r} for its credentials ({error}): "
+            "install the module where the driver runs, or submit it by py_files"
+        ) from None
+    remedy = "let it return the object of credentials as a text in JSON"
+    try:
+        text = found()
+    except Exception as error:  # noqa: BLE001  whatever a secret store's client raises
+        raise ConfigurationError(
+            f"function {function!r} of module {module!r}, which gets the driver's credentials, raised "
+            f"{type(error).__name__}, whose text is not shown, since it may hold a secret"
+        ) from None
+    if not isinstance(text, str):
+        raise ConfigurationError(
+            f"function {function!r} of module {module!r} returned {type(text).__name__}: {remedy}"
+        )
+    return _from_mapping(text.encode(), f"what function {function!r} of module {module!r} returned", remedy)
 
 
 def _to_mapping(credentials: Credentials, secrets: SourceSecrets | None) -> dict[str, Any]:

@@ -150,6 +150,22 @@ def test_the_plan_may_be_the_argument_with_credentials_in_a_file(
     assert json.loads(report.read_text())["error"] is None
 
 
+def test_the_driver_may_ask_a_secret_store(
+    job: SparkJob, tmp_path: Path, shared_spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    _credentials(job, secret)
+    (tmp_path / "company_secrets.py").write_text(
+        f"from pathlib import Path\n\n\ndef snowpipe():\n    return Path({str(secret)!r}).read_text()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    plan = _plan(job, credentials_variable=None, credentials_from="python:company_secrets:snowpipe")
+
+    assert main([plan]) == 0
+
+    assert_exact(job)
+
+
 def test_the_plan_of_a_dag_gives_the_job_its_arguments_and_the_sensor_its_targets(
     job: SparkJob, tmp_path: Path, shared_spark: Any, set_connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

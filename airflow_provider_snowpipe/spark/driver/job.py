@@ -15,7 +15,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from airflow_provider_snowpipe.spark.credentials import read_credentials_variable, read_driver_secrets
+from airflow_provider_snowpipe.spark.credentials import (
+    driver_credentials,
+    read_credentials_variable,
+    read_driver_secrets,
+)
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
@@ -133,6 +137,8 @@ def _unreported(plan: JobPlan) -> Mapping[str, int]:
 def _credentials(plan: JobPlan) -> tuple[Credentials, SourceSecrets]:
     if plan.credentials_variable:
         return read_credentials_variable(plan.credentials_variable)
+    if plan.credentials_from:
+        return driver_credentials(plan.credentials_from)
     return read_driver_secrets(plan.credentials_path)
 
 

@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     WrittenFiles,
     check_target,
 )
+from airflow_provider_snowpipe.spark.credentials import check_driver_credentials
 from airflow_provider_snowpipe.spark.report import UnreadableReportError, is_url
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec
@@ -48,7 +49,10 @@ class JobPlan:
     :param report_path: where the run report goes: an absolute path of the driver's machine or the URL of a
         file that Spark's Hadoop reaches; empty for none, the log has the same
     :param credentials_path: the credentials file, removed by the driver as soon as it is read; or
-    :param credentials_variable: the environment variable of the driver that holds what would be in the file
+    :param credentials_variable: the environment variable of the driver that holds what would be in the file;
+        or
+    :param credentials_from: ``file:/path`` of such a file on the driver's machine, which stays there, or
+        ``python:module:function`` of a function there that returns what would be in it
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     :param on_error: ``abort``: the run fails if the service skips a row; ``continue``: it reports them;
         ``dead_letter``: rows that do not fit ``columns`` are put aside before the others are sent, and the
@@ -83,6 +87,7 @@ class JobPlan:
     report_path: str = ""
     credentials_path: str = ""
     credentials_variable: str = ""
+    credentials_from: str = ""
     ca_bundle: str | None = None
     on_error: OnError = "abort"
     check_rows: bool = False
@@ -108,11 +113,7 @@ class JobPlan:
                     f"plan {key} is {getattr(self, key)!r}: give an absolute path, Spark's working "
                     f"directory differs"
                 )
-        if bool(self.credentials_path) == bool(self.credentials_variable):
-            raise ConfigurationError(
-                f"plan credentials_path is {self.credentials_path!r} and credentials_variable "
-                f"{self.credentials_variable!r}: give one of the two"
-            )
+        self._check_credentials()
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
         self.channel("0")
@@ -124,6 +125,16 @@ class JobPlan:
         for channel, count in checked_counts(self.rejected_before).items():
             if count < 0:
                 raise ConfigurationError(f"plan rejected_before of {channel!r} is {count}: give 0 or more")
+
+    def _check_credentials(self) -> None:
+        given = (self.credentials_path, self.credentials_variable, self.credentials_from)
+        if sum(map(bool, given)) != 1:
+            raise ConfigurationError(
+                f"plan credentials_path is {given[0]!r}, credentials_variable {given[1]!r} and "
+                f"credentials_from {given[2]!r}: give one of them"
+            )
+        if self.credentials_from:
+            check_driver_credentials("plan credentials_from", self.credentials_from)
 
     def _check_source(self) -> None:
         conn_id = getattr(self.source, "conn_id", None)

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission, is_cluster_mode
-from airflow_provider_snowpipe.spark import write_job_file
+from airflow_provider_snowpipe.spark import job_file, write_job_file
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
 from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
@@ -131,6 +131,27 @@ def test_the_application_takes_its_credentials_along_and_leaves_no_file(lab, tmp
     assert ended.value.code == 3
     assert taken == ["plan.json", ProgrammaticAccessToken(PAT)]
     assert not job.exists()
+
+
+@pytest.mark.parametrize("own", ["file:/etc/snowpipe.json", "python:company.vault:ask"])
+def test_no_secret_is_submitted_where_the_driver_gets_its_own(lab, own):
+    lab.yarn.play(lab.leave, SUCCEEDED)
+    lab.execute(driver_secret=own)
+
+    (one,) = lab.yarn.submissions
+    assert one.job == job_file().read_text()
+    assert one.plan["credentials_from"] == own
+    assert not one.plan.get("credentials_variable")
+
+
+@pytest.mark.parametrize(
+    ("secret", "message"),
+    [("snowflake:credentials", "YARN has no such secrets: drop it"), ("file:c.json", "'file:/path'")],
+)
+def test_a_secret_that_yarn_does_not_know_is_refused_before_submission(lab, secret, message):
+    with pytest.raises(AirflowFailException, match=message):
+        lab.execute(driver_secret=secret)
+    assert lab.yarn.submissions == []
 
 
 def test_an_application_without_secrets_is_submitted_as_it_is(lab):

@@ -279,6 +279,15 @@ def _has_secret(lab: KubernetesLab) -> None:
     assert len(lab.kubernetes.secrets) == 1
 
 
+def test_no_secret_is_named_where_the_driver_gets_its_own(lab):
+    lab.kubernetes.play(lab.leave, "Succeeded")
+    lab.execute(driver_secret="file:/vault/secrets/snowpipe.json")
+
+    (one,) = lab.kubernetes.submissions
+    assert one.plan["credentials_from"] == "file:/vault/secrets/snowpipe.json"
+    assert [name for name in one.settings if "secretKeyRef" in name] == []
+
+
 class TestRefusedBeforeSubmission:
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -289,6 +298,7 @@ class TestRefusedBeforeSubmission:
             ({"work_path": "/no/such/folder"}, "work_path"),
             ({"driver_secret": None}, "driver_secret="),
             ({"driver_secret": "snowflake"}, "name:key"),
+            ({"driver_secret": "python:vault"}, "python:module:function"),
             ({"conf": {**CONF, "spark.kubernetes.submission.waitAppCompletion": "true"}}, "drop it"),
             ({"conf": {**CONF, "spark.kubernetes.driver.pod.name": "mine"}}, "drop it"),
             ({"conf": {**CONF, "spark.kubernetes.namespace": "others"}}, "403.*'others'|'others'.*403"),

@@ -45,6 +45,13 @@ def test_the_job_reads_what_the_plan_specifies():
     assert plan.channel("a") == CHANNEL
 
 
+def test_the_driver_may_get_its_credentials_by_itself():
+    own = "python:company_secrets:snowpipe"
+    plan = SnowpipePlan(**GIVEN, table="T", credentials_from=own).plan
+
+    assert (plan.credentials_from, plan.credentials_variable) == (own, "")
+
+
 def test_a_mapping_and_a_pipe_are_equivalent():
     source = {"path": "/data/src", "pattern": "*.ndjson"}
     mapped = SnowpipePlan(**{**GIVEN, "source": source}, pipe="T-STREAMING")

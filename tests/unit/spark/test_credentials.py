@@ -1,5 +1,7 @@
 import os
 import stat
+import sys
+import traceback
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -12,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from airflow_provider_snowpipe.spark.credentials import (
     credentials_text,
+    driver_credentials,
     read_credentials_variable,
     read_driver_secrets,
     write_credentials,
@@ -172,3 +175,60 @@ def test_secrets_that_are_no_texts_are_refused(tmp_path):
     path.write_text('{"kind": "oauth", "token": "t", "source": {"a": 1}}')
     with pytest.raises(ConfigurationError, match="'source' must give each secret a text"):
         read_driver_secrets(path)
+
+
+class TestCredentialsThatTheDriverGets:
+    def test_a_file_stays_where_it_is(self, tmp_path):
+        path = tmp_path / "c.json"
+        write_credentials(OAuthToken("t"), path, SourceSecrets({"sasl.password": "p"}))
+
+        for _ in range(2):
+            credentials, secrets = driver_credentials(f"file:{path}")
+            assert (credentials, secrets.values) == (OAuthToken("t"), {"sasl.password": "p"})
+
+    def test_a_file_that_others_can_read_is_refused(self, tmp_path):
+        path = tmp_path / "c.json"
+        write_credentials(OAuthToken("t"), path)
+        path.chmod(0o644)
+
+        with pytest.raises(ConfigurationError, match="mode 0600"):
+            driver_credentials(f"file:{path}")
+
+    def test_a_function_is_asked(self, vault):
+        vault.write_text("""def ask():\n    return '{"kind": "pat", "token": "t"}'\n""")
+
+        assert driver_credentials("python:vault_of_tests:ask") == (
+            ProgrammaticAccessToken("t"),
+            SourceSecrets(),
+        )
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            (
+                "def ask():\n    raise LookupError('hidden')\n",
+                "'ask' of module 'vault_of_tests'.*LookupError",
+            ),
+            ("def ask():\n    return {'token': 'hidden'}\n", "returned dict: let it return the object"),
+            ("def ask():\n    return 'hidden'\n", "what function 'ask'.*holds no JSON"),
+            ("def other():\n    pass\n", "no function 'ask'.*submit it by py_files"),
+        ],
+    )
+    def test_what_it_does_else_is_an_error_without_secrets(self, vault, code, message):
+        vault.write_text(code)
+
+        with pytest.raises(ConfigurationError, match=message) as refused:
+            driver_credentials("python:vault_of_tests:ask")
+
+        assert "hidden" not in "".join(traceback.format_exception(refused.value))
+
+    def test_a_module_that_is_not_there_is_named(self):
+        with pytest.raises(ConfigurationError, match=r"'no_such_vault'.*install the module where the driver"):
+            driver_credentials("python:no_such_vault:ask")
+
+    @pytest.fixture
+    def vault(self, tmp_path, monkeypatch):
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "vault_of_tests", raising=False)
+        yield tmp_path / "vault_of_tests.py"
+        sys.modules.pop("vault_of_tests", None)

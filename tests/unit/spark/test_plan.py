@@ -88,8 +88,19 @@ def _changed(**changes):
         (_changed(commit_timeout=0), "commit_timeout is 0"),
         (_changed(report_path="report.json"), "report_path is 'report.json': give an absolute path"),
         (_changed(credentials_path="c.json"), "credentials_path is 'c.json': give an absolute path"),
-        (_changed(credentials_path=""), "give one of the two"),
-        (_changed(credentials_variable="SECRET"), "credentials_variable 'SECRET': give one of the two"),
+        (_changed(credentials_path=""), "give one of them"),
+        (
+            _changed(credentials_variable="SECRET"),
+            "credentials_variable 'SECRET' and credentials_from '': give one of them",
+        ),
+        (_changed(credentials_from="file:/c"), "credentials_from 'file:/c': give one of them"),
+        *(
+            (
+                _changed(credentials_path="", credentials_from=wrong),
+                "give 'file:/path' of a credentials file on the driver's machine",
+            )
+            for wrong in ("file:c.json", "python:vault", "python:my vault:ask", "vault:ask", "/c.json")
+        ),
         (_changed(application=""), "application is empty"),
         (_changed(source=[]), "plan source is []"),
         (_changed(source={}), "source lacks the key 'path'"),
