@@ -7,7 +7,6 @@ repetition with the state of that run (page "Snowflake SQL REST API").
 from __future__ import annotations
 
 import datetime as dt
-import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, Signe
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
 from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import full_name, quote_url_segment
+from airflow_provider_snowpipe.streaming.names import full_name, grant_remedy, quote_url_segment
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
 
 _RUNNING = 202
@@ -37,20 +36,6 @@ _ENDED_ALREADY = "000709"
 _SHOWN = 60
 _WAIT_SECONDS = 60
 _POLL_SECONDS = 0.2
-_REFUSED = re.compile(
-    r"(?P<missing>\w+) '(?P<name>[^']+)' does not exist or not authorized"
-    r"|Insufficient privileges to operate on (?P<closed>\w+) '(?P<closed_name>[^']+)'",
-    re.IGNORECASE,
-)
-_PRIVILEGES = {
-    "DATABASE": "USAGE",
-    "SCHEMA": "USAGE",
-    "WAREHOUSE": "USAGE",
-    "STAGE": "READ, WRITE",
-    "TABLE": "INSERT, SELECT",
-    "PIPE": "MONITOR, OPERATE",
-}
-"""What loading needs, by kind of object; an external stage takes USAGE instead."""
 
 
 # pragma: no mutate start (tested over the wire)
@@ -200,25 +185,6 @@ def _failure(what: str, answer: Answer) -> SqlError | None:
         return None
     message = " ".join(str(answer.json.get("message") or "no reason given").split())[:600]
     return SqlError(f"{what!r} failed: {message}{grant_remedy(message)}", errno=int(answer.code))
-
-
-def grant_remedy(message: str) -> str:
-    """The GRANT on the object that a refusal names, behind a full stop; empty where it names none.
-
-    :param message: Snowflake's text
-    """
-    found = _REFUSED.search(message)
-    kind = (
-        "" if found is None else str(found["missing"] or found["closed"]).upper().replace("OBJECT", "TABLE")
-    )
-    if found is None or kind not in _PRIVILEGES:
-        return ""
-    name = found["name"] or found["closed_name"]
-    end = "" if message.endswith(".") else "."
-    return (
-        f"{end} Check the name; where it is right, GRANT {_PRIVILEGES[kind]} ON {kind} {name} TO ROLE … "
-        "opens it to the connection's role"
-    )
 
 
 def _head(statement: str) -> str:
