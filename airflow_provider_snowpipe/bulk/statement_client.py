@@ -16,12 +16,15 @@ from typing import Any
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOutcome, RunIdentity
 from airflow_provider_snowpipe.bulk.staged_files import (
+    LOAD_FAILED,
     LOADED,
     PARTIALLY_LOADED,
+    ExpectedFiles,
     FileLoad,
     StagedFile,
     StageReference,
     is_of_stage,
+    newest_loads,
 )
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
@@ -402,7 +405,24 @@ class CopyRun:
                     raise
                 continue  # that try's statement failed, and left the table as it was
             self._running = None
-            return rows
+            if not (left and self._is_undone(rows)):
+                return rows
+
+    def _is_undone(self, rows: Rows) -> bool:
+        """True where files are left to load of which an earlier try's statement has given a result.
+
+        That are files that failed, since the table may have been altered, and those that load history does
+        not know any more: a table that is emptied or made anew loses its history with its rows. The next
+        statement loads nothing twice: COPY remembers what history knows, or knows late. With FORCE it does
+        not, so that the result counts.
+
+        :param rows: the result
+        """
+        loads = CopyOutcome.read(rows, self.stage, self.url).loads
+        if self.copy.options.force or any(load.status == LOAD_FAILED for load in loads):
+            return not self.copy.options.force
+        paths = tuple(load.path for load in loads if load.status in (LOADED, PARTIALLY_LOADED))
+        return bool(paths) and len(newest_loads(ExpectedFiles(paths), self._copies(paths))) < len(paths)
 
     def _ask(self, handle: str, statement: str) -> Rows:
         seconds = _FIRST_PAUSE
