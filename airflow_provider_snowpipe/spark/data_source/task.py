@@ -365,4 +365,4 @@ def row_rules(
     path = options.dead_letter_path
     if path is not None:
         path = "/".join([path.rstrip("/"), *folders])
-    return RowRules.of(options.on_error, options.check_rows, path, columns, application)
+    return RowRules.of(options.on_error, options.check_rows, path, columns, application, str(options.pipe))
