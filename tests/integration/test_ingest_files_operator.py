@@ -98,7 +98,6 @@ class TestSubmit:
         assert done["unmatched"] == ["a.txt"]
         assert target.ids() == [1, 2]
 
-
     @pytest.mark.parametrize("waits", [True, False], ids=["waits", "leaves"])
     def test_a_pipe_that_is_made_anew_is_given_what_the_table_lacks_and_no_more(
         self, target: PipeTarget, waits: bool
