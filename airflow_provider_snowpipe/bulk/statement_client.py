@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOutcome, RunIdentity
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOutcome, RunIdentity
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOAD_FAILED,
     LOADED,
@@ -392,7 +392,7 @@ class CopyRun:
         return found if self.may_have_run(first, statement) else None
 
     def _rows(self, statement: str, request_ids: list[str], wait: Wait) -> Rows:
-        left = list(request_ids)
+        left, earlier = list(request_ids), dict[str, dict[str, Any]]()
         while True:
             if self._stopped:
                 raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
@@ -405,8 +405,29 @@ class CopyRun:
                     raise
                 continue  # that try's statement failed, and left the table as it was
             self._running = None
+            if earlier:
+                rows = self._with_skipped(rows, earlier)
             if not (left and self._is_undone(rows)):
                 return rows
+            done = (row for row in rows if row.get("status") in (LOADED, PARTIALLY_LOADED))
+            earlier = {row["file"]: row for row in done}
+
+    def _with_skipped(self, rows: Rows, earlier: Mapping[str, dict[str, Any]]) -> Rows:
+        """A result, with what an earlier try's statement has reported of files that it skips, by name or not.
+
+        What COPY skips it remembers to have loaded, though load history may not show it yet.
+
+        :param rows: the result
+        :param earlier: rows of files that the earlier one has loaded
+        """
+        found = [
+            earlier.get(row.get("file", ""), row) if row.get("status") == LOAD_SKIPPED else row
+            for row in rows
+        ]
+        if self.copy.options.size_limit is not None:
+            return found
+        named = {row.get("file") for row in rows}
+        return [*found, *(row for file, row in earlier.items() if file not in named)]
 
     def _is_undone(self, rows: Rows) -> bool:
         """True where files are left to load of which an earlier try's statement has given a result.

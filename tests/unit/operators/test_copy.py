@@ -616,12 +616,18 @@ class TestRunAgain:
         again = copying.run({}, number=3)
         assert (again["rows_loaded"], copying.account.rows) == (8, rows_of(*FILES))
 
-    def test_files_of_which_history_lags_behind_are_not_loaded_again(self, copying: Copying) -> None:
+    @pytest.mark.parametrize("names_skipped", [True, False])
+    @pytest.mark.parametrize("number", [2, 3])
+    def test_files_of_which_history_lags_behind_are_not_loaded_again_and_stay_this_runs(
+        self, copying: Copying, number: int, names_skipped: bool
+    ) -> None:
+        copying.account.names_skipped = names_skipped
         copying.run({})
         copying.account.history.clear()
-        copying.run({}, number=2)
+        done = copying.run({}, number=number)
 
         assert copying.account.rows == rows_of(*FILES)
+        assert (done["rows_loaded"], done["loaded_before"]) == (8, {})
 
     def test_a_file_that_failed_is_loaded_when_the_table_is_fixed(self, copying: Copying) -> None:
         copying.account.put("a", "bad", "a1")
