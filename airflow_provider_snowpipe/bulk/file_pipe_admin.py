@@ -197,13 +197,19 @@ class FilePipeAdmin:
             ) from error
 
     def refresh(
-        self, *, prefix: str | None, modified_after: dt.datetime | None, on_nothing: str
+        self,
+        *,
+        prefix: str | None,
+        modified_after: dt.datetime | None,
+        on_nothing: str,
+        before: Sequence[str] = (),
     ) -> PipeChange:
         """Submit the files of the last 7 days that neither the pipe nor a COPY into its table has loaded.
 
         :param prefix: only files whose path below the pipe's location begins so
         :param modified_after: only files that were staged after this time
         :param on_nothing: ``fail`` when there is no such file, or ``report``
+        :param before: files that an earlier try may have submitted, which count as submitted
         :raises ConfigurationError: if that is more than 7 days ago
         :raises NothingStagedError: if there is none and that is ``fail``
         """
@@ -211,7 +217,7 @@ class FilePipeAdmin:
         if prefix:
             words.append(option("PREFIX", prefix))
         if modified_after is not None:
-            if modified_after < now - _REFRESHED:
+            if modified_after < now - REFRESHED:
                 raise ConfigurationError(
                     f"modified_after is {modified_after.isoformat()}, which is {(now - modified_after).days} "
                     f"days ago. {_REMEDY_OF_AGE}"
@@ -220,7 +226,7 @@ class FilePipeAdmin:
         statement = " ".join(words)
         if self._rehearses:
             return PipeChange(True, (statement,))
-        files = tuple(str(row["file"]) for row in self._run(statement, None))
+        files = tuple(dict.fromkeys([*(str(row["file"]) for row in self._run(statement, None)), *before]))
         if not files and on_nothing == "fail":
             where = f" whose path begins with {prefix!r}" if prefix else ""
             raise NothingStagedError(
@@ -272,7 +278,7 @@ PIPE_STATUS = "SELECT SYSTEM$PIPE_STATUS(%s)"
 """Takes the pipe's full name; needs MONITOR, OPERATE or OWNERSHIP on the pipe."""
 FORCE_RESUME = "SELECT SYSTEM$PIPE_FORCE_RESUME(%s, 'staleness_check_override')"
 """Takes the pipe's full name; resumes a pipe that was paused for longer than 14 days."""
-_REFRESHED = dt.timedelta(days=7)
+REFRESHED = dt.timedelta(days=7)
 """REFRESH considers files that were staged within this time (page "ALTER PIPE")."""
 _REMEDY_OF_AGE = (
     "REFRESH looks at files that were staged in the last 7 days only: stage older files again under "

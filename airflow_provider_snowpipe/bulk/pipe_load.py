@@ -139,10 +139,11 @@ class PipeLoad:
         if not files:
             return Submission(())
         history, where = choice.known_loads(files, self.table, force=self.force, begin=begin)
-        if not self.wait_for_load:
-            return Submission(tuple(files))
-        if history is None:
+        if history is None and self.wait_for_load:
             history = choice.reported_loads([one.path for one in files])
+        if history is None:
+            return Submission(tuple(files))
+        # A pipe that was made anew has forgotten what the table's history knows.
         submission = Submission.planned(files, history, dt.datetime.now(dt.UTC), where)
         if again := submission.staged_again():
             log.warning(
@@ -152,7 +153,8 @@ class PipeLoad:
                 len(again),
                 again[0],
             )
-        submission.require_whole(str(pipe), self.tolerance)
+        if self.wait_for_load:
+            submission.require_whole(str(pipe), self.tolerance)
         return submission
 
     def checked(self, value: Mapping[str, Any], loads: Mapping[str, Any]) -> dict[str, Any]:

@@ -372,14 +372,13 @@ class ExpectedFiles:
             # Some history may have the whole path beside the location.
             whole = (folder + path, path) if path.startswith(folder) else (folder + path,)
             begin = f"{self.stage.path}/" if self.stage.path else ""
-            found = [one.removeprefix(begin) for one in whole if one.startswith(begin)]
-            return next((name for name in found if self._is_expected(name)), None)
-        ends = ("/".join(folders[start:]) for start in reversed(range(len(folders))))
-        paths = (load.path, *(f"{end}/{path}" for end in ends if end))
-        return next((name for name in paths if self._is_expected(name)), None)
-
-    def _is_expected(self, name: str) -> bool:
-        return name in self._known if self.prefix is None else name.startswith(self.prefix)
+            paths = [one.removeprefix(begin) for one in whole if one.startswith(begin)]
+        else:
+            ends = ("/".join(folders[start:]) for start in reversed(range(len(folders))))
+            paths = [load.path, *(f"{end}/{path}" for end in ends if end)]
+        if self.prefix is None:
+            return next((name for name in paths if name in self._known), None)
+        return next((name for name in paths if name.startswith(self.prefix)), None)
 
 
 def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -> bool:

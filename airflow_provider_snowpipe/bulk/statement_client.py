@@ -7,7 +7,6 @@ repetition with the state of that run (page "Snowflake SQL REST API").
 from __future__ import annotations
 
 import datetime as dt
-import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,20 +14,23 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOutcome, RunIdentity
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOutcome, RunIdentity
 from airflow_provider_snowpipe.bulk.staged_files import (
+    LOAD_FAILED,
     LOADED,
     PARTIALLY_LOADED,
+    ExpectedFiles,
     FileLoad,
     StagedFile,
     StageReference,
     is_of_stage,
+    newest_loads,
 )
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
 from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import full_name, quote_url_segment
+from airflow_provider_snowpipe.streaming.names import full_name, grant_remedy, quote_url_segment
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
 
 _RUNNING = 202
@@ -37,20 +39,6 @@ _ENDED_ALREADY = "000709"
 _SHOWN = 60
 _WAIT_SECONDS = 60
 _POLL_SECONDS = 0.2
-_REFUSED = re.compile(
-    r"(?P<missing>\w+) '(?P<name>[^']+)' does not exist or not authorized"
-    r"|Insufficient privileges to operate on (?P<closed>\w+) '(?P<closed_name>[^']+)'",
-    re.IGNORECASE,
-)
-_PRIVILEGES = {
-    "DATABASE": "USAGE",
-    "SCHEMA": "USAGE",
-    "WAREHOUSE": "USAGE",
-    "STAGE": "READ, WRITE",
-    "TABLE": "INSERT, SELECT",
-    "PIPE": "MONITOR, OPERATE",
-}
-"""What loading needs, by kind of object; an external stage takes USAGE instead."""
 
 
 # pragma: no mutate start (tested over the wire)
@@ -200,25 +188,6 @@ def _failure(what: str, answer: Answer) -> SqlError | None:
         return None
     message = " ".join(str(answer.json.get("message") or "no reason given").split())[:600]
     return SqlError(f"{what!r} failed: {message}{grant_remedy(message)}", errno=int(answer.code))
-
-
-def grant_remedy(message: str) -> str:
-    """The GRANT on the object that a refusal names, behind a full stop; empty where it names none.
-
-    :param message: Snowflake's text
-    """
-    found = _REFUSED.search(message)
-    kind = (
-        "" if found is None else str(found["missing"] or found["closed"]).upper().replace("OBJECT", "TABLE")
-    )
-    if found is None or kind not in _PRIVILEGES:
-        return ""
-    name = found["name"] or found["closed_name"]
-    end = "" if message.endswith(".") else "."
-    return (
-        f"{end} Check the name; where it is right, GRANT {_PRIVILEGES[kind]} ON {kind} {name} TO ROLE … "
-        "opens it to the connection's role"
-    )
 
 
 def _head(statement: str) -> str:
@@ -423,7 +392,7 @@ class CopyRun:
         return found if self.may_have_run(first, statement) else None
 
     def _rows(self, statement: str, request_ids: list[str], wait: Wait) -> Rows:
-        left = list(request_ids)
+        left, earlier = list(request_ids), dict[str, dict[str, Any]]()
         while True:
             if self._stopped:
                 raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
@@ -436,7 +405,45 @@ class CopyRun:
                     raise
                 continue  # that try's statement failed, and left the table as it was
             self._running = None
-            return rows
+            if earlier:
+                rows = self._with_skipped(rows, earlier)
+            if not (left and self._is_undone(rows)):
+                return rows
+            done = (row for row in rows if row.get("status") in (LOADED, PARTIALLY_LOADED))
+            earlier = {row["file"]: row for row in done}
+
+    def _with_skipped(self, rows: Rows, earlier: Mapping[str, dict[str, Any]]) -> Rows:
+        """A result, with what an earlier try's statement has reported of files that it skips, by name or not.
+
+        What COPY skips it remembers to have loaded, though load history may not show it yet.
+
+        :param rows: the result
+        :param earlier: rows of files that the earlier one has loaded
+        """
+        found = [
+            earlier.get(row.get("file", ""), row) if row.get("status") == LOAD_SKIPPED else row
+            for row in rows
+        ]
+        if self.copy.options.size_limit is not None:
+            return found
+        named = {row.get("file") for row in rows}
+        return [*found, *(row for file, row in earlier.items() if file not in named)]
+
+    def _is_undone(self, rows: Rows) -> bool:
+        """True where files are left to load of which an earlier try's statement has given a result.
+
+        That are files that failed, since the table may have been altered, and those that load history does
+        not know any more: a table that is emptied or made anew loses its history with its rows. The next
+        statement loads nothing twice: COPY remembers what history knows, or knows late. With FORCE it does
+        not, so that the result counts.
+
+        :param rows: the result
+        """
+        loads = CopyOutcome.read(rows, self.stage, self.url).loads
+        if self.copy.options.force or any(load.status == LOAD_FAILED for load in loads):
+            return not self.copy.options.force
+        paths = tuple(load.path for load in loads if load.status in (LOADED, PARTIALLY_LOADED))
+        return bool(paths) and len(newest_loads(ExpectedFiles(paths), self._copies(paths))) < len(paths)
 
     def _ask(self, handle: str, statement: str) -> Rows:
         seconds = _FIRST_PAUSE

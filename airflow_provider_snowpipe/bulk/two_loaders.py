@@ -91,7 +91,8 @@ def remembered_loads(
     :param now: the time; None counts what the loaders have forgotten as well
     """
     # A stage may be named with database and schema here, and without them there.
-    expected = _expected(files, owner="")
+    stage = replace(files.stage, owner="", path="")
+    expected = ExpectedFiles(tuple(files.files), stage=stage, url=files.url)
     found = []
     for load in history:
         path = expected.name_of(load)
@@ -104,11 +105,6 @@ def remembered_loads(
         if "://" not in load.location or f"{load.location.rstrip('/')}/{load.path}" == whole:
             found.append(replace(load, path=path))
     return found
-
-
-def _expected(files: StagedFiles, owner: str) -> ExpectedFiles:
-    """The files as loads are held against them: their paths are those below the stage itself."""
-    return ExpectedFiles(tuple(files.files), stage=replace(files.stage, owner=owner, path=""), url=files.url)
 
 
 def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
@@ -149,7 +145,8 @@ def not_loaded_by(files: StagedFiles, loads: Iterable[FileLoad], loader: str) ->
     :param loads: loads into the table
     :param loader: full name of the pipe
     """
-    expected = _expected(files, files.stage.owner)
+    stage = replace(files.stage, path="")
+    expected = ExpectedFiles(tuple(files.files), stage=stage, url=files.url)
     done = {
         expected.name_of(load)
         for load in loads

@@ -31,7 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.names import PipeName, grant_remedy
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
@@ -391,8 +391,6 @@ def _translated_errors(
     try:
         yield
     except errors.Error as error:
-        from airflow_provider_snowpipe.bulk.statement_client import grant_remedy
-
         shown, text = _head(purpose, values), _first_line(error)
         failed = SqlError(
             f"connection {settings.conn_id!r}: {shown!r} failed: {text}"

@@ -244,6 +244,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             values["dead_letter_path"],
             values["columns"],
             application_name(ti),
+            str(self.hook.pipe_name()),
         )
         return lambda committed: Admission(
             rules, values["columns"], values["unknown_columns"], channel, self._format(), committed

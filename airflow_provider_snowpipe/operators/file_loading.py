@@ -108,7 +108,9 @@ class FileLoading:
         if event["status"] != "success":
             raise load_failure(event["reason"], event["message"])
         if boundary is None:
-            value = ingested_value({**submitted, "loads": event["files"]})
+            pipe = self._pipe()
+            load = self._pipe_load(self._pipe_files(pipe, self._target(pipe), passes_over=True))
+            value = ingested_value(load.checked(submitted, event["files"]))
             return {**value, "bytes": None, "channels": {}}
         self.reported = {path: FileLoad.from_result(path, one) for path, one in event["files"].items()}
         return self.run(LoadPath.PIPE, boundary)
@@ -228,10 +230,9 @@ class FileLoading:
         hook = self.task.bulk_hook(self.task.table, pipe)
         return PipeFiles(hook, self._full_name(pipe), stage=str(target.stage), **chosen)
 
-    def _ingested(self, files: PipeFiles, deferrable: bool) -> dict[str, Any]:
-        """Have a pipe load the files; the value of a task, in the words of a COPY task."""
+    def _pipe_load(self, files: PipeFiles) -> PipeLoad:
         task = self.task
-        load = PipeLoad(
+        return PipeLoad(
             files,
             task.table,
             tolerance=Tolerance(task.on_rejected, task.on_rejected),
@@ -239,8 +240,12 @@ class FileLoading:
             load_timeout=task.load_timeout,
             poll_interval=task.poll_interval,
         )
+
+    def _ingested(self, files: PipeFiles, deferrable: bool) -> dict[str, Any]:
+        """Have a pipe load the files; the value of a task, in the words of a COPY task."""
+        load = self._pipe_load(files)
         ti: Any = self.context["ti"]
-        leave = partial(wait_for_pipe, task, load) if deferrable else None
+        leave = partial(wait_for_pipe, self.task, load) if deferrable else None
         value, loads = load.run(run_identity(self.context), partial(ti.xcom_push, FILES_KEY), leave)
         return ingested_value(load.checked(value, loads or {}))
 

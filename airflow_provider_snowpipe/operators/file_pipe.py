@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, StagedChoice
 from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     IF_EXISTS,
+    REFRESHED,
     FilePipeAdmin,
     PipeChange,
     PipeDefinition,
+    PipeTarget,
 )
 from airflow_provider_snowpipe.bulk.load_history import timestamp
+from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED, remembered_loads
 from airflow_provider_snowpipe.operators.account_operator import (
     FileOperator,
     check_arguments,
     failing_at_once,
     require_name,
+    run_identity,
 )
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError, SqlError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_provider_snowpipe.bulk.copy import RunIdentity
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeStatus
 
 _CREATE_ONLY = ("table", "stage", "columns", "expressions", "options", "auto_ingest", "integration")
@@ -47,8 +54,8 @@ class SnowpipePipeOperator(FileOperator):
     """Make, alter, pause, resume, refresh or drop a file pipe, or ask for its state. Doing it again is safe.
 
     The task's value has ``pipe``, ``action``, ``changed`` (False where there was nothing to do),
-    ``statements``, after ``refresh`` the ``files`` that were submitted, and ``status``, the state after it:
-    ``execution_state``, ``pending_files``, ``oldest_pending_path``, ``last_ingested_path``, ``error``, …
+    ``statements``, after ``refresh`` the ``files`` that the run submitted, and ``status``, the state after
+    it: ``execution_state``, ``pending_files``, ``oldest_pending_path``, ``last_ingested_path``, ``error``, …
 
     :param pipe: the pipe (templated)
     :param action: ``create``, ``alter``, ``pause``, ``resume``, ``refresh``, ``drop`` or ``status``
@@ -143,10 +150,18 @@ class SnowpipePipeOperator(FileOperator):
         :raises PipeNotRunningError: with ``require_running``
         """
         with failing_at_once(), self._admin() as admin:
-            return self._done(admin)
+            return self._done(admin, run_identity(context))
 
-    def _done(self, admin: FilePipeAdmin) -> dict[str, Any]:
-        change = self._act(admin)
+    def _done(self, admin: FilePipeAdmin, identity: RunIdentity) -> dict[str, Any]:
+        before: Sequence[str] = ()
+        if self.action == "refresh" and identity.try_number > 1:
+            try:
+                before = self._submitted_before(admin, identity.since)
+            except SqlError as error:
+                if error.errno not in NOT_AUTHORIZED:
+                    raise
+                self.log.warning("which files an earlier try has submitted is not known: %s", error)
+        change = self._act(admin, before)
         value: dict[str, Any] = {
             "pipe": str(admin.pipe),
             "action": self.action,
@@ -174,7 +189,37 @@ class SnowpipePipeOperator(FileOperator):
             return [f"pipe {admin.pipe}: nothing to do"]
         return list(change.statements)
 
-    def _act(self, admin: FilePipeAdmin) -> PipeChange:
+    def _submitted_before(self, admin: FilePipeAdmin, began: dt.datetime) -> list[str]:
+        """Files that an earlier try's refresh may have submitted, whose names went with its worker.
+
+        Snowflake names a file that waits, or that the pipe has loaded since, no second time.
+
+        :param admin: the pipe
+        :param began: when the run began
+        """
+        known, hook = admin.known(), self.hook
+        if known is None:
+            return []
+        target = PipeTarget.of(admin.pipe, known.definition, auto_ingest=known.auto_ingest)
+        pattern = RowOptions.of_statement(known.definition).options.get("PATTERN")
+        staged = StagedChoice(str(target.stage), prefix=self.prefix, pattern=pattern).find(hook)
+        database, schema, table = target.table
+        history = hook.of_table(database, schema, table).loads_of(table, list(staged.files))
+        done = {
+            load.path
+            for load in remembered_loads(staged, history, None)
+            if load.pipe is None or (load.loaded_at is not None and load.loaded_at < began)
+        }
+        since = dt.datetime.now(dt.UTC) - REFRESHED
+        since = max(since, timestamp(self.modified_after) or since)
+        below = f"{target.stage.path}/" if target.stage.path else ""
+        return [
+            path.removeprefix(below)
+            for path, file in staged.files.items()
+            if path not in done and (file.staged_at is None or file.staged_at >= since)
+        ]
+
+    def _act(self, admin: FilePipeAdmin, before: Sequence[str] = ()) -> PipeChange:
         match self.action:
             case "create":
                 return admin.create(self._definition(), self.if_exists, force=self.force)
@@ -186,7 +231,9 @@ class SnowpipePipeOperator(FileOperator):
                 return admin.resume(force=self.force)
             case "refresh":
                 after = timestamp(self.modified_after)
-                return admin.refresh(prefix=self.prefix, modified_after=after, on_nothing=self.on_nothing)
+                return admin.refresh(
+                    prefix=self.prefix, modified_after=after, on_nothing=self.on_nothing, before=before
+                )
             case "drop":
                 return admin.drop(force=self.force)
         return PipeChange(False)

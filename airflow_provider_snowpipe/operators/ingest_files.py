@@ -40,9 +40,9 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 
     A pipe loads a file of one path once within 14 days, so every try may submit the same files. Files that
     COPY or another pipe has loaded, or another task is about to submit, are refused, and searched for once
-    more in load history when they are loaded. With
-    ``wait_for_load`` the pipe's history is asked first: what it has loaded is not submitted again, and a
-    failure of before does not count for a file that is.
+    more in load history when they are loaded. What history shows the pipe to have loaded is not submitted
+    again, since a pipe that was made anew has no memory of it; a failure of before does not count for a file
+    that is.
 
     The XCom ``files`` has the files that the pipe takes, by their paths below its location, as
     :class:`SnowpipeFilesLoadedSensor` takes them. The task's value has ``files``, ``submitted``,

@@ -169,7 +169,7 @@ class ShapeSource:
             files = map(ListedFile.from_list_row, self.hook.list_files(source))
             return listing_shape(files, now, staged=True, **known)
         if source.startswith(_PAST):
-            return past_loads_shape(self.hook.past_loads(source.removeprefix(_PAST)), **_endless(known))
+            return past_loads_shape(self.hook.past_loads(source.removeprefix(_PAST)), **known)
         if "://" in source:
             return listing_shape(self._objects(source), now, **known)
         return folder_shape(source, now, **known)
@@ -193,10 +193,6 @@ def _json(text: str) -> Mapping[str, Any]:
     except ValueError:
         raise ConfigurationError(f"source is {text[:80]!r}: it begins like JSON and is none") from None
     return found if isinstance(found, dict) else {}
-
-
-def _endless(known: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in known.items() if name != "bounded"}
 
 
 def _modified(entry: Mapping[str, Any]) -> dt.datetime | None:

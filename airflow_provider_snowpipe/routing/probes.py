@@ -368,9 +368,14 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
     :param loads: rows of ``COPY_HISTORY`` with ``file_name``, ``file_size`` and ``last_load_time``
     :param known: what else is known of the data
     :raises ConfigurationError: if there are fewer than two loads, or all at one timestamp, or ``files`` is
-        one of the other parameters
+        one of the other parameters, or ``bounded`` is True
     """
     _refuse_files(known)
+    if known.pop("bounded", False):
+        raise ConfigurationError(
+            "the shape has bounded=True, and past loads show files that keep coming: leave it out, or name "
+            "what is to be loaded as the source, a stage or a path, or a shape with bytes or rows"
+        )
     files = [
         ListedFile(str(row["file_name"]), int(row["file_size"] or 0), row["last_load_time"])
         for row in loads

@@ -149,11 +149,12 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
         return value
 
     def _stage_of_files(self) -> dict[str, Any]:
-        """The stage, and what an external one stands for, where loads of other stages are reported as well.
+        """The stage, and what an external one stands for, since loads of other stages are reported as well.
 
-        A pipe loads from one location only. A role that may not see the stage takes files by their paths.
+        Also those of one pipe, which may have been made anew. A role that may not see the stage takes files
+        by their paths.
         """
-        if not self.stage or self.pipe is not None:
+        if not self.stage:
             return {}
         hook, reference = self._hook(), StageReference.parse(self.stage)
         database, schema = hook.database_and_schema()

@@ -260,3 +260,40 @@ def _unescaped(found: re.Match[str]) -> str:
     if octal:
         return chr(int(octal, 8))
     return "'" if letter is None else _CONTROLS.get(letter, letter)
+
+
+# -- What opens an object that Snowflake refuses -----------------------------------------------------------
+
+_REFUSED = re.compile(
+    r"(?P<missing>\w+) '(?P<name>[^']+)' does not exist or not authorized"
+    r"|Insufficient privileges to operate on (?P<closed>\w+) '(?P<closed_name>[^']+)'",
+    re.IGNORECASE,
+)
+_PRIVILEGES = {
+    "DATABASE": "USAGE",
+    "SCHEMA": "USAGE",
+    "WAREHOUSE": "USAGE",
+    "STAGE": "READ, WRITE",
+    "TABLE": "INSERT, SELECT",
+    "VIEW": "SELECT",
+    "PIPE": "MONITOR, OPERATE",
+}
+"""What loading needs, by kind of object; an external stage takes USAGE instead."""
+
+
+def grant_remedy(message: str) -> str:
+    """The GRANT on the object that a refusal names, behind a full stop; empty where it names none.
+
+    Of an object that is not there for the role Snowflake does not show whether it is a table or a view.
+
+    :param message: Snowflake's text
+    """
+    found = _REFUSED.search(message)
+    kind = "" if found is None else str(found["missing"] or found["closed"]).upper()
+    kinds = ("TABLE", "VIEW") if kind == "OBJECT" else (kind,)
+    if found is None or kinds[0] not in _PRIVILEGES:
+        return ""
+    name = found["name"] or found["closed_name"]
+    end = "" if message.endswith(".") else "."
+    grants = ", for a view ".join(f"GRANT {_PRIVILEGES[one]} ON {one} {name} TO ROLE …" for one in kinds)
+    return f"{end} Check the name; where it is right, {grants} opens it to the connection's role"

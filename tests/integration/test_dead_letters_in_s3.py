@@ -30,7 +30,7 @@ def test_files_are_written_replaced_and_read(monkeypatch: pytest.MonkeyPatch) ->
         s3.put("lake", {})
         settings = f"scheme=http&endpoint_override={s3.endpoint}&region=us-east-1"
         address = f"s3://lake/dead?{settings}"
-        rules = RowRules(COLUMNS, address, "app")
+        rules = RowRules(COLUMNS, address, "app", "D.S.P")
         killed = Admission(rules, (), "ignore", "a/b", IntegerOffset, None)
         for position in (1, 3, 5):
             killed.admit(_part(position))

@@ -195,6 +195,30 @@ class TestRefresh:
         with pytest.raises(NothingStagedError, match="COPY INTO"):
             act(target, "refresh", prefix="in/", on_nothing="fail")
 
+    def test_a_later_try_has_the_files_of_one_whose_worker_died(self, target: PipeTarget) -> None:
+        """Whoever waits for ``files`` would wait for none of them."""
+        target.make_pipe("PATTERN = '.*[.]csv'", path="/in")
+        target.put({"in/day/c.csv": "3,x\n"})
+        target.submit("day/c.csv")
+        wait_for_rows(target, [3])
+        began = dt.datetime.now(dt.UTC)
+        target.put(
+            {"in/day/a.csv": "1,x\n", "in/day/b.csv": "2,x\n", "in/day/b.txt": "8,x\n", "in/d.csv": "9,x\n"}
+        )
+        target.service.sql(f"COPY INTO {target.table} FROM @{target.stage} FILES = ('in/day/a.csv')")
+        act(target, "pause")
+
+        def refresh(number: int) -> Any:
+            context = task_context(try_number=number)
+            context["dag_run"].start_date = began
+            return operator(target, "refresh", prefix="day/", on_nothing="fail").execute(context)["files"]
+
+        assert refresh(1) == ["day/b.csv"]
+        assert refresh(2) == ["day/b.csv"]
+        act(target, "resume")
+        wait_for_rows(target, [1, 2, 3])
+        assert refresh(3) == ["day/b.csv"]
+
     def test_a_timestamp_within_it_narrows_the_files(self, target: PipeTarget) -> None:
         target.make_pipe()
         target.put({"a.csv": "1,x\n"})

@@ -23,6 +23,7 @@ from tests.file_pipes import MakeTarget, PipeTarget, make_target, task_context
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
 from tests.outlet_events import OutletEvents
+from tests.spark_job import wait_until
 
 __all__ = ["make_target", "set_connection"]
 
@@ -95,6 +96,22 @@ class TestSubmit:
 
         assert done["files"] == ["a.csv", "a.txt", "day/b.csv"]
         assert done["unmatched"] == ["a.txt"]
+        assert target.ids() == [1, 2]
+
+    @pytest.mark.parametrize("waits", [True, False], ids=["waits", "leaves"])
+    def test_a_pipe_that_is_made_anew_is_given_what_the_table_lacks_and_no_more(
+        self, target: PipeTarget, waits: bool
+    ) -> None:
+        """Its history counts for the files of its location, the one of before for those of another stage."""
+        target.put({"a.csv": "1,x\n", "in/a.csv": "2,x\n"})
+        ingest(target, files=["a.csv"])
+        for run, path in (("r2", "/in"), ("r3", "")):
+            target.service.sql(f"DROP PIPE {target.pipe}")
+            target.make_pipe(path=path)
+            done = ingest(target, run=run, stage=f"@{target.stage}{path}", wait_for_load=waits)
+            wait_until(lambda: target.ids() == [1, 2], seconds=MINUTE, what="the files")
+            assert done["submitted"] == (["a.csv"] if path else [])
+
         assert target.ids() == [1, 2]
 
 

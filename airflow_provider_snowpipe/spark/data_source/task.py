@@ -364,5 +364,7 @@ def row_rules(
         application = f"{options.channel_prefix} {' '.join(folders)}"
     path = options.dead_letter_path
     if path is not None:
-        path = "/".join([path.rstrip("/"), *folders])
-    return RowRules.of(options.on_error, options.check_rows, path, columns, application)
+        # Of a URL, what follows "?" are settings of its file system, such as an endpoint.
+        address, mark, settings = path.partition("?") if "://" in path else (path, "", "")
+        path = "/".join([address.rstrip("/"), *folders]) + mark + settings
+    return RowRules.of(options.on_error, options.check_rows, path, columns, application, str(options.pipe))

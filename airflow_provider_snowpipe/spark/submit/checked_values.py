@@ -253,11 +253,13 @@ class RowRules:
     :param columns: the table's columns
     :param dead_letter_path: where rows go that do not fit, None if the first one ends the run
     :param application: the run's name, written with each row that is put aside
+    :param pipe: full name of the pipe, which tells its channels from those of the same names of another one
     """
 
     columns: tuple[TableColumn, ...]
     dead_letter_path: str | None
     application: str
+    pipe: str = ""
 
     @classmethod
     def of(
@@ -267,6 +269,7 @@ class RowRules:
         dead_letter_path: str | None,
         columns: tuple[TableColumn, ...],
         application: str,
+        pipe: str,
     ) -> Self | None:
         """Make the rules of a plan.
 
@@ -281,7 +284,7 @@ class RowRules:
                 "rows are to be checked before they are sent, but the plan has no columns: give the table's "
                 "columns as DESCRIBE TABLE lists them"
             )
-        return cls(columns, dead_letter_path, application)
+        return cls(columns, dead_letter_path, application, pipe)
 
 
 def check_dead_letter_path(path: str | None) -> None:

@@ -159,7 +159,12 @@ class JobPlan:
         :raises ConfigurationError: if the keys about it do not go together
         """
         return RowRules.of(
-            self.on_error, self.check_rows, self.dead_letter_path, self.columns, self.application
+            self.on_error,
+            self.check_rows,
+            self.dead_letter_path,
+            self.columns,
+            self.application,
+            str(self.pipe),
         )
 
     def to_json(self) -> str:

@@ -578,3 +578,63 @@ def test_what_a_pipe_has_loaded_is_refused_unless_the_option_forces_it_and_other
     operator = SnowpipeCopyOperator(task_id="o", snowflake_conn_id="account", table="T", stage="@OTHER")
     assert operator.execute(task_context("r3"))["rows_loaded"] == 1
     assert copying.run(FORCED)["rows_loaded"] == 8
+
+
+class TestRunAgain:
+    """A run that is cleared: what an earlier try's statement reports is not in the table for ever."""
+
+    def emptied(self, copying: Copying) -> None:
+        """TRUNCATE TABLE, or CREATE OR REPLACE: load history and COPY's memory go with the rows."""
+        copying.account.rows.clear()
+        copying.account.history.clear()
+        copying.account._copied.clear()
+
+    @pytest.mark.parametrize("deferrable", [False, True])
+    def test_files_of_a_table_that_was_emptied_since_are_loaded(
+        self, copying: Copying, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+    ) -> None:
+        """A task before this one empties the table in each run, and was cleared as well."""
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: None)
+        copying.run({})
+        self.emptied(copying)
+        if deferrable:
+            copying.account.holds = True
+            context = task_context("r1", 2, copying.began)
+            operator = SnowpipeCopyOperator(
+                task_id="copy", snowflake_conn_id="account", table="T", stage="@S", deferrable=True
+            )
+            with pytest.raises(TaskDeferred) as deferred:
+                operator.execute(context)
+            copying.account.finish()
+            kwargs = json.loads(json.dumps({"event": {"status": "ended"}, **(deferred.value.kwargs or {})}))
+            done = operator.execute_complete(context, **kwargs)
+        else:
+            done = copying.run({}, number=2)
+
+        assert copying.account.rows == rows_of(*FILES)
+        assert (done["rows_loaded"], done["loaded_before"]) == (8, {})
+        again = copying.run({}, number=3)
+        assert (again["rows_loaded"], copying.account.rows) == (8, rows_of(*FILES))
+
+    @pytest.mark.parametrize("names_skipped", [True, False])
+    @pytest.mark.parametrize("number", [2, 3])
+    def test_files_of_which_history_lags_behind_are_not_loaded_again_and_stay_this_runs(
+        self, copying: Copying, number: int, names_skipped: bool
+    ) -> None:
+        copying.account.names_skipped = names_skipped
+        copying.run({})
+        copying.account.history.clear()
+        done = copying.run({}, number=number)
+
+        assert copying.account.rows == rows_of(*FILES)
+        assert (done["rows_loaded"], done["loaded_before"]) == (8, {})
+
+    def test_a_file_that_failed_is_loaded_when_the_table_is_fixed(self, copying: Copying) -> None:
+        copying.account.put("a", "bad", "a1")
+        with pytest.raises(AirflowException, match="'a' LOAD_FAILED"):
+            copying.run({"on_error": "SKIP_FILE"})
+        copying.account.fits.append("bad")
+        done = copying.run({"on_error": "SKIP_FILE"}, number=2)
+
+        assert copying.account.rows == [*rows_of("b", "c", "d"), "bad", "a1"]
+        assert (done["rows_loaded"], len(done["files"])) == (8, 4)

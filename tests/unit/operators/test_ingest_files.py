@@ -300,3 +300,29 @@ class TestLoadsOfTheSameName:
         assert watch.see(PolledLoads(hook.loads_of("T", ["in/in/a"])), 0.0).state is WaitState.WAITING
         account.finish()
         assert watch.see(PolledLoads(hook.loads_of("T", ["in/in/a"])), 0.0).value.keys() == {"in/a"}
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"table": "T"}, {"stage": "@S", "files": None}], ids=["pipe", "table", "stage"]
+)
+def test_a_pipe_that_was_made_anew_is_not_given_what_the_one_before_has_loaded(
+    account: FakeAccount, given: dict[str, Any]
+) -> None:
+    """A pipe's memory goes with it; the history of its table stays."""
+    ingest(wait_for_load=False)
+    account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
+    account.put("c", "c1")
+    done = ingest(wait_for_load=False, **{"files": ["a", "b", "c"], **given})
+
+    assert sorted(account.rows) == ["a1", "b1", "c1"]
+    assert (done["submitted"], sorted(done["loaded_before"])) == (["c"], ["a", "b"])
+    assert done["files"] == ["a", "b", "c"]
+
+
+def test_a_file_that_was_loaded_in_part_is_no_objection_to_a_task_that_does_not_wait(
+    account: FakeAccount,
+) -> None:
+    account.put("a", "a1", "bad")
+    ingest(files=["a"], wait_for_load=False)
+
+    assert ingest(files=["a"], wait_for_load=False)["submitted"] == []

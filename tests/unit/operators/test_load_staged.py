@@ -340,3 +340,31 @@ def test_what_a_pipe_has_loaded_stays_loaded_when_the_pipe_is_gone(loading: Load
 
     assert list(loading.run("copy")["loaded_before"]) == ["a"]
     assert account.rows == ["a1"]
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_file_that_somebody_copies_while_the_pipe_loads_it_fails_the_task(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    account = loading.account
+    account.put("a", "a1")
+    account.holds = True
+
+    def meanwhile(*_: object) -> None:
+        account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
+        account.finish()
+
+    if not deferrable:
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.files_watch.time.sleep", meanwhile)
+        with pytest.raises(AirflowException, match="were loaded twice"):
+            loading.run("pipe")
+        return
+    context = task_context("r9")
+    with pytest.raises(TaskDeferred) as deferred:
+        loading.operator("pipe", deferrable=True).execute(context)
+    meanwhile()
+    load = {"status": "LOADED", "rows_loaded": 1, "rows_parsed": 1, "errors_seen": 0, "first_error": None}
+    event = {"status": "success", "files": {"a": load}}
+    kwargs = json.loads(json.dumps({"event": event, **(deferred.value.kwargs or {})}))
+    with pytest.raises(AirflowException, match="were loaded twice"):
+        loading.operator("pipe").execute_complete(context, **kwargs)

@@ -49,11 +49,13 @@ def test_a_path_in_a_stage_is_listed_with_sizes_and_ages(stage, conn_id):
 
 @pytest.mark.usefixtures("stage")
 def test_past_loads_give_the_files_that_keep_coming(conn_id):
-    shape = shape_of("table:SHAPED", conn_id, bounded=True)
+    shape = shape_of("table:SHAPED", conn_id, bounded=False)
 
     assert shape.files is not None
     assert (shape.bounded, shape.files.count, shape.files.mean) == (False, 2, 80)
     assert shape.files.interval is not None
+    with pytest.raises(ConfigurationError, match="bounded=True, and past loads show files that keep coming"):
+        shape_of("table:SHAPED", conn_id, bounded=True)
 
 
 @pytest.mark.usefixtures("stage")

@@ -103,6 +103,16 @@ class TestStage:
         assert watch.see(PolledLoads([other]), 0.0).state is WaitState.WAITING
         assert watch.see(PolledLoads([own]), 1.0).state is WaitState.COMPLETE
 
+    def test_the_load_by_a_pipe_that_was_over_the_other_stage_then_does_not_count(
+        self, account: FakeAccount
+    ) -> None:
+        account.history[0].update(pipe_catalog_name="LOCAL", pipe_schema_name="PUBLIC", pipe_name="P")
+        sensor = make(stage="@S/in", pipe="P")
+
+        assert not sensor.poke({"ti": TaskInstance()}).is_done
+        account._copy("COPY INTO T FROM '@S/in' ON_ERROR = CONTINUE", "LOCAL.PUBLIC.P")
+        assert sensor.poke({"ti": TaskInstance()}).is_done
+
     def test_counts_where_the_role_may_not_ask_for_the_stage(self, account: FakeAccount) -> None:
         account.fault("DESCRIBE", BEFORE, StatementError(MISSING, "does not exist or not authorized"))
 

@@ -28,8 +28,8 @@ from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
 
 
-def _gate(path, committed=None, offset_class=IntegerOffset):
-    rules = RowRules(COLUMNS, None if path is None else str(path), "app")
+def _gate(path, committed=None, offset_class=IntegerOffset, pipe=""):
+    rules = RowRules(COLUMNS, None if path is None else str(path), "app", pipe)
     return Admission(rules, (), "ignore", "a/b", offset_class, committed)
 
 
@@ -157,6 +157,57 @@ def test_what_an_attempt_cleared_away_lies_between_its_first_row_and_its_commit(
     gate.settle(IntegerOffset(4))
 
     assert sorted(_positions(tmp_path)) == ["2", "5"]
+
+
+class TestOneDirectoryForTwoPipes:
+    """Tasks that share a policy may have channels of one name, as where a source goes into two tables."""
+
+    def test_rows_of_the_one_stay_whatever_the_other_reads_or_puts_aside(self, tmp_path):
+        for pipe, values in (("D.S.A", ('"a"', 4)), ("D.S.B", (3, 4)), ("D.S.C", ('"c"', '"c"'))):
+            gate = _gate(tmp_path, pipe=pipe)
+            gate.admit(_part(3, *values))
+            gate.settle(IntegerOffset(4))
+        _gate(tmp_path, pipe="D.S.B").admit(_part(3, '"b"', 4))
+
+        assert sorted(_payloads(tmp_path)) == [b'{"ID":"a"}', b'{"ID":"b"}', b'{"ID":"c"}', b'{"ID":"c"}']
+
+    def test_another_attempt_replaces_what_its_own_pipe_has_left(self, tmp_path):
+        for pipe in ("D.S.A", "D.S.B", "D.S.A", "D.S.B"):
+            _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', '"x"'))
+            _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', 4))
+
+        assert sorted(_payloads(tmp_path)) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
+
+    @pytest.mark.parametrize("first", ["D.S.A", "D.S.B"])
+    def test_two_that_begin_at_once_keep_their_rows(self, tmp_path, monkeypatch, first):
+        second = {"D.S.A": "D.S.B", "D.S.B": "D.S.A"}[first]
+        gates = {pipe: _gate(tmp_path, pipe=pipe) for pipe in (first, second)}
+        listed, overtaken = DeadLetterFolder._listed, []
+
+        def overtakes(folder):
+            if not overtaken:
+                overtaken.append(folder)
+                gates[second].admit(_part(3, f'"{second}"'))
+            return listed(folder)
+
+        monkeypatch.setattr(DeadLetterFolder, "_listed", overtakes)
+        gates[first].admit(_part(3, f'"{first}"'))
+        for gate in gates.values():
+            gate.settle(IntegerOffset(3))
+
+        assert sorted(_payloads(tmp_path)) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
+
+    def test_what_a_release_without_pipes_has_left_is_replaced(self, tmp_path):
+        _gate(tmp_path).admit(_part(3, '"old"', '"x"'))
+        _gate(tmp_path, pipe="D.S.A").admit(_part(3, '"new"', 4))
+
+        assert _payloads(tmp_path) == [b'{"ID":"new"}']
+
+
+def _payloads(path):
+    return [
+        row["payload"] for file in sorted(path.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()
+    ]
 
 
 def test_file_that_another_attempt_clears_away_meanwhile_is_no_error(tmp_path):
@@ -421,10 +472,10 @@ def test_path_that_cannot_be_reached_is_named(tmp_path):
 )
 def test_rules_that_do_not_go_together_are_refused(on_error, check, path, columns, message):
     with pytest.raises(ConfigurationError, match=message) as refused:
-        RowRules.of(on_error, check, path, columns, "app")
+        RowRules.of(on_error, check, path, columns, "app", "D.S.P")
     assert "hidden" not in str(refused.value)
 
 
 def test_rows_are_not_checked_where_nobody_asks():
-    assert RowRules.of("abort", False, None, COLUMNS, "app") is None
-    assert RowRules.of("continue", False, None, (), "app") is None
+    assert RowRules.of("abort", False, None, COLUMNS, "app", "D.S.P") is None
+    assert RowRules.of("continue", False, None, (), "app", "D.S.P") is None

@@ -89,7 +89,8 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
 
     assert SinkSettings.of(plan) == SinkSettings(
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
-        row_rules=RowRules(columns, path, "app") if path else None, sdk_profile="/profile",
+        row_rules=RowRules(columns, path, "app", "DB.S.T-STREAMING") if path else None,
+        sdk_profile="/profile",
         skips_undecoded=on_error == "continue", columns=columns, unknown_columns="warn",
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.streaming.names import (
     channel_name,
     channel_names,
     check_channel_name,
+    grant_remedy,
     option,
     quote_identifier,
     string_literal,
@@ -155,3 +156,32 @@ def test_channel_with_rejected_rows_is_not_shown_as_a_success(code: str, rejecte
 
     assert ChannelLag.of(status, None).row()["status"] == shown
     assert status.is_valid is (code == "SUCCESS")
+
+
+@pytest.mark.parametrize(
+    ("message", "grant"),
+    [
+        ("Database 'D' does not exist or not authorized.", "GRANT USAGE ON DATABASE D TO ROLE …"),
+        ("Schema 'D.S' does not exist or not authorized", "GRANT USAGE ON SCHEMA D.S TO ROLE …"),
+        ("Stage 'D.S.\"in\"' does not exist or not authorized", 'READ, WRITE ON STAGE D.S."in" TO ROLE …'),
+        ("Table 'D.S.T' does not exist or not authorized", "GRANT INSERT, SELECT ON TABLE D.S.T TO ROLE …"),
+        (
+            "Object 'D.S.T' does not exist or not authorized",
+            "GRANT INSERT, SELECT ON TABLE D.S.T TO ROLE …, for a view GRANT SELECT ON VIEW D.S.T TO ROLE …",
+        ),
+        ("View 'D.S.V' does not exist or not authorized", "right, GRANT SELECT ON VIEW D.S.V TO ROLE …"),
+        ("Insufficient privileges to operate on table 'T'", "GRANT INSERT, SELECT ON TABLE T TO ROLE …"),
+        ("Insufficient privileges to operate on pipe 'P'", "GRANT MONITOR, OPERATE ON PIPE P TO ROLE …"),
+        ("Insufficient privileges to operate on warehouse 'W'", "GRANT USAGE ON WAREHOUSE W TO ROLE …"),
+    ],
+)
+def test_remedy_is_the_grant_on_the_object_that_snowflake_names(message: str, grant: str) -> None:
+    assert grant in grant_remedy(f"SQL compilation error: {message}")
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["Object does not exist, or operation cannot be performed.", "Insufficient privileges", "Divided"],
+)
+def test_an_error_that_names_no_object_has_no_grant(message: str) -> None:
+    assert grant_remedy(message) == ""

@@ -41,6 +41,16 @@ def test_write_with_a_batch_id_names_no_query():
     assert rules.dead_letter_path == "/dead/batch=7"
 
 
+def test_the_directory_lies_below_a_url_and_before_its_settings():
+    options = _options(
+        onError="dead_letter", deadLetterPath="s3://bucket/dead?endpoint_override=s3:9000", batchId="7"
+    )
+    rules = row_rules(options, COLUMNS, BatchIdentity(7, GIVEN_WRITER, 2))
+
+    assert rules.dead_letter_path == "s3://bucket/dead/batch=7?endpoint_override=s3:9000"
+    assert rules.pipe == "D.S.T-STREAMING"
+
+
 def test_offset_column_identifies_rows_over_all_batches():
     rules = row_rules(_dead(offsetColumn="ID"), COLUMNS, None)
 
