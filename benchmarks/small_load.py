@@ -4,7 +4,8 @@ Each run is a task's process of its own, which loads the rows of one new file in
 timed is the operator's ``execute``, with the processor time of everything that it starts. ``before`` has
 neither the comparison ahead of Spark nor the settings with which a local master starts quickly, by overriding
 them as an author would; ``rows`` and ``nothing new`` are the operator as it is; ``spark connect`` is the same
-over a server that runs already, whose own processor time does not count. The kinds take turns.
+over a server that runs already, whose own processor time does not count, and ``topic`` the same with new rows
+of a Kafka topic, of librdkafka's mock cluster, in place of a file. The kinds take turns.
 
     python benchmarks/small_load.py --rows 1000 --rounds 5 --only rows "nothing new"
 """
@@ -30,12 +31,13 @@ import pyspark
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.measuring import Cost
+from tests.kafka_topics import MockCluster, numbered, produce
 from tests.local_service import LocalService
 from tests.spark_connect import ConnectServer
 from tests.spark_job import new_table, write_rows
 
 _JAVA_AS_IT_IS = {"spark.driver.defaultJavaOptions": "-Dsnowpipe=1", "spark.ui.enabled": "true"}
-_KINDS = ("before", "rows", "nothing new", "spark connect")
+_KINDS = ("before", "rows", "nothing new", "spark connect", "topic")
 _WARM_UP = 3
 """Runs until the class-data archive is used: one that sees the machine, one that makes it, one more."""
 
@@ -79,7 +81,7 @@ def _works(
 ) -> dict[str, Callable[[], Cost]]:
     """What each kind measures, warm."""
     works: dict[str, Callable[[], Cost]] = {}
-    if set(kinds) - {"spark connect"}:
+    if set(kinds) - {"spark connect", "topic"}:
         load = _Load(folder / "local", service, rows, {"conn_type": "spark", "host": "local[2]"})
         for _ in range(_WARM_UP):
             load.new_rows()
@@ -88,17 +90,19 @@ def _works(
             "rows": load.new_rows,
             "nothing new": lambda: load.run(expected=0),
         }
-    if "spark connect" in kinds:
+    if {"spark connect", "topic"} & set(kinds):
         (folder / "server").mkdir()
         server = ConnectServer(
             folder / "server", Path(sys.executable), {"REQUESTS_CA_BUNDLE": str(service.ca_file)}
         )
         stack.callback(server.stop)
         connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.start().port}
-        connected = _Load(folder / "connect", service, rows, connection)
-        for _ in range(_WARM_UP):
-            connected.new_rows()
-        works["spark connect"] = connected.new_rows
+        loads = {"spark connect": _Load, "topic": _TopicLoad}
+        for kind in sorted(set(loads) & set(kinds)):
+            connected = loads[kind](folder / kind.split()[-1], service, rows, connection)
+            for _ in range(_WARM_UP):
+                connected.new_rows()
+            works[kind] = connected.new_rows
     return {kind: work for kind, work in works.items() if kind in kinds}
 
 
@@ -106,8 +110,9 @@ class _Load:
     """A growing folder of files, and runs that load what is new."""
 
     def __init__(self, folder: Path, service: LocalService, rows: int, connection: dict[str, Any]) -> None:
-        self._source, self._rows, self._files = folder / "src", rows, 0
-        self._table = new_table(service, f"SMALL_{folder.name.upper()}")
+        self._folder, self._rows, self._files = folder / "src", rows, 0
+        self.table = new_table(service, f"SMALL_{folder.name.upper()}")
+        self.source: dict[str, Any] = {"path": str(self._folder)}
         without = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_LAUNCHER_OPTS")
         self._environment = {
             **{name: value for name, value in os.environ.items() if name not in without},
@@ -120,11 +125,14 @@ class _Load:
 
     def new_rows(self, *, as_it_was: bool = False) -> Cost:
         first, self._files = self._files * self._rows, self._files + 1
-        write_rows(self._source / "all" / f"{self._files:06}.ndjson", range(first, first + self._rows))
+        self.write(range(first, first + self._rows))
         return self.run(as_it_was=as_it_was, expected=self._rows)
 
+    def write(self, ids: range) -> None:
+        write_rows(self._folder / "all" / f"{self._files:06}.ndjson", ids)
+
     def run(self, *, as_it_was: bool = False, expected: int) -> Cost:
-        options = {"source": str(self._source), "table": self._table, "as_it_was": as_it_was}
+        options = {"source": self.source, "table": self.table, "as_it_was": as_it_was}
         as_it_is = {"SPARK_LAUNCHER_OPTS": "-Dsnowpipe=1", "SPARK_HOME": str(Path(pyspark.__file__).parent)}
         variables = as_it_is if as_it_was else {}
         done = subprocess.run(
@@ -142,6 +150,19 @@ class _Load:
         return Cost(found["wall"], found["cpu"])
 
 
+class _TopicLoad(_Load):
+    """A topic, of which one partition gets rows."""
+
+    def __init__(self, folder: Path, service: LocalService, rows: int, connection: dict[str, Any]) -> None:
+        super().__init__(folder, service, rows, connection)
+        self._cluster, topic = MockCluster(), self.table.lower()
+        self._cluster.make_topic(topic)
+        self.source = {"kind": "kafka", "bootstrap_servers": self._cluster.address, "topics": [topic]}
+
+    def write(self, ids: range) -> None:
+        produce(self._cluster.address, self.source["topics"][0], numbered(ids))
+
+
 def _cost_here(options: dict[str, Any]) -> dict[str, float]:
     """Run the operator in this process."""
     from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
@@ -151,7 +172,7 @@ def _cost_here(options: dict[str, Any]) -> dict[str, float]:
         SnowpipeStreamOperator._without_driver = lambda *_: None  # type: ignore[method-assign]
     operator = SnowpipeStreamOperator(
         task_id="load",
-        source={"path": options["source"]},
+        source=options["source"],
         table=options["table"],
         channel_prefix="p",
         conf=_JAVA_AS_IT_IS if options["as_it_was"] else None,
