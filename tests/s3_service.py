@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import requests
 
 KEY_ID, SECRET = "AKIALOCALTEST", "local-test-secret"
@@ -60,3 +61,28 @@ def s3_service() -> Iterator[S3Service]:
         yield S3Service(port, client)
     finally:
         server.stop()
+
+
+def see_s3(s3: S3Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process a file system for ``s3://``, which the provider of Amazon would bring to a worker.
+
+    Before Airflow 3.2 a provider has to bring each storage.
+    """
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from fsspec.registry import _registry
+    from pyarrow import fs
+
+    class Lake(ArrowFSWrapper):
+        protocol = "s3"
+
+        def __init__(self, **options: Any) -> None:
+            store = fs.S3FileSystem(
+                access_key=KEY_ID,
+                secret_key=SECRET,
+                endpoint_override=s3.endpoint,
+                scheme="http",
+                region="us-east-1",
+            )
+            super().__init__(store, **options)
+
+    monkeypatch.setitem(_registry, "s3", Lake)

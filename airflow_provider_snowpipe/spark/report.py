@@ -501,17 +501,31 @@ class _HadoopFolder(ReportFolder):
             self.write(probe, "")
             self.remove(probe)
         except Py4JJavaError as error:
-            raise ConfigurationError(
-                f"the plan's report goes to {self._folder}, which the driver cannot write "
-                f"({str(error.java_exception)[:300]}): name a work_path that the cluster reaches, with what "
-                "its Hadoop needs for this kind of address"
-            ) from None
+            raise self._refusal(error) from None
 
     def _path(self, name: str) -> Any:
         return _jvm().org.apache.hadoop.fs.Path(f"{self._folder}/{name}")
 
     def _files(self, path: Any) -> Any:
-        return path.getFileSystem(_jvm().org.apache.spark.deploy.SparkHadoopUtil.get().conf())
+        from py4j.protocol import Py4JJavaError
+
+        jvm = _jvm()
+        settings = jvm.org.apache.hadoop.conf.Configuration(
+            jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf()
+        )
+        # Spark's own were made before jars of the application had a loader (observed with Spark 4.2 on YARN).
+        settings.setClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        try:
+            return path.getFileSystem(settings)
+        except Py4JJavaError as error:
+            raise self._refusal(error) from None
+
+    def _refusal(self, error: Any) -> ConfigurationError:
+        return ConfigurationError(
+            f"the plan's report goes to {self._folder}, which the driver cannot write "
+            f"({str(error.java_exception)[:300]}): name a work_path that the cluster reaches, with what "
+            "its Hadoop needs for this kind of address"
+        )
 
 
 def _jvm() -> Any:

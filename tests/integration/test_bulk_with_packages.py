@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fsspec.implementations.arrow import ArrowFSWrapper
-from fsspec.registry import _registry
-from pyarrow import fs
 
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
@@ -21,7 +18,7 @@ from tests.file_pipes import task_context
 from tests.local_connection import connect, ids
 from tests.local_service import LocalService
 from tests.maven_jars import AVRO, S3A, S3A_NEEDS, maven_closure, maven_jars
-from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
+from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service, see_s3
 from tests.spark_in_task import submit_in_process
 
 __all__ = ["set_connection"]
@@ -64,21 +61,7 @@ def spark_with_s3(s3: S3Service, spark: Any, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def worker_sees_s3(s3: S3Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker with a file system for ``s3://``, which the provider of Amazon would bring."""
-
-    class Lake(ArrowFSWrapper):
-        protocol = "s3"
-
-        def __init__(self, **options: Any) -> None:
-            store = fs.S3FileSystem(
-                access_key=KEY_ID,
-                secret_key=SECRET,
-                endpoint_override=s3.endpoint,
-                scheme="http",
-                region="us-east-1",
-            )
-            super().__init__(store, **options)
-
-    monkeypatch.setitem(_registry, "s3", Lake)
+    see_s3(s3, monkeypatch)
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")

@@ -24,15 +24,20 @@ from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.spark.credentials import write_credentials
+from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 from airflow_provider_snowpipe.triggers.application import FollowedApplication
 from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import KilledError
 from tests.file_pipes import task_context
 from tests.local_connection import connect, ids
 from tests.local_service import LocalService
+from tests.maven_jars import S3A, S3A_NEEDS, maven_closure, maven_jars
 from tests.python_workers import kill_each
+from tests.s3_service import KEY_ID, SECRET, s3_service, see_s3
 from tests.spark_cluster import write_bare_python
 from tests.spark_job import wait_until
 from tests.stream_worker import FileState, TaskInstance
@@ -258,6 +263,42 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
 
 
 @pytest.mark.nightly
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
+def test_folder_in_an_object_store_and_credentials_of_the_drivers_machine(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = [*maven_jars(S3A), *maven_closure(*S3A_NEEDS)]
+    own = tmp_path / "credentials.json"
+    write_credentials(
+        KeyPair(load.service.account, load.service.user, load.service.key_file.read_bytes()), own
+    )
+    load.write(2_000)
+    with s3_service() as s3:
+        s3.put("lake", {})
+        see_s3(s3, monkeypatch)
+        store = {
+            "endpoint": f"http://{s3.endpoint}",
+            "endpoint.region": "us-east-1",
+            "path.style.access": "true",
+            "access.key": KEY_ID,
+            "secret.key": SECRET,
+        }
+        conf = {
+            **load.options["conf"],
+            **{f"spark.hadoop.fs.s3a.{name}": value for name, value in store.items()},
+            "spark.jars": ",".join(map(str, jars)),
+        }
+        operator = load.operator(work_path="s3://lake/loads", driver_secret=f"file:{own}", conf=conf)
+        value = operator.execute(load.context("one"))
+
+        assert value["rows"] == 4_000, load.yarn.logs()
+        assert {one["to"] for one in value["channels"].values()} == {"00000000.ndjson:2000"}
+        assert set(s3.keys("lake")) <= {"loads/"}
+    load.check()
+    assert own.is_file()
+
+
+@pytest.mark.nightly
 def test_killed_task_stops_its_application_and_the_next_run_goes_on(load: Load) -> None:
     load.write(20_000)
     operator = load.operator(batch_limits=_SLOWLY)
@@ -466,12 +507,14 @@ assert folder.read("report.json") == "zweites \u00e4"
 folder.remove("report.json")
 folder.remove("report.json")
 assert folder.read("report.json") is None
-try:
-    report_folder("nosuch://bucket/report.json").check()
-except ConfigurationError as error:
-    assert "No FileSystem for scheme" in str(error), error
-else:
-    raise AssertionError("nothing reaches that")
+nowhere = report_folder("nosuch://bucket/report.json")
+for ask in (nowhere.check, lambda: nowhere.read("start.json")):
+    try:
+        ask()
+    except ConfigurationError as error:
+        assert "No FileSystem for scheme" in str(error), error
+    else:
+        raise AssertionError("nothing reaches that")
 """
     address = (tmp_path / "new" / "report.json").as_uri()
     done = subprocess.run([sys.executable, "-c", program, address], capture_output=True, text=True)
