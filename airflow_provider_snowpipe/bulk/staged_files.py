@@ -378,7 +378,8 @@ class ExpectedFiles:
             paths = [load.path, *(f"{end}/{path}" for end in ends if end)]
         if self.prefix is None:
             return next((name for name in paths if name in self._known), None)
-        return next((name for name in paths if name.startswith(self.prefix)), None)
+        begin = self.prefix
+        return next((name for name in paths if name.startswith(begin) and not name.endswith("/")), None)
 
 
 def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -> bool:

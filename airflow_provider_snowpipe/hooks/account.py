@@ -179,6 +179,9 @@ class AccountHook(BaseHook):
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.
 
+        An object that stands for a folder, as consoles of object stores make them, is no file: COPY and pipes
+        can fail on it (page "Copy data from a Google Cloud Storage stage", directory blobs).
+
         :param stage: the stage, with or without a path
         :param prefix: only files whose path below that begins so
         :param pattern: only files whose whole path matches this regular expression
@@ -187,8 +190,10 @@ class AccountHook(BaseHook):
         database, schema = self.database_and_schema()
         location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
         if pattern is None:
-            return self.run_sql("LIST %s", (location,))
-        return self.run_sql("LIST %s PATTERN = %s", (location, pattern))
+            rows = self.run_sql("LIST %s", (location,))
+        else:
+            rows = self.run_sql("LIST %s PATTERN = %s", (location, pattern))
+        return [row for row in rows if not str(row["name"]).endswith("/")]
 
     def list_stage(self, stage: str, prefix: str = "") -> list[str]:
         """List the files of a stage by ``LIST``: their paths below it, below an external one their URLs.

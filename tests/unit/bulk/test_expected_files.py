@@ -109,6 +109,7 @@ def test_a_prefix_takes_whatever_begins_so() -> None:
     assert files.name_of(load("day1/a.csv", "S")) == "day1/a.csv"
     assert files.name_of(load("a.csv", "DB.S.STAGE/day1")) == "day1/a.csv"
     assert files.name_of(load("day11/a.csv", "S")) is None
+    assert files.name_of(load("day1/", "S")) is None  # stands for the folder
     assert files.total == 2
 
 

@@ -101,7 +101,9 @@ def test_put_get_and_list_take_the_path_as_it_is(path: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         run: list[tuple[str, Any]] = []
         patch.setattr(SnowpipeBulkHook, "database_and_schema", lambda _: ("DB", "S"))
-        patch.setattr(SnowpipeBulkHook, "run_sql", lambda _, text, values=None: run.append((text, values)))
+        patch.setattr(
+            SnowpipeBulkHook, "run_sql", lambda _, text, values=None: run.append((text, values)) or []
+        )
         hook.put_file("/files/it's", location_of(path))
         hook.get_file(f"@ST/{path}", "/files/f")
         hook.list_files(f"@ST/{path}")

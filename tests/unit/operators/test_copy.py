@@ -69,6 +69,14 @@ def copying(monkeypatch: pytest.MonkeyPatch) -> Copying:
     return Copying(monkeypatch)
 
 
+def test_a_folder_that_a_storage_console_made_is_no_file_to_load(copying: Copying) -> None:
+    copying.account.stages["S"]["in/"] = b"folder"
+    copying.account.put("in/e", "e1", "e2")
+
+    assert sorted(copying.run({})["files"]) == [*FILES, "in/e"]
+    assert sorted(copying.account.rows) == rows_of(*FILES, "e")
+
+
 class TestForce:
     """With FORCE, COPY itself skips nothing, so that a later try must mean the files of the first."""
 
