@@ -149,8 +149,31 @@ FILES_KEY = "files"
 """The XCom with the paths of files, as the next operator or sensor of files takes them."""
 
 
+CHOICE = ("files", "prefix", "pattern")
+"""Arguments that choose files; without any of them, all are."""
+
+
 class FileOperator(AccountOperator):
     """Base of the operators of files: stages, COPY, and the pipes that load from stages."""
+
+    _chosen_by: Sequence[str] = ()
+
+    def _note_choice(self) -> None:
+        """Remember which arguments choose the files, before templates are rendered."""
+        self._chosen_by = [name for name in CHOICE if getattr(self, name, None) is not None]
+
+    def _require_choice(self) -> None:
+        """Refuse such an argument that was rendered to None: it would choose all of them.
+
+        :raises ConfigurationError: if there is one
+        """
+        for name in self._chosen_by:
+            if getattr(self, name) is None:
+                raise ConfigurationError(
+                    f"{name} was rendered to None, as the XCom of a task that returned nothing is, and "
+                    f"without {name} every file would be chosen: return what is to be loaded, or "
+                    "skip this task where that is nothing"
+                )
 
     @cached_property
     def hook(self) -> SnowpipeBulkHook:

@@ -135,6 +135,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self._listed: Mapping[str, Any] | None = None
         check_arguments(self, fail_or_report=("on_rejected", "on_nothing"), seconds=["poll_interval"])
         StagedChoice(stage, files, prefix, pattern).check()
+        self._note_choice()
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], listed: Mapping[str, Any] | None = None
@@ -171,6 +172,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         return self._made(RunIdentity((), dt.datetime.now(dt.UTC))).preview()
 
     def _made(self, identity: RunIdentity) -> CopyLoad:
+        self._require_choice()
         return CopyLoad(
             self.hook,
             copy_into(self.hook, self.table, self.stage, self.options, self.columns, self.expressions),

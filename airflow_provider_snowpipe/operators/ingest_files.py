@@ -130,6 +130,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self.max_consecutive_errors = max_consecutive_errors
         self._check_arguments()
+        self._note_choice()
 
     @cached_property
     def hook(self) -> SnowpipeBulkHook:
@@ -180,6 +181,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         return lines + [f"would submit {one.path}" for one in owed]
 
     def _made(self) -> PipeLoad:
+        self._require_choice()
         pipe = self.pipe_name(self.pipe)
         return PipeLoad(
             PipeFiles(self.hook, pipe, self.files, self.stage, self.prefix, self.pattern),

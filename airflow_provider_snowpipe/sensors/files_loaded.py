@@ -125,6 +125,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
         if kept is not None and kept["names"]:
             files = ExpectedFiles(tuple(kept["names"]))  # as an earlier poll has listed them
         else:
+            self._choice().check()  # again, since a template may be rendered to None
             try:
                 files = self._choice().expected(self._hook().list_stage)
             except NothingStagedError as error:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import DAG, AirflowFailException
 
+from airflow_provider_snowpipe.operators.account_operator import CHOICE
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
@@ -182,3 +183,28 @@ def test_a_number_that_no_wait_and_no_file_can_have_is_refused_when_the_dag_is_r
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} is {re.escape(repr(value))}: give"):
         kind(task_id="t", **arguments, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "name"),
+    [
+        *((SnowpipeCopyOperator, {"table": "T", "stage": "@S"}, name) for name in CHOICE),
+        *((SnowpipeIngestFilesOperator, {"pipe": "P", "stage": "@S"}, name) for name in CHOICE),
+        (SnowpipePipeOperator, {"pipe": "P", "action": "refresh"}, "prefix"),
+        (SnowpipeStageFilesOperator, {"source": "/none", "stage": "@S"}, "pattern"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_choice_of_files_that_is_rendered_to_none_does_not_choose_all(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, given: dict[str, Any], name: str
+) -> None:
+    account = FakeAccount()
+    install(account, monkeypatch)
+    account.put("a", "a1")
+    with DAG("d", schedule=None, render_template_as_native_obj=True):
+        task = kind(task_id="t", snowflake_conn_id="account", **given, **{name: "{{ nothing }}"})
+    task.render_template_fields({"nothing": None})
+
+    with pytest.raises(AirflowFailException, match=f"{name} was rendered to None"):
+        task.execute(task_context())
+    assert account.rows == []

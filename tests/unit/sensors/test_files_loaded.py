@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import (
+    DAG,
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
@@ -67,6 +68,22 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options, text):
 def test_no_file_is_nothing_to_wait_for(files: Any, deferrable: bool) -> None:
     sensor = make(files=files, deferrable=deferrable, snowflake_conn_id="is_never_asked")
     assert sensor.execute({"ti": TaskInstance()}) == {}  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("name", ["files", "prefix"])
+def test_a_choice_that_is_rendered_to_none_is_not_the_whole_stage(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    account = FakeAccount()
+    install(account, monkeypatch)
+    account.put("a", "a1")
+    account.copy("a")
+    with DAG("d", schedule=None, render_template_as_native_obj=True):
+        sensor = make(stage="@S", **{"files": None, name: "{{ nothing }}"})
+    sensor.render_template_fields({"nothing": None})
+
+    with pytest.raises(AirflowFailException, match="files is None and prefix is None"):
+        sensor.execute({"ti": TaskInstance()})  # type: ignore[typeddict-item]
 
 
 class TestStage:
