@@ -170,6 +170,7 @@ class FakeAccount:
             ("SELECT WAREHOUSE_SIZE", "USAGE", lambda *_: []),
             ("SELECT QUERY_ID", "RUNNING", self._running),
             ("SELECT COUNT(*) AS SHOWN", "RAN", self._ran),
+            ("SELECT COUNT(*) AS FOUND", "COUNT", lambda *_: [{"found": len(self.rows)}]),
             (
                 "SELECT MAX(CREATED) AS CREATED",
                 "AGE",

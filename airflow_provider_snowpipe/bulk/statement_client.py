@@ -284,6 +284,7 @@ class CopyRun:
     :param may_have_run: asks the account for statements of this run
     :param identity: whose work it is
     :param url: what an external stage stands for
+    :param count: counts the table's rows; None unless it had none when a later try with FORCE began
     """
 
     copy: CopyInto
@@ -293,6 +294,8 @@ class CopyRun:
     may_have_run: MayHaveRun
     identity: RunIdentity
     url: str | None = None
+    count: Callable[[], int] | None = None
+    _counted: int = field(default=0, init=False)
     _running: tuple[str, str] | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
 
@@ -328,6 +331,7 @@ class CopyRun:
                     part = part.with_history(skipped, self._copies(skipped), since)
                 break
             parts.append(part)
+            self._counted += sum(load.rows_loaded for load in part.loads)
         return CopyOutcome(
             tuple(load for part in parts for load in part.loads),
             tuple(load for part in parts for load in part.before),
@@ -386,7 +390,7 @@ class CopyRun:
         found = CopyOutcome().with_history(paths, self._copies(paths), self.identity.since)
         some = any(load.status in (LOADED, PARTIALLY_LOADED) for load in found.loads)
         every = not found.before or self.copy.options.size_limit is not None
-        if not (some and every):
+        if not (some and every) or self._are_gone(found.loads):
             return None
         first = min(load.loaded_at for load in found.loads if load.loaded_at is not None)
         return found if self.may_have_run(first, statement) else None
@@ -435,15 +439,26 @@ class CopyRun:
         That are files that failed, since the table may have been altered, and those that load history does
         not know any more: a table that is emptied or made anew loses its history with its rows. The next
         statement loads nothing twice: COPY remembers what history knows, or knows late. With FORCE it does
-        not, so that the result counts.
+        not, so that the result counts unless its rows are gone. One of failed files only shows nothing of the
+        others.
 
         :param rows: the result
         """
-        loads = CopyOutcome.read(rows, self.stage, self.url).loads
-        if self.copy.options.force or any(load.status == LOAD_FAILED for load in loads):
-            return not self.copy.options.force
+        options, loads = self.copy.options, CopyOutcome.read(rows, self.stage, self.url).loads
+        if options.force:
+            return self._are_gone(loads)
+        if options.return_failed_only or any(load.status == LOAD_FAILED for load in loads):
+            return True
         paths = tuple(load.path for load in loads if load.status in (LOADED, PARTIALLY_LOADED))
         return bool(paths) and len(newest_loads(ExpectedFiles(paths), self._copies(paths))) < len(paths)
+
+    def _are_gone(self, loads: Sequence[FileLoad]) -> bool:
+        """True where a table that was empty has only what this try has loaded so far: these rows are gone.
+
+        A statement of an earlier try may as well run only now, as the answer to its request id.
+        """
+        has_rows = self.copy.options.return_failed_only or any(load.rows_loaded for load in loads)
+        return self.count is not None and has_rows and self.count() == self._counted
 
     def _ask(self, handle: str, statement: str) -> Rows:
         seconds = _FIRST_PAUSE

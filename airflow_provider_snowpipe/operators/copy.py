@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StageReference,
 )
 from airflow_provider_snowpipe.bulk.statement_client import CopyRun
-from airflow_provider_snowpipe.bulk.two_loaders import OtherLoaders
+from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED, OtherLoaders
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -40,6 +40,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SqlError
+from airflow_provider_snowpipe.streaming.names import full_name
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -306,16 +307,18 @@ class CopyLoad:
             before = {path: FileLoad.from_result(path, one) for path, one in passed.items()}
         elif before := others.refuse(staged):
             staged = staged.without(before)
-        wait = None
+        wait, emptied = None, self._is_emptied()
         if self.leave_worker is not None:
             passed = {path: load.result() for path, load in before.items()}
-            wait = partial(
-                self._poll_or_leave, partial(self.leave_worker, {**staged.to_json(), "before": passed})
-            )
+            listed = {**staged.to_json(), "before": passed, "emptied": emptied}
+            wait = partial(self._poll_or_leave, partial(self.leave_worker, listed))
         try:
             with closing(self.hook.get_statement_client()) as client:
                 history, asks = partial(self.hook.loads_of, table), self._may_have_run
-                self._run = CopyRun(self.copy, staged.stage, client, history, asks, self.identity, staged.url)
+                count = self._count if emptied else None
+                self._run = CopyRun(
+                    self.copy, staged.stage, client, history, asks, self.identity, staged.url, count
+                )
                 outcome = self._run.load(list(staged.files.values()), wait)
         except SqlError:
             others.withdraw(staged)
@@ -388,6 +391,27 @@ class CopyLoad:
             leave = None if self.leave_worker is None else partial(self.leave_worker, self.listed)
             for handle in running:
                 self._run.finish(handle, None if leave is None else partial(self._poll_or_leave, leave))
+
+    def _is_emptied(self) -> bool:
+        """True where the table has no row, so that none of an earlier try is there, whatever that reports.
+
+        Without FORCE load history and COPY itself show it.
+        """
+        if self.resumed:
+            return bool((self.listed or {}).get("emptied"))
+        if self.identity.try_number == 1 or not self.copy.options.force:
+            return False
+        try:
+            return self._count() == 0
+        except SqlError as error:
+            if error.errno not in NOT_AUTHORIZED:
+                raise
+            log.warning("whether %s still has what an earlier try loaded is not known: %s", self._table, error)
+            return False
+
+    def _count(self) -> int:
+        (row,) = self.hook.run_sql(f"SELECT COUNT(*) AS FOUND FROM {full_name(*self.copy.table)}")  # noqa: S608
+        return int(row["found"])
 
     def _may_have_run(self, since: dt.datetime, statement: str | None = None) -> bool:
         """False where no statement of this run, or not this one, has ended well since then."""

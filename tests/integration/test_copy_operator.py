@@ -125,18 +125,25 @@ class TestFiles:
         assert target.copy(run="r3")["rows_loaded"] == 0
 
     @pytest.mark.parametrize(
-        "how", ["TRUNCATE TABLE {}", "CREATE OR REPLACE TABLE {} (ID INTEGER, NAME VARCHAR)"]
+        ("how", "force"),
+        [
+            ("TRUNCATE TABLE {}", False),
+            ("TRUNCATE TABLE {}", True),
+            ("CREATE OR REPLACE TABLE {} (ID INTEGER, NAME VARCHAR)", False),
+            ("DELETE FROM {}", True),
+        ],
     )
     def test_a_run_that_is_cleared_with_what_empties_its_table_loads_the_files_again(
-        self, target: CopyTarget, how: str
+        self, target: CopyTarget, how: str, force: bool
     ) -> None:
+        options = {**CSV, "force": force}
         target.put({"a.csv": "1,x\n"})
-        target.copy()
+        target.copy(options=options)
         target.service.sql(how.format(target.table))
-        done = target.copy(try_number=2)
+        done = target.copy(try_number=2, options=options)
 
         assert (target.ids(), done["rows_loaded"]) == ([1], 1)
-        assert (target.copy(try_number=3)["rows_loaded"], target.ids()) == (1, [1])
+        assert (target.copy(try_number=3, options=options)["rows_loaded"], target.ids()) == (1, [1])
 
     def test_files_of_an_external_stage_are_named_below_it_and_expressions_fill_columns(
         self, local_service: LocalService, target: CopyTarget

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     FilesGivenTwiceError,
     NothingStagedError,
 )
-from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
+from tests.fake_account import AFTER, BEFORE, MISSING, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 
 FORCED: dict[str, Any] = {"force": True}
@@ -100,13 +100,13 @@ class TestForce:
         self, copying: Copying, options: dict[str, Any]
     ) -> None:
         copying.killed("submit", AFTER, options)
-        copying.account.rows.clear()
+        loaded = list(copying.account.rows)
         copying.account.stages["S"] = {}
         copying.account.put("e", "e1", "e2")
         copying.run(options, number=2)
         copying.run(options, run="r2")
 
-        assert copying.account.rows == ["e1", "e2"]
+        assert copying.account.rows == [*loaded, "e1", "e2"]
 
     @pytest.mark.parametrize("options", [FORCED, LIMITED], ids=["all", "size_limit"])
     def test_a_try_that_died_at_any_call_leaves_every_row_of_its_files_once(
@@ -597,19 +597,29 @@ class TestRunAgain:
         copying.account.history.clear()
         copying.account._copied.clear()
 
+    @pytest.mark.parametrize("options", [{}, FORCED, {"return_failed_only": True}], ids=str)
     @pytest.mark.parametrize("deferrable", [False, True])
     def test_files_of_a_table_that_was_emptied_since_are_loaded(
-        self, copying: Copying, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+        self,
+        copying: Copying,
+        monkeypatch: pytest.MonkeyPatch,
+        deferrable: bool,
+        options: dict[str, Any],
     ) -> None:
         """A task before this one empties the table in each run, and was cleared as well."""
         monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: None)
-        copying.run({})
+        copying.run(options)
         self.emptied(copying)
         if deferrable:
             copying.account.holds = True
             context = task_context("r1", 2, copying.began)
             operator = SnowpipeCopyOperator(
-                task_id="copy", snowflake_conn_id="account", table="T", stage="@S", deferrable=True
+                task_id="copy",
+                snowflake_conn_id="account",
+                table="T",
+                stage="@S",
+                options=options,
+                deferrable=True,
             )
             with pytest.raises(TaskDeferred) as deferred:
                 operator.execute(context)
@@ -617,12 +627,42 @@ class TestRunAgain:
             kwargs = json.loads(json.dumps({"event": {"status": "ended"}, **(deferred.value.kwargs or {})}))
             done = operator.execute_complete(context, **kwargs)
         else:
-            done = copying.run({}, number=2)
+            done = copying.run(options, number=2)
 
         assert copying.account.rows == rows_of(*FILES)
-        assert (done["rows_loaded"], done["loaded_before"]) == (8, {})
-        again = copying.run({}, number=3)
-        assert (again["rows_loaded"], copying.account.rows) == (8, rows_of(*FILES))
+        again = copying.run(options, number=3)
+        assert copying.account.rows == rows_of(*FILES)
+        if "return_failed_only" not in options:
+            assert (done["rows_loaded"], again["rows_loaded"], done["loaded_before"]) == (8, 8, {})
+
+    def test_with_force_rows_that_were_deleted_are_loaded_though_history_knows_their_files(
+        self, copying: Copying
+    ) -> None:
+        copying.run()
+        copying.account.rows.clear()  # DELETE FROM T
+        done = copying.run(number=2)
+
+        assert (copying.account.rows, done["rows_loaded"]) == (rows_of(*FILES), 8)
+
+    def test_with_force_every_statement_over_an_emptied_table_runs_again(
+        self, copying: Copying, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.MOST_FILES", 2)
+        copying.run()
+        self.emptied(copying)
+        copying.run(number=2)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+    def test_with_force_a_role_that_may_not_read_the_table_takes_the_earlier_result(
+        self, copying: Copying, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        copying.run()
+        copying.account.fault("COUNT", BEFORE, StatementError(MISSING, "not authorized"))
+
+        assert copying.run(number=2)["rows_loaded"] == 8
+        assert copying.account.rows == rows_of(*FILES)
+        assert "whether T still has what an earlier try loaded is not known" in caplog.text
 
     @pytest.mark.parametrize("names_skipped", [True, False])
     @pytest.mark.parametrize("number", [2, 3])
