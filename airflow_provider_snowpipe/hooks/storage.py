@@ -51,6 +51,39 @@ def file_system(path: Any) -> Any:
         ) from None
 
 
+def files_below(path: Any) -> dict[str, dict[str, Any]]:
+    """What a file system has below a path, or of the file that it is, by key.
+
+    The walk of fsspec leaves out folders that it cannot list, and links to files; here the former is an
+    error, and the latter are files.
+
+    :param path: as :func:`storage_path` makes it
+    :raises ConfigurationError: if nothing installed reads its kind
+    :raises OSError: if a folder cannot be listed
+    """
+    from fsspec import AbstractFileSystem
+
+    files, start = file_system(path), str(path.path).rstrip("/")
+    if files.async_impl or type(files).find is not AbstractFileSystem.find:
+        return dict(files.find(start, detail=True))  # an object store's own, of one listing
+    found: dict[str, dict[str, Any]] = {}
+    folders = [start]
+    while folders:
+        folder = folders.pop()
+        try:
+            listed = files.ls(folder, detail=True)
+        except FileNotFoundError:
+            continue  # it went meanwhile, or never was
+        for one in listed:
+            if one["type"] == "directory":
+                folders += [one["name"]] if one["name"].rstrip("/") != folder else []
+            elif one.get("islink") and os.path.isfile(one["name"]):
+                found[one["name"]] = {**one, "type": "file"}
+            else:
+                found[one["name"]] = one
+    return found
+
+
 def read_text(path: Any) -> str | None:
     """Read a file, None where there is none.
 

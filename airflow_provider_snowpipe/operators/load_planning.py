@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.bulk.load_history import (
 from airflow_provider_snowpipe.bulk.row_options import OF_COPY, RowOptions
 from airflow_provider_snowpipe.bulk.two_loaders import loads_since_staged
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.hooks.storage import storage_path
+from airflow_provider_snowpipe.hooks.storage import files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import run_identity
 from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import (
@@ -182,8 +182,7 @@ class ShapeSource:
         )
 
     def _objects(self, address: str) -> Iterator[ListedFile]:
-        path = storage_path(address, self.storage_conn_id)
-        for name, entry in path.fs.find(path.path, detail=True).items():
+        for name, entry in files_below(storage_path(address, self.storage_conn_id)).items():
             yield ListedFile(str(name), int(entry.get("size") or 0), _modified(entry))
 
 

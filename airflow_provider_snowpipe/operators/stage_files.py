@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
 )
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
-from airflow_provider_snowpipe.hooks.storage import file_system, storage_path
+from airflow_provider_snowpipe.hooks.storage import file_system, files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     FileOperator,
@@ -379,7 +379,7 @@ class SourceFiles:
         """Path below the address, key in the store, bytes, and the store's mark of each file."""
         start = str(root.path).rstrip("/")
         try:
-            found = file_system(root).find(start, detail=True)
+            found = files_below(root)
         except FileNotFoundError:
             found = {}
         except OSError as error:

@@ -11,6 +11,7 @@ import dataclasses
 import datetime as dt
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -399,14 +400,14 @@ def _refuse_files(known: Mapping[str, Any]) -> None:
 
 
 def _below(folder: str, scan: Scan) -> Iterator[ListedFile]:
-    with_entries = scan(folder)
-    for entry in with_entries:
+    for entry in scan(folder):
         if entry.name.startswith((".", "_")):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _below(entry.path, scan)
-        elif entry.is_file():
-            yield _listed(entry.path, entry.stat())
+        with suppress(FileNotFoundError):  # it went meanwhile, as when a writer gives a file its final name
+            if entry.is_dir(follow_symlinks=False):
+                yield from _below(entry.path, scan)
+            elif entry.is_file():
+                yield _listed(entry.path, entry.stat())
 
 
 def _listed(name: str, status: os.stat_result) -> ListedFile:

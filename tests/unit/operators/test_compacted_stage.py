@@ -1,7 +1,8 @@
-"""How many files are read and brought to a worker before Spark combines them."""
+"""Which files are found, and how many are read and brought to a worker before Spark combines them."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,55 @@ FORM = CompactForm("ndjson", ".ndjson", header=False, splits=True)
 def stage(source: SourceFiles, parallel: int = 3) -> CompactedStage:
     hook: Any = None
     return CompactedStage(hook, "@S", source, CompactOptions(), parallel)
+
+
+class TestFound:
+    """Which files of a folder are staged: all that there are, or the task fails."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for name in ("a.csv", "closed/b.csv", "open/c.csv"):
+            (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "in" / name).write_text("1\n")
+        return tmp_path / "in"
+
+    def fail_in(self, patch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:
+        scan = os.scandir
+
+        def scandir(path: Any) -> Any:
+            if Path(path) == folder:
+                raise error
+            return scan(path)
+
+        patch.setattr(os, "scandir", scandir)
+
+    def test_a_folder_that_may_not_be_read_is_not_passed_over(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.fail_in(monkeypatch, folder / "closed", PermissionError(13, "Permission denied"))
+
+        with pytest.raises(SourceUnavailableError, match=r"cannot be listed: .*Permission denied"):
+            SourceFiles([str(folder)]).find()
+
+    def test_a_folder_that_went_meanwhile_is_empty(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.fail_in(monkeypatch, folder / "closed", FileNotFoundError(2, "No such file or directory"))
+
+        assert [file.below for file in SourceFiles([str(folder)]).find()] == ["a.csv", "open/c.csv"]
+
+    def test_a_link_to_a_file_is_one_and_a_link_to_nothing_or_to_a_folder_is_none(self, folder: Path) -> None:
+        (folder / "closed" / "b.csv").write_text("1\n2\n")
+        (folder / "linked.csv").symlink_to(folder / "closed" / "b.csv")
+        (folder / "broken.csv").symlink_to(folder / "gone.csv")
+        (folder / "again").symlink_to(folder)
+
+        found = {file.below: file.size for file in SourceFiles([str(folder)]).find()}
+        assert found == {"a.csv": 2, "closed/b.csv": 4, "linked.csv": 4, "open/c.csv": 2}
+
+    def test_one_file_is_found_by_its_name(self, folder: Path) -> None:
+        assert [file.below for file in SourceFiles([str(folder / "a.csv")]).find()] == ["a.csv"]
+        assert SourceFiles([str(folder / "none.csv")]).find() == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 25, 1_203])

@@ -96,6 +96,26 @@ class TestFolder:
         assert shape.files is not None
         assert (shape.files.count, shape.files.format) == (1, "JSON")
 
+    @pytest.mark.parametrize("gone", ["file", "folder"])
+    def test_what_goes_while_the_folder_is_listed_does_not_count(self, tmp_path, gone):
+        """A writer that gives its file the final name, or one that clears up."""
+        (tmp_path / "a.csv").write_bytes(b"x")
+        (tmp_path / "day").mkdir()
+        (tmp_path / "b.csv.part").write_bytes(b"x")
+
+        def scan(path):
+            entries = list(os.scandir(path))
+            if gone == "file":
+                (tmp_path / "b.csv.part").rename(tmp_path / "b.csv")
+            else:
+                (tmp_path / "b.csv.part").unlink(missing_ok=True)
+                (tmp_path / "day").rmdir()
+            return entries
+
+        shape = folder_shape(tmp_path, NOW, scan=scan)
+        assert shape.files is not None
+        assert shape.files.count == 1
+
     def test_a_folder_that_is_missing_is_an_error(self, tmp_path):
         with pytest.raises(ConfigurationError, match="cannot be listed"):
             folder_shape(tmp_path / "missing", NOW)
