@@ -406,7 +406,9 @@ class CopyLoad:
         except SqlError as error:
             if error.errno not in NOT_AUTHORIZED:
                 raise
-            log.warning("whether %s still has what an earlier try loaded is not known: %s", self._table, error)
+            log.warning(
+                "whether %s still has what an earlier try loaded is not known: %s", self._table, error
+            )
             return False
 
     def _count(self) -> int:
