@@ -42,7 +42,7 @@ from airflow_provider_snowpipe.streaming.commits import (
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeFailedOverError, SnowpipeError
 from airflow_provider_snowpipe.streaming.offsets import offset_class
-from airflow_provider_snowpipe.streaming.progress import CommitTargets
+from airflow_provider_snowpipe.streaming.progress import CommitTargets, all_targets
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger, WaitTrigger, poll_retry
 
 if TYPE_CHECKING:
@@ -333,6 +333,11 @@ def rendered_in_triggerer(name: str, value: Any) -> Any:
                 f"{name} is {text}: a sensor with start_from_trigger=True takes a mapping, a template, or a "
                 'plain XCom such as load.output["targets"], nothing made of one'
             )
+        if getattr(getattr(value, "operator", None), "is_mapped", False):
+            raise ConfigurationError(
+                f"{name} is the XCom of a mapped task, which the triggerer does not read: leave "
+                "start_from_trigger off"
+            )
         return f"{text.removesuffix(') }}')}, {_MAP_INDEX}=-1) | tojson }}}}"
     if isinstance(value, str) and _PULL in value and _MAP_INDEX not in value:
         raise ConfigurationError(
@@ -355,8 +360,9 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
 
     :param targets: what each channel has to commit: the XCom ``targets`` of a task that loads,
         ``load.output["targets"]``, which also has the tokens' format and the rows that were rejected
-        before; or a mapping of plain target tokens, its JSON text, or a function of ``context`` and
-        ``jinja_env`` that returns one of them. Without a channel the sensor succeeds at once (templated)
+        before; that of a mapped task, ``load.output["targets"]``, which is a list of them; or a mapping of
+        plain target tokens, its JSON text, or a function of ``context`` and ``jinja_env`` that returns one of
+        them. Without a channel the sensor succeeds at once (templated)
     :param offset_format: the format of plain tokens: ``file:line``, ``integer``, ``topic:partition:offset``,
         ``batch:row``, ``lexicographic``, or the dotted path of a subclass of ``Offset``; None where the
         targets carry it, or the tokens can have one format only
@@ -442,6 +448,9 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
             describe_outlets(self, context, self._hook(), channels)
             self.task_lineage = TaskLineage.of_commit(self._hook(), expected.offset_format or "", value)
         return value
+
+    def _found(self) -> dict[str, Any]:
+        return {"targets": all_targets(self.targets)}  # an XCom of mapped tasks does not reach the triggerer
 
     def _expected(self) -> CommitTargets:
         return CommitTargets.parse(

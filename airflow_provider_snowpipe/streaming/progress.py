@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Self, SupportsInt
@@ -406,7 +406,7 @@ class CommitTargets:
     @classmethod
     def parse(
         cls,
-        targets: Mapping[str, Any] | str,
+        targets: Mapping[str, Any] | Sequence[Any] | str,
         offset_format: str | None = None,
         *,
         fail_on_rejected_rows: bool | None = None,
@@ -414,8 +414,8 @@ class CommitTargets:
     ) -> CommitTargets:
         """Read targets.
 
-        :param targets: a :class:`ChannelTarget` as JSON or a plain target token for each channel; a mapping
-            or its JSON text. Without a channel there is nothing to wait for
+        :param targets: a :class:`ChannelTarget` as JSON or a plain target token for each channel; a mapping,
+            a list of mappings, or the JSON text of one. Without a channel there is nothing to wait for
         :param offset_format: the format of plain tokens; None where they show it by themselves
         :param fail_on_rejected_rows: True judges every channel by its skipped rows, None those whose target
             has a baseline, False none
@@ -426,7 +426,7 @@ class CommitTargets:
         """
         found = {
             channel: ChannelTarget.read(channel, value)
-            for channel, value in _mapping("targets", targets).items()
+            for channel, value in all_targets(targets).items()
         }
         given = {} if rejected_baseline is None else _mapping("rejected_baseline", rejected_baseline)
         for channel, count in given.items():
@@ -481,6 +481,31 @@ class CommitTargets:
             if spelled is LexicographicOffset:
                 _warn_of_digits(status.channel, known, str(target))
         return progress
+
+
+def all_targets(targets: Any) -> dict[str, Any]:
+    """Targets in one mapping, such as those of all instances of a mapped task.
+
+    :param targets: a mapping, a list of mappings, or the JSON text of one
+    :raises ConfigurationError: if it is something else, an empty list, or two name one channel
+    """
+    given = _read_json("targets", targets)
+    if isinstance(given, Mapping) or not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        return _mapping("targets", given)
+    if not given:  # as an XCom that no instance has
+        raise ConfigurationError(
+            "targets is an empty list: hand on the XCom 'targets' of the tasks that load, or skip this task "
+            "where none of them runs"
+        )
+    found: dict[str, Any] = {}
+    for one in given:
+        for channel, target in _mapping("targets", one).items():
+            if found.setdefault(channel, target) != target:
+                raise ConfigurationError(
+                    f"targets has two entries of channel {channel!r}: {found[channel]!r} and {target!r}: a "
+                    "channel has one writer, so wait for one of them in a task of its own"
+                )
+    return found
 
 
 def _format_of(channel: str, target: ChannelTarget, given: str | None) -> str:
@@ -569,16 +594,21 @@ def _is_count(value: Any) -> bool:
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
     """Take a mapping, or the JSON text of one, as a template renders it."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise ConfigurationError(
-                f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, an XCom such "
-                'as load.output["targets"], or a template that ends in "| tojson"'
-            ) from None
+    value = _read_json(name, value)
     if not isinstance(value, Mapping):
         raise ConfigurationError(
             f"{name} is {value!r}: give a mapping of channel names, such as the XCom 'targets' of the load"
         )
     return dict(value)
+
+
+def _read_json(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, an XCom such "
+            'as load.output["targets"], or a template that ends in "| tojson"'
+        ) from None

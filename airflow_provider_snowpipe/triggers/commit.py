@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from enum import StrEnum
 from functools import partial
@@ -247,7 +247,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
     def __init__(
         self,
         *,
-        targets: Mapping[str, Any] | str,
+        targets: Mapping[str, Any] | Sequence[Any] | str,
         offset_format: str | None = None,
         poll_interval: float = 5.0,
         fail_on_rejected_rows: bool | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +48,19 @@ def context(try_number: int = 1, **more: Any) -> Any:
     return {"ti": instance, **more}
 
 
+class _OfMappedTasks(Sequence[Any]):
+    """What an XCom of a mapped task is rendered to: a sequence that is no list."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._values[index]
+
+
 class TestPoke:
     def test_waits_until_every_channel_has_committed(self, service, service_connection):
         service.on(
@@ -87,6 +101,8 @@ class TestPoke:
             (None, "targets is None"),
             ("not json", "no JSON object"),
             ("[1]", "give a mapping"),
+            ([], "targets is an empty list"),
+            ([{"c1": "a:1"}, {"c1": "a:2"}], "two entries of channel 'c1'"),
             ({"c1": "nonsense"}, "'c1'.*'nonsense'"),
         ],
     )
@@ -137,6 +153,18 @@ class TestDeferred:
         assert deferred.value.timeout.total_seconds() == 77
         assert restored.poll_interval == 0.01
         assert resume(context(), json.loads(json.dumps(event.payload))) == {"c1": "a:2", "c2": "b:5"}
+
+    def test_waits_for_all_instances_of_a_mapped_load(self, service, service_connection):
+        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"), statuses(c1="a:2", c2="b:2"))
+        loads = _OfMappedTasks([{"c1": "a:2"}, {}, {"c2": "b:2"}])
+
+        with pytest.raises(TaskDeferred) as deferred:
+            make(service_connection, targets=loads, deferrable=True).execute(context())
+        _, arguments = deferred.value.trigger.serialize()
+        trigger = SnowpipeCommitTrigger(**json.loads(json.dumps(arguments)))
+        event: Any = asyncio.run(anext(aiter(trigger.run())))
+
+        assert event.payload["tokens"] == {"c1": "a:2", "c2": "b:2"}
 
     @pytest.mark.parametrize(
         ("reason", "kind"),
@@ -221,6 +249,16 @@ class TestStartingInTheTriggerer:
         assert path == arguments.trigger_cls
         assert kwargs["targets"] == {"c1": "a:2", "c2": "b:2"}
         assert kwargs["stall_timeout"] == 300.0
+
+    def test_the_xcom_of_a_mapped_task_is_refused_when_the_dag_is_read(self):
+        from airflow.providers.common.compat.sdk import DAG
+
+        from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+
+        with DAG("d", schedule=None):
+            load = SnowpipeAppendRowsOperator.partial(task_id="load", table="T", rows=[]).expand(channel=["c"])
+            with pytest.raises(ConfigurationError, match="targets is the XCom of a mapped task"):
+                make(targets=load.output["targets"], deferrable=True, start_from_trigger=True)
 
     def test_is_written_into_the_dag_and_read_back(self):
         from airflow.providers.common.compat.sdk import DAG
