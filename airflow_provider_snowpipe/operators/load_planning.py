@@ -82,7 +82,7 @@ def path_before(context: Context) -> LoadPath | None:
     """
     ti: Any = context["ti"]
     kept = ti.xcom_pull(task_ids=ti.task_id, key=PLAN_KEY, include_prior_dates=True, map_indexes=ti.map_index)
-    if not isinstance(kept, Mapping) or kept.get("is_forced"):
+    if not isinstance(kept, Mapping) or kept.get("is_forced") or kept.get("path") not in list(LoadPath):
         return None
     return LoadPath(kept["path"])
 
@@ -203,7 +203,8 @@ def _modified(entry: Mapping[str, Any]) -> dt.datetime | None:
         if isinstance(value, int | float):
             return dt.datetime.fromtimestamp(value, dt.UTC)
         if isinstance(value, str) and value:
-            return dt.datetime.fromisoformat(value)
+            found = dt.datetime.fromisoformat(value)
+            return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
     return None
 
 
@@ -486,7 +487,8 @@ class LoadAccount:
         :param value: the task's value
         :param actual: rows, bytes and seconds
         """
-        path, seconds = LoadPath(value["path"]), float(actual["seconds"] or 0.0)
+        # The clock of another worker, on which a deferred task began, may be ahead of this one's.
+        path, seconds = LoadPath(value["path"]), max(0.0, float(actual["seconds"] or 0.0))
         credits, source = self._credits(path, value, actual)
         latency = None
         if isinstance(plan, Mapping) and not plan["per_day"] and actual["rows"] and seconds:

@@ -281,7 +281,7 @@ def measured_floors(loads: Iterable[MeasuredLoad]) -> dict[LoadPath, float]:
     """
     latencies: dict[LoadPath, list[float]] = {}
     for load in loads:
-        if load.latency is not None:
+        if load.latency is not None and load.latency > 0:
             latencies.setdefault(load.path, []).append(load.latency)
     return {path: statistics.median(found) for path, found in latencies.items() if len(found) >= ENOUGH}
 

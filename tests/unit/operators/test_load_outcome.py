@@ -69,6 +69,16 @@ def measured(
     return made.measured(plan, "T", value, {"rows": 10, "bytes": size, "seconds": 160.0})
 
 
+def test_a_load_that_seems_to_end_before_it_began_does_not_make_every_later_plan_fail():
+    """The clock of the worker that resumed the task is behind the first one's."""
+    plan = plan_load(STAGED, LoadPolicy()).as_json()
+    load = account().measured(plan, "T", {"path": "copy", "files": {}}, {"rows": 1, "bytes": 1, "seconds": -5})
+    kept = replace(load, latency=-5.0)
+
+    assert (load.seconds, load.latency) == (0.0, None)
+    assert LoadPolicy.of(None, None, [kept] * 3).measured == {}
+
+
 class TestCredits:
     def test_a_stream_costs_what_its_bytes_cost(self):
         load = measured(account(), "stream", 2e9)
