@@ -25,6 +25,8 @@ IF_STAGED = ("skip_same", "skip", "overwrite", "fail")
 _MOST_PARALLEL = 99
 _CIPHER_BLOCK = 16
 _SUFFIX = ".gz"
+_COMPRESSED = (".gz", ".tgz", ".bz2", ".br", ".zst", ".parquet", ".orc")
+"""Endings of files that PUT finds compressed, so that AUTO_COMPRESS leaves them and their names."""
 
 
 class Sameness(StrEnum):
@@ -139,7 +141,7 @@ class Staging:
 
         :param below: its path below the source
         """
-        return below + _SUFFIX if self.auto_compress and not below.endswith(_SUFFIX) else below
+        return below + _SUFFIX if self.auto_compress and not below.endswith(_COMPRESSED) else below
 
     def decide(
         self, file: SourceFile, listed: Mapping[str, ListedFile], md5: Callable[[], str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -127,6 +128,18 @@ class TestAgain:
         assert listed(target)["a.csv.gz"] < 1000
         target.service.sql(f"COPY INTO {target.table} FROM @{target.stage}")
         assert len(target.ids()) == 1000
+
+
+    def test_files_that_put_finds_compressed_keep_their_names(
+        self, target: PipeTarget, tmp_path: Path
+    ) -> None:
+        (tmp_path / "a.csv.bz2").write_bytes(bz2.compress(b"1,x\n"))
+        (tmp_path / "b.csv.zst").write_bytes(bytes.fromhex("28b52ffd2004210000") + b"1,x\n")
+        (tmp_path / "c.parquet").write_bytes(b"PAR1")
+        done = stage(target, str(tmp_path), auto_compress=True)
+
+        assert done["files"] == sorted(listed(target)) == ["a.csv.bz2", "b.csv.zst", "c.parquet"]
+        assert stage(target, str(tmp_path), auto_compress=True)["uploaded"] == []
 
 
 class TestParallel:

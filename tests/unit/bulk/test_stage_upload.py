@@ -93,7 +93,9 @@ def test_a_compressed_file_is_searched_with_its_ending_and_left_to_put() -> None
 
     assert compressing.decide(FILE, there, never) is PutKind.UNLESS_SAME
     assert compressing.decide(FILE, {"in/day/a b.csv": ListedFile(7, MD5)}, never) is PutKind.NEW
-    assert compressing.staged_as("x.csv.gz") == "x.csv.gz"
+    for name in ("x.csv.gz", "x.tgz", "x.csv.bz2", "x.csv.br", "x.csv.zst", "in/x.parquet", "x.orc"):
+        assert compressing.staged_as(name) == name  # PUT finds these compressed
+    assert compressing.staged_as("x.gz/a") == "x.gz/a.gz"
 
 
 def test_put_quotes_path_and_stage_and_keeps_folders() -> None:
