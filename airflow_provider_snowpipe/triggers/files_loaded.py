@@ -23,6 +23,10 @@ from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.triggers.commit import WaitTrigger, connect
 
 
+_LATE_SECONDS = 60.0
+"""Time for polls where the deadline is over; Airflow's own limit of the task lies two minutes behind it."""
+
+
 class SnowpipeFilesLoadedTrigger(WaitTrigger):
     """Wait until the loads of files have ended, then send one event.
 
@@ -85,7 +89,9 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
         return ("snowpipe load history", self.snowflake_conn_id, *self._names().values())
 
     async def _wait(self, answers: AsyncIterator[Any]) -> TriggerEvent:
-        left = self.timeout if self.deadline is None else max(0.0, self.deadline - time.time())
+        left = self.timeout if self.deadline is None else self.deadline - time.time()
+        if left is not None and left <= 0:  # the triggerer was away, and files may have been loaded meanwhile
+            left = _LATE_SECONDS
         try:
             async with asyncio.timeout(left) as limit:
                 return await super()._wait(answers)

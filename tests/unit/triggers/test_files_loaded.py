@@ -144,6 +144,17 @@ def test_its_time_ends_even_when_the_service_does_not_answer(service, conn_id):
     assert event["message"].startswith("0 of 2 files loaded after 9 s; missing: 'a', 'b'. See whether")
 
 
+@pytest.mark.parametrize("loaded", [["a"], []], ids=["loaded", "missing"])
+def test_a_triggerer_that_comes_back_after_the_deadline_asks_before_it_gives_up(service, conn_id, loaded):
+    service.on("insertReport", report(*loaded))
+    service.on("loadHistoryScan", report())
+
+    (event,) = events(make(conn_id, deadline=time.time() - 30, timeout=9))
+
+    assert event.get("reason") == (None if loaded else "timeout")
+    assert service.requests("insertReport")
+
+
 def test_a_connection_that_does_not_exist_is_a_matter_of_configuration():
     (event,) = events(make("nowhere"))
 
