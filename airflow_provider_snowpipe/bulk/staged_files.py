@@ -44,10 +44,10 @@ class StageReference:
         :param text: the reference; the ``@`` may be left out
         :raises ConfigurationError: if it is no such reference
         """
-        found = _REFERENCE.fullmatch(text.lstrip())
+        found = _REFERENCE.fullmatch(text.lstrip()) if isinstance(text, str) else None
         if found is None:
             raise ConfigurationError(
-                f"stage is {text[:80]!r}: give @<stage>, @<database>.<schema>.<stage>, @%<table> or @~, with "
+                f"stage is {str(text)[:80]!r}: give @<stage>, @<database>.<schema>.<stage>, @%<table> or @~, with "
                 "or without a path after a slash"
             )
         path = (found["path"] or "").strip("/")

@@ -73,6 +73,10 @@ def file_source(values: Mapping[str, Any]) -> FileSource | None:
     """
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(
+            f"source is {values!r}: give a source, such as FileSource(path=…), its mapping, a path, or @stage"
+        )
     if values.get("kind", DEFAULT_KIND) != DEFAULT_KIND:
         return None
     spec = source_spec(values)

@@ -208,3 +208,23 @@ def test_a_choice_of_files_that_is_rendered_to_none_does_not_choose_all(
     with pytest.raises(AirflowFailException, match=f"{name} was rendered to None"):
         task.execute(task_context())
     assert account.rows == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        (SnowpipeLoadOperator, {"table": "T", "source": "{{ nothing }}"}, "source is None: give a source"),
+        (SnowpipeCopyOperator, {"table": "T", "stage": "{{ nothing }}"}, "stage is 'None': give @<stage>"),
+    ],
+    ids=["load", "copy"],
+)
+def test_a_source_or_stage_that_is_rendered_to_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, given: dict[str, Any], words: str
+) -> None:
+    install(FakeAccount(), monkeypatch)
+    with DAG("d", schedule=None, render_template_as_native_obj=True):
+        task = kind(task_id="t", snowflake_conn_id="account", **given)
+    task.render_template_fields({"nothing": None})
+
+    with pytest.raises(AirflowFailException, match=words):
+        task.execute(task_context())
