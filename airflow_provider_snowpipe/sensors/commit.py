@@ -171,7 +171,8 @@ class WaitSensor(BaseSensorOperator):
                 if verdict is None:
                     raise RuntimeError(f"the poll of {self._watch.question} reported nothing about it")
                 if memory is not None:
-                    memory.keep(self._watch, done=verdict.state is not WaitState.WAITING)
+                    done = verdict.state is not WaitState.WAITING
+                    memory.keep({**self._watch.memory(), **self._worked_out()}, done=done)
         except ConfigurationError as error:
             raise self._failure(FailureReason.CONFIGURATION.value, str(error)) from error
         except SnowpipeError as error:
@@ -206,6 +207,10 @@ class WaitSensor(BaseSensorOperator):
 
     def _found(self) -> dict[str, Any]:
         """More arguments of the trigger of a deferred wait, which the first poll has found out."""
+        return {}
+
+    def _worked_out(self) -> dict[str, Any]:
+        """What every poll of a rescheduled sensor would find out anew, and maybe otherwise; JSON."""
         return {}
 
     def _failure(self, reason: str, message: str) -> AirflowException:
@@ -287,10 +292,10 @@ class RescheduleMemory:
         kept: dict[str, Any] | None = None if self._store is None else self._store.get(self._key)
         return kept if kept is not None and kept["try_number"] == self._try_number else None
 
-    def keep(self, watch: CommitWatch | FilesWatch, *, done: bool) -> None:
+    def keep(self, known: Mapping[str, Any], *, done: bool) -> None:
         """Keep what this poll found out for the next one.
 
-        :param watch: the watch
+        :param known: the JSON of what is known
         :param done: True when there is no next one
         """
         if self._store is None:
@@ -298,7 +303,7 @@ class RescheduleMemory:
         if done:
             self._store.delete(self._key)
         else:
-            self._store.set(self._key, {**watch.memory(), "try_number": self._try_number})
+            self._store.set(self._key, {**known, "try_number": self._try_number})
 
 
 def can_start_there(arguments: Iterable[Any]) -> bool:
@@ -408,6 +413,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         kwargs.setdefault("poke_interval", 5)
         super().__init__(**kwargs)
         self.targets = targets
+        self._is_function = callable(targets)
         self.offset_format = offset_format
         self.stall_timeout = (
             stall_timeout.total_seconds() if isinstance(stall_timeout, timedelta) else stall_timeout
@@ -424,6 +430,8 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         self._allow_start()
 
     def _begin(self, context: Context, kept: Mapping[str, Any] | None) -> CommitWatch:
+        if kept is not None and "targets" in kept:
+            self.targets = kept["targets"]
         expected = self._expected()
         self._leave_link(context, expected)
         if not expected.targets:
@@ -451,6 +459,9 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
 
     def _found(self) -> dict[str, Any]:
         return {"targets": all_targets(self.targets)}  # an XCom of mapped tasks does not reach the triggerer
+
+    def _worked_out(self) -> dict[str, Any]:
+        return {"targets": all_targets(self.targets)} if self._is_function else {}
 
     def _expected(self) -> CommitTargets:
         return CommitTargets.parse(

@@ -377,6 +377,19 @@ class TestStandingStill:
         with pytest.raises(AirflowFailException, match=r"stall_timeout.*3\.3"):
             make(service_connection, mode="reschedule", stall_timeout=5).poke(context())
 
+    def test_targets_of_a_function_are_those_of_the_first_rescheduled_poll(self, service, service_connection):
+        """The end of a source that grows would be ahead of the committed tokens for ever."""
+        service.on("bulk-channel-status", *(statuses(c1=f"a:{line}") for line in (1, 2, 3)))
+        store, ends, done = TaskState(), iter(range(2, 9)), []
+        for number in (1, 1, 2):
+            sensor = make(
+                service_connection, mode="reschedule", targets=lambda *_, **__: {"c1": f"a:{next(ends)}"}
+            )
+            sensor.render_template_fields({})
+            done.append(sensor.poke(context(number, task_state_store=store)).is_done)
+
+        assert done == [False, True, False]  # another try works them out anew
+
     def test_errors_in_a_row_are_counted_over_rescheduled_polls(
         self, service, service_connection, monkeypatch
     ):
