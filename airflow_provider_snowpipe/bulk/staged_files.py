@@ -47,8 +47,8 @@ class StageReference:
         found = _REFERENCE.fullmatch(text.lstrip()) if isinstance(text, str) else None
         if found is None:
             raise ConfigurationError(
-                f"stage is {str(text)[:80]!r}: give @<stage>, @<database>.<schema>.<stage>, @%<table> or @~, with "
-                "or without a path after a slash"
+                f"stage is {str(text)[:80]!r}: give @<stage>, @<database>.<schema>.<stage>, @%<table> or @~, "
+                "with or without a path after a slash"
             )
         path = (found["path"] or "").strip("/")
         return cls(found["owner"] or "", found["name"], path)
@@ -412,8 +412,8 @@ def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -
 def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:
     """Take names of files: a list of texts, or its JSON text as a template renders it.
 
-    :param files: the list
-    :param may_be_none: True takes an empty list
+    :param files: the list; that of a mapped task has a list of each instance
+    :param may_be_none: True takes an empty list; an XCom that no instance of a mapped task has is none
     :raises ConfigurationError: if it is something else, or empty
     """
     if isinstance(files, str):
@@ -426,11 +426,13 @@ def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:
             ) from None
     if isinstance(files, (bytes, dict)) or not hasattr(files, "__iter__"):
         raise ConfigurationError(f"files is {files!r}: give a list of paths below the stage")
-    names = list(dict.fromkeys(files))
+    given = list(files)
+    every = (name for one in given for name in (one if isinstance(one, list | tuple) else [one]))
+    names = list(dict.fromkeys(every))
     for name in names:
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"files has the entry {name!r}: give paths below the stage, as text")
-    if not names and not may_be_none:
+    if not names and not (may_be_none and (given or isinstance(files, list | tuple | set))):
         raise ConfigurationError("files is []: give at least one path, or skip the task where there is none")
     return names
 

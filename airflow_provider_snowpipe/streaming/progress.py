@@ -425,8 +425,7 @@ class CommitTargets:
         :raises ConfigurationError: if a token or a count is of another type, or two formats contradict
         """
         found = {
-            channel: ChannelTarget.read(channel, value)
-            for channel, value in all_targets(targets).items()
+            channel: ChannelTarget.read(channel, value) for channel, value in all_targets(targets).items()
         }
         given = {} if rejected_baseline is None else _mapping("rejected_baseline", rejected_baseline)
         for channel, count in given.items():

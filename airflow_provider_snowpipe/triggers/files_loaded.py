@@ -22,7 +22,6 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.triggers.commit import WaitTrigger, connect
 
-
 _LATE_SECONDS = 60.0
 """Time for polls where the deadline is over; Airflow's own limit of the task lies two minutes behind it."""
 

@@ -129,7 +129,6 @@ class TestAgain:
         target.service.sql(f"COPY INTO {target.table} FROM @{target.stage}")
         assert len(target.ids()) == 1000
 
-
     def test_files_that_put_finds_compressed_keep_their_names(
         self, target: PipeTarget, tmp_path: Path
     ) -> None:

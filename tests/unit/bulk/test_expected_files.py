@@ -154,8 +154,9 @@ def test_listed_names_become_paths_below_the_stage() -> None:
         (["a", "b", "a"], ["a", "b"]),
         (("a",), ["a"]),
         ('["a", "b"]', ["a", "b"]),
+        ([["a"], [], ["b", "a"]], ["a", "b"]),
     ],
-    ids=["list", "tuple", "json"],
+    ids=["list", "tuple", "json", "mapped"],
 )
 def test_files_are_a_list_or_its_text(given: Any, names: list[str]) -> None:
     assert file_names(given) == names
@@ -177,6 +178,12 @@ def test_files_are_a_list_or_its_text(given: Any, names: list[str]) -> None:
 def test_other_files_are_refused(given: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         file_names(given)
+
+
+def test_no_file_is_an_empty_list_and_no_xcom_that_no_instance_of_a_mapped_task_has() -> None:
+    assert file_names([], may_be_none=True) == file_names([[], []], may_be_none=True) == []
+    with pytest.raises(ConfigurationError, match=r"files is \[\]"):
+        file_names({}.keys(), may_be_none=True)
 
 
 @pytest.mark.parametrize(

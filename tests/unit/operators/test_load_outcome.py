@@ -72,7 +72,8 @@ def measured(
 def test_a_load_that_seems_to_end_before_it_began_does_not_make_every_later_plan_fail():
     """The clock of the worker that resumed the task is behind the first one's."""
     plan = plan_load(STAGED, LoadPolicy()).as_json()
-    load = account().measured(plan, "T", {"path": "copy", "files": {}}, {"rows": 1, "bytes": 1, "seconds": -5})
+    actual = {"rows": 1, "bytes": 1, "seconds": -5}
+    load = account().measured(plan, "T", {"path": "copy", "files": {}}, actual)
     kept = replace(load, latency=-5.0)
 
     assert (load.seconds, load.latency) == (0.0, None)

@@ -256,7 +256,8 @@ class TestStartingInTheTriggerer:
         from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 
         with DAG("d", schedule=None):
-            load = SnowpipeAppendRowsOperator.partial(task_id="load", table="T", rows=[]).expand(channel=["c"])
+            partial = SnowpipeAppendRowsOperator.partial(task_id="load", table="T", rows=[])
+            load = partial.expand(channel=["c"])
             with pytest.raises(ConfigurationError, match="targets is the XCom of a mapped task"):
                 make(targets=load.output["targets"], deferrable=True, start_from_trigger=True)
 
