@@ -331,7 +331,8 @@ class CopyRun:
                     part = part.with_history(skipped, self._copies(skipped), since)
                 break
             parts.append(part)
-            self._counted += sum(load.rows_loaded for load in part.loads)
+            if self.count is not None:
+                self._counted += sum(load.rows_loaded for load in part.loads)
         return CopyOutcome(
             tuple(load for part in parts for load in part.loads),
             tuple(load for part in parts for load in part.before),

@@ -74,6 +74,10 @@ def check_arguments(
             raise ConfigurationError(f"{name} is {value!r}: give a number of seconds, 0 or more")
 
 
+CHOICE = ("files", "prefix", "pattern")
+"""Arguments that choose files; without any of them, all are."""
+
+
 class AccountArguments(BaseOperator):
     """The arguments of every operator on an account.
 
@@ -98,12 +102,22 @@ class AccountArguments(BaseOperator):
         self.schema = schema
         self.snowflake_conn_id = snowflake_conn_id
 
+    chosen_by: Sequence[str] = ()
+    """Those of :data:`CHOICE` that the author gives."""
+
     def bulk_hook(self, table: str | None = None, pipe: str | None = None) -> SnowpipeBulkHook:
-        """The hook of the account, and of a table and a file pipe in it.
+        """The hook of the account, and of a table and a file pipe in it; after templates are rendered.
 
         :param table: the table
         :param pipe: the pipe
+        :raises ConfigurationError: if what chooses files was rendered to None, which would choose all of them
         """
+        lost = [name for name in self.chosen_by if getattr(self, name) is None]
+        if lost:
+            raise ConfigurationError(
+                f"{lost[0]} was rendered to None, as the XCom of a task that returned nothing is; without it "
+                "every file would be chosen: return what is to be loaded, or skip this task where there is none"
+            )
         return SnowpipeBulkHook(
             self.snowflake_conn_id, table=table, pipe=pipe, database=self.database, schema=self.schema
         )
@@ -149,31 +163,8 @@ FILES_KEY = "files"
 """The XCom with the paths of files, as the next operator or sensor of files takes them."""
 
 
-CHOICE = ("files", "prefix", "pattern")
-"""Arguments that choose files; without any of them, all are."""
-
-
 class FileOperator(AccountOperator):
     """Base of the operators of files: stages, COPY, and the pipes that load from stages."""
-
-    _chosen_by: Sequence[str] = ()
-
-    def _note_choice(self) -> None:
-        """Remember which arguments choose the files, before templates are rendered."""
-        self._chosen_by = [name for name in CHOICE if getattr(self, name, None) is not None]
-
-    def _require_choice(self) -> None:
-        """Refuse such an argument that was rendered to None: it would choose all of them.
-
-        :raises ConfigurationError: if there is one
-        """
-        for name in self._chosen_by:
-            if getattr(self, name) is None:
-                raise ConfigurationError(
-                    f"{name} was rendered to None, as the XCom of a task that returned nothing is, and "
-                    f"without {name} every file would be chosen: return what is to be loaded, or "
-                    "skip this task where that is nothing"
-                )
 
     @cached_property
     def hook(self) -> SnowpipeBulkHook:

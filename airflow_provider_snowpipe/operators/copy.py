@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED, OtherLoad
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
+    CHOICE,
     AccountArguments,
     FileOperator,
     check_arguments,
@@ -136,7 +137,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self._listed: Mapping[str, Any] | None = None
         check_arguments(self, fail_or_report=("on_rejected", "on_nothing"), seconds=["poll_interval"])
         StagedChoice(stage, files, prefix, pattern).check()
-        self._note_choice()
+        self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], listed: Mapping[str, Any] | None = None
@@ -173,7 +174,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         return self._made(RunIdentity((), dt.datetime.now(dt.UTC))).preview()
 
     def _made(self, identity: RunIdentity) -> CopyLoad:
-        self._require_choice()
         return CopyLoad(
             self.hook,
             copy_into(self.hook, self.table, self.stage, self.options, self.columns, self.expressions),
@@ -307,7 +307,10 @@ class CopyLoad:
             before = {path: FileLoad.from_result(path, one) for path, one in passed.items()}
         elif before := others.refuse(staged):
             staged = staged.without(before)
-        wait, emptied = None, self._is_emptied()
+        wait, emptied = None, bool((self.listed or {}).get("emptied"))
+        if options.force and self.identity.try_number > 1 and not self.resumed:
+            # Without FORCE load history and COPY itself show what is gone.
+            emptied = self._is_emptied()
         if self.leave_worker is not None:
             passed = {path: load.result() for path, load in before.items()}
             listed = {**staged.to_json(), "before": passed, "emptied": emptied}
@@ -393,14 +396,7 @@ class CopyLoad:
                 self._run.finish(handle, None if leave is None else partial(self._poll_or_leave, leave))
 
     def _is_emptied(self) -> bool:
-        """True where the table has no row, so that none of an earlier try is there, whatever that reports.
-
-        Without FORCE load history and COPY itself show it.
-        """
-        if self.resumed:
-            return bool((self.listed or {}).get("emptied"))
-        if self.identity.try_number == 1 or not self.copy.options.force:
-            return False
+        """True where the table has no row, so that none of an earlier try is there, whatever that reports."""
         try:
             return self._count() == 0
         except SqlError as error:

@@ -142,7 +142,7 @@ class SnowpipePipeOperator(FileOperator):
         self.on_nothing = on_nothing
         self.require_running = require_running
         self._check_arguments()
-        self._note_choice()
+        self.chosen_by = [] if prefix is None else ["prefix"]
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do the action.
@@ -241,7 +241,6 @@ class SnowpipePipeOperator(FileOperator):
 
     @contextmanager
     def _admin(self, *, is_rehearsal: bool = False) -> Iterator[FilePipeAdmin]:
-        self._require_choice()
         pipe = self.pipe_name(require_name("pipe", self.pipe))
         with self.hook.sql_session(f"{self.action} pipe {pipe}") as run:
             yield FilePipeAdmin(run, pipe, is_rehearsal=is_rehearsal)

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad, check_
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
+    CHOICE,
     FILES_KEY,
     AccountArguments,
     FileOperator,
@@ -130,7 +131,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self.max_consecutive_errors = max_consecutive_errors
         self._check_arguments()
-        self._note_choice()
+        self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 
     @cached_property
     def hook(self) -> SnowpipeBulkHook:
@@ -181,7 +182,6 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         return lines + [f"would submit {one.path}" for one in owed]
 
     def _made(self) -> PipeLoad:
-        self._require_choice()
         pipe = self.pipe_name(self.pipe)
         return PipeLoad(
             PipeFiles(self.hook, pipe, self.files, self.stage, self.prefix, self.pattern),

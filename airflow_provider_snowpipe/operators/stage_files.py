@@ -134,7 +134,7 @@ class SnowpipeStageFilesOperator(FileOperator):
         self._compacted: CompactedStage | None = None
         self._upload: StageUpload | None = None
         self._check_arguments()
-        self._note_choice()
+        self.chosen_by = [] if pattern is None else ["pattern"]
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Upload what the stage lacks.
@@ -249,7 +249,6 @@ class SnowpipeStageFilesOperator(FileOperator):
         return CompactedStage(self.hook, self.stage, source, options, self.parallel)
 
     def _found(self) -> tuple[list[SourceFile], SourceFiles, Staging]:
-        self._require_choice()
         stage = StageReference.parse(require_name("stage", self.stage))
         staging = Staging(stage, self.auto_compress, self.if_staged)
         source = SourceFiles(_addresses(self.source), self.source_conn_id or None, self.pattern or None)

@@ -191,7 +191,7 @@ def test_a_number_that_no_wait_and_no_file_can_have_is_refused_when_the_dag_is_r
         *((SnowpipeCopyOperator, {"table": "T", "stage": "@S"}, name) for name in CHOICE),
         *((SnowpipeIngestFilesOperator, {"pipe": "P", "stage": "@S"}, name) for name in CHOICE),
         (SnowpipePipeOperator, {"pipe": "P", "action": "refresh"}, "prefix"),
-        (SnowpipeStageFilesOperator, {"source": "/none", "stage": "@S"}, "pattern"),
+        (SnowpipeStageFilesOperator, {"source": __file__, "stage": "@S"}, "pattern"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
