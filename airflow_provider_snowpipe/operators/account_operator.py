@@ -116,7 +116,7 @@ class AccountArguments(BaseOperator):
         if lost:
             raise ConfigurationError(
                 f"{lost[0]} was rendered to None, as the XCom of a task that returned nothing is; without it "
-                "every file would be chosen: return what is to be loaded, or skip this task where there is none"
+                "every file would be chosen: return what is to be loaded, or skip this task"
             )
         return SnowpipeBulkHook(
             self.snowflake_conn_id, table=table, pipe=pipe, database=self.database, schema=self.schema
