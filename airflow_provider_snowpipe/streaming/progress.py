@@ -493,8 +493,8 @@ def all_targets(targets: Any) -> dict[str, Any]:
         return _mapping("targets", given)
     if not given:  # as an XCom that no instance has
         raise ConfigurationError(
-            "targets is an empty list: hand on the XCom 'targets' of the tasks that load, or skip this task "
-            "where none of them runs"
+            "targets is an empty list: give a mapping or a list of them, such as the XCom 'targets' of the "
+            "tasks that load, or skip this task where none of them runs"
         )
     found: dict[str, Any] = {}
     for one in given:
