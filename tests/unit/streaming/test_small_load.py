@@ -207,14 +207,14 @@ class TestCommit:
 
         assert append(wait_for_commit=False).committed
 
-    @pytest.mark.parametrize("on_error", ["abort", "continue"])
+    @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
     def test_rejected_rows_count_from_the_open_on(self, snowpipe, append, on_error):
         snowpipe.channel("c", rows_error_count=5)
         snowpipe.rejects = lambda row: row["ID"] in (2, 3)
 
-        if on_error == "abort":
+        if on_error != "continue":
             with pytest.raises(RowsRejectedError, match="do not fit") as refused:
-                append()
+                append(on_error=on_error)
             assert (refused.value.channel, refused.value.rejected) == ("c", 2)
         else:
             load = append(on_error="continue")
