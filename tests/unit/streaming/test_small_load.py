@@ -367,6 +367,14 @@ class TestLines:
         with pytest.raises(EncodingError, match=r"^row 2 "):
             lines_of_rows([{}, row], RowLimits())
 
+    @pytest.mark.parametrize(("one", "other"), [(1, "1"), ("1", 1), (None, "null"), (True, "true")])
+    def test_of_two_keys_that_json_writes_alike_are_refused(self, one, other):
+        with pytest.raises(EncodingError, match=rf"^row 2 has the keys {one!r} and {other!r}, "):
+            lines_of_rows([{}, {"A": 1, one: 2, other: 3}], RowLimits())
+        assert lines_of_rows([{one: 2, 5: 3}], RowLimits()) == [
+            json.dumps({one: 2, 5: 3}).replace(" ", "").encode()
+        ]
+
     def test_of_rows_are_compact_and_of_utf_8(self):
         assert lines_of_rows([{"A": "é", "B": [1]}], RowLimits()) == ['{"A":"é","B":[1]}'.encode()]
 
