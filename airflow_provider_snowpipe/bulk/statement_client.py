@@ -425,10 +425,7 @@ class CopyRun:
         :param rows: the result
         :param earlier: rows of files that the earlier one has loaded
         """
-        found = [
-            earlier.get(row.get("file", ""), row) if row.get("status") == LOAD_SKIPPED else row
-            for row in rows
-        ]
+        found = [earlier.get(row["file"], row) if row.get("status") == LOAD_SKIPPED else row for row in rows]
         if self.copy.options.size_limit is not None:
             return found
         named = {row.get("file") for row in rows}

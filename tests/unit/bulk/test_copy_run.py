@@ -239,6 +239,72 @@ def test_where_only_failures_are_reported_history_is_not_asked_for_the_rest(load
     assert "HISTORY" not in loading.account.calls
 
 
+class TestRunAgain:
+    """What an earlier try's statement reports counts while load history and COPY's memory bear it out."""
+
+    def test_it_is_taken_and_nothing_is_submitted_where_history_knows_its_files(
+        self, loading: Loading
+    ) -> None:
+        loading.load()
+        outcome = loading.load(try_number=2)
+
+        assert (outcome.result()["rows_loaded"], outcome.before) == (10, ())
+        assert len(loading.account.statements) == 3
+
+    @pytest.mark.parametrize("named", [True, False], ids=["named", "left-out"])
+    @pytest.mark.parametrize("try_number", [2, 3])
+    def test_what_copy_skips_stays_this_runs_where_history_lags_behind(
+        self, loading: Loading, try_number: int, named: bool
+    ) -> None:
+        loading.account.copy("b")
+        loading.account.names_skipped = named
+        loading.load()
+        loading.account.history.clear()
+        outcome = loading.load(try_number=try_number)
+
+        loading.assert_every_row_is_there_once()
+        assert [(one.path, one.status, one.rows_loaded) for one in outcome.loads] == [
+            (path, "LOADED", 2) for path in "acde"
+        ]
+        assert [(one.path, one.status) for one in outcome.before] == [("b", "LOAD_SKIPPED")]
+
+    def test_with_a_size_limit_a_file_that_is_left_out_may_not_have_been_begun(
+        self, loading: Loading
+    ) -> None:
+        """The table was emptied meanwhile, and now the limit is reached with the first file."""
+        loading.paths = ["a", "b"]
+        options = {"size_limit": 5}
+        loading.account.put("a", "a1")
+        loading.account.put("b", "b1")
+        sizes = loading.files
+        loading.run(options).load(sizes)
+        for memory in (loading.account.rows, loading.account.history, loading.account._copied):
+            memory.clear()
+        loading.account.put("a", "a1", "a2")
+        outcome = loading.run(options, try_number=2).load(sizes)
+
+        assert loading.account.rows == ["a1", "a2"]
+        assert [one.path for one in outcome.loads] == ["a"]
+
+    def test_files_of_a_table_that_was_emptied_are_loaded_again(self, loading: Loading) -> None:
+        loading.load()
+        for memory in (loading.account.rows, loading.account.history, loading.account._copied):
+            memory.clear()
+        outcome = loading.load(try_number=2)
+
+        loading.assert_every_row_is_there_once()
+        assert (outcome.result()["rows_loaded"], outcome.before) == (10, ())
+
+    def test_files_of_an_external_stage_are_found_in_history_by_their_paths(self, loading: Loading) -> None:
+        loading.account.holds = True
+        load = FileLoad("x/a", "s3://b/in/", "LOADED", 2, loaded_at=dt.datetime.now(dt.UTC))
+        run = loading.run(try_number=2)
+        run = dataclasses.replace(run, url="s3://b/in/", history=lambda _: [load])
+        run.load([StagedFile("x/a")], lambda *_: [{"file": "s3://b/in/x/a", "status": "LOADED"}])
+
+        assert loading.account.calls.count("submit") == 1
+
+
 class TestCrashes:
     """A worker that dies at any call, before or after it is done; the next try of the same run."""
 

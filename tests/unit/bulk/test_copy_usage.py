@@ -1,4 +1,4 @@
-"""What COPY has cost, as the account's histories report."""
+"""What COPY has cost, and whether it runs or has run, as the account's histories report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.load_history import attributed_credits, warehouse_seconds
+import pytest
+
+from airflow_provider_snowpipe.bulk.load_history import (
+    attributed_credits,
+    may_have_run,
+    running_statements,
+    warehouse_seconds,
+)
 from airflow_provider_snowpipe.streaming.errors import SqlError
 
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -83,3 +90,39 @@ def test_no_load_asks_nothing_and_an_unreadable_view_reports_nothing(caplog) -> 
     assert account.asked == []
     assert attributed_credits(closed.run, {"a"}, NOW) == {}
     assert "which credits are attributed to earlier loads is not known: " in caplog.text
+
+
+def test_statements_that_run_are_found_by_their_tag() -> None:
+    account = Account({"query_id": "01b"}, {"query_id": "01c"})
+
+    assert running_statements(account.run, 'A"B', "tag") == ["01b", "01c"]
+    ((statement, values),) = account.asked
+    assert statement == (
+        'SELECT QUERY_ID FROM TABLE("A""B".INFORMATION_SCHEMA.QUERY_HISTORY_BY_USER(RESULT_LIMIT => 10000)) '
+        "WHERE QUERY_TAG = %s AND EXECUTION_STATUS IN ('RUNNING', 'QUEUED', 'BLOCKED', 'RESUMING_WAREHOUSE')"
+    )
+    assert values == ["tag"]
+
+
+@pytest.mark.parametrize("text", [None, "COPY"])
+@pytest.mark.parametrize(
+    ("shown", "own", "may"), [(5, 0, False), (5, 1, True), (9_999, 0, False), (10_000, 0, True)]
+)
+def test_a_statement_has_run_where_history_shows_it_or_does_not_show_all(
+    shown: int, own: int, may: bool, text: str | None
+) -> None:
+    account, now = Account({"shown": shown, "own": own}), dt.datetime.now(dt.UTC)
+
+    assert may_have_run(account.run, "D", "tag", now, text) is may
+    ((statement, values),) = account.asked
+    same = "" if text is None else " AND LEFT(QUERY_TEXT, 90000) = %s"
+    assert f"QUERY_TAG = %s AND EXECUTION_STATUS = 'SUCCESS'{same})" in statement
+    begin = (now - dt.timedelta(minutes=10)).isoformat(timespec="milliseconds")
+    assert values == ["tag", *([] if text is None else [text]), begin]
+
+
+def test_a_statement_of_before_the_history_of_statements_may_have_run() -> None:
+    account = Account()
+
+    assert may_have_run(account.run, "D", "tag", dt.datetime.now(dt.UTC) - dt.timedelta(days=7))
+    assert account.asked == []

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad
+from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileLoad, StageReference
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
@@ -69,6 +69,29 @@ class TestPlan:
 
     def test_without_one_clocks_may_differ_by_an_hour(self) -> None:
         assert Submission.planned(files("d"), [], NOW).since == NOW - dt.timedelta(hours=1)
+
+    @pytest.mark.parametrize(
+        ("minutes_later", "again"),
+        [(None, False), (-9, False), (0.5, False), (1, False), (1.5, True)],
+        ids=str,
+    )
+    def test_a_file_is_staged_again_when_it_was_staged_after_its_load(
+        self, minutes_later: float | None, again: bool
+    ) -> None:
+        loaded = load("a", "LOADED", minutes_ago=10)
+        assert loaded.loaded_at is not None
+        staged = None if minutes_later is None else loaded.loaded_at + dt.timedelta(minutes=minutes_later)
+        own = [SubmittedFile("a", None, staged), SubmittedFile("new", None, NOW)]
+
+        assert Submission.planned(own, [loaded], NOW).staged_again() == (("a",) if again else ())
+        untimed = [replace(loaded, loaded_at=None)]
+        assert Submission.planned(own, untimed, NOW).staged_again() == ()
+
+    def test_the_files_that_are_awaited_are_those_of_the_pipes_own_stage(self) -> None:
+        where = ExpectedFiles(stage=StageReference.parse("@DB.S.STAGE"), url="s3://b/")
+        planned = Submission.planned(files("a", "b"), [load("a", "LOADED")], NOW, where)
+
+        assert planned.expected() == replace(where, names=("b",))
 
     def test_files_loaded_in_part_before_are_an_objection_unless_reported(self) -> None:
         planned = Submission.planned(files("b"), [load("b", "PARTIALLY_LOADED")], NOW)

@@ -83,6 +83,17 @@ def test_what_a_pipe_has_loaded_itself_it_does_not_load_again() -> None:
     assert not_loaded_by(FILES, [*done, *others], "DB.PUBLIC.P") == ["in/b.csv"]
 
 
+@pytest.mark.parametrize(
+    ("stage", "url", "location"), [("@S/in", None, "DB.PUBLIC.S/in/"), ("@S", "s3://b/x/", "s3://b/x/in/")]
+)
+def test_what_a_pipe_has_loaded_is_known_however_its_stage_is_named(
+    stage: str, url: str | None, location: str
+) -> None:
+    files = StagedFiles(FILES.files, StageReference.parse(stage), url)
+
+    assert not_loaded_by(files, [load("P", "a.csv", location=location)], "P") == ["in/b.csv"]
+
+
 def test_a_pipe_of_that_name_over_another_stage_has_loaded_other_files() -> None:
     done = [load("DB.PUBLIC.P", "a.csv", location="DB.PUBLIC.OLD/in/")]
 

@@ -54,6 +54,12 @@ def test_load_is_reported_under_the_path_that_was_asked_for() -> None:
     assert [load.path for load in found] == ["in/a.csv"]
 
 
+def test_paths_are_those_of_the_whole_stage_whatever_path_it_is_named_with() -> None:
+    in_folder = _load("a.csv", location="DB.PUBLIC.S/in/")
+
+    assert [load.path for load in _others(in_folder, files=_files(stage="@S/in"))] == ["in/a.csv"]
+
+
 def test_a_file_at_the_top_of_the_stage_is_not_the_one_of_its_name_in_a_folder() -> None:
     both, in_folder = _files("a.csv", "in/a.csv"), _load("a.csv", location="DB.PUBLIC.S/in/")
 
@@ -113,6 +119,8 @@ def test_load_of_another_stage_does_not_count(stage: str, location: str, same: b
         ("s3://b/x/", "s3://b/x/in/", "a.csv", True),
         ("s3://b/X/", "s3://b/X/", "in/a.csv", True),
         ("s3://b/x/", "s3://b/y/", "in/a.csv", False),
+        ("s3://b/x/", "s3://b/", "in/a.csv", False),
+        ("s3://b/aX/", "s3://b/a/", "in/a.csv", False),
         (None, "s3://b/x/", "in/a.csv", False),
     ],
 )

@@ -54,6 +54,18 @@ class TestRows:
         assert snowpipe.channels["c"].rows == ROWS
         assert ctx["ti"].xcoms["targets"]["c"]["token"] == "7:5"
 
+    @pytest.mark.parametrize(("on_error", "baseline"), [("abort", 3), ("continue", None)])
+    def test_are_targets_beside_the_rows_that_were_rejected_before(
+        self, snowpipe, append, on_error, baseline
+    ):
+        snowpipe.channel("c", rows_error_count=3)
+        ctx = context()
+        append(ctx, rows=ROWS, batch=7, on_error=on_error)
+
+        assert ctx["ti"].xcoms["targets"] == {
+            "c": {"token": "7:5", "offset_format": "batch:row", "rejected_baseline": baseline, "rows": 5}
+        }
+
     def test_a_try_sends_only_what_an_earlier_one_did_not_and_the_next_run_is_a_batch_of_its_own(
         self, snowpipe, append
     ):
@@ -285,3 +297,14 @@ def test_asset_event_has_the_committed_token(task):
         "tokens": {"c": "3:5"},
         "rows": 5,
     }
+
+
+def test_asset_event_leaves_rejected_rows_out(snowpipe, task):
+    asset = snowpipe_asset(account="a", database="DB", schema="S", table="T")
+    events = OutletEvents(lambda: SimpleNamespace(extra={}))
+    snowpipe.rejects = lambda row: row == ROWS[1]
+
+    load = task(outlets=[asset], rows=ROWS, batch=3, on_error="continue")
+    load.execute({**context(), "outlet_events": events})
+
+    assert events[asset].extra["rows"] == 4

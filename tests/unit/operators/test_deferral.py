@@ -67,9 +67,9 @@ class Lab:
         context = self.context()
         return self.operator(**options).execute(context), context["ti"].xcoms
 
-    def defer(self) -> TaskDeferred:
+    def defer(self, **options: Any) -> TaskDeferred:
         with pytest.raises(TaskDeferred) as raised:
-            self.execute()
+            self.execute(**options)
         return raised.value
 
     def resume(self, deferred: TaskDeferred, event: dict[str, Any], **options: Any) -> Any:
@@ -125,15 +125,17 @@ def test_a_load_without_rows_needs_no_triggerer(lab):
 
 def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_the_worker(lab, tmp_path):
     lab.channel.committed = TOKENS[0]
+    where = {"table": "T", "pipe": None, "database": "DB", "schema": "S", "snowflake_conn_id": "fake"}
 
-    deferred = lab.defer()
+    deferred = lab.defer(**where, poll_interval=3)
 
     trigger = deferred.trigger
     assert isinstance(trigger, SnowpipeCommitTrigger)
     assert trigger.targets == {
         CHANNEL: {"token": TOKENS[-1], "offset_format": "file:line", "rejected_baseline": 0, "rows": 2}
     }
-    assert (trigger.table, trigger.snowflake_conn_id) == ("T", "fake")
+    assert {name: getattr(trigger, name) for name in where} == where
+    assert trigger.poll_interval == 3
     assert deferred.timeout is not None
     assert deferred.timeout.total_seconds() == 77
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -35,6 +35,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesNotLoadedError,
     OffsetTokenError,
+    OffsetTokenMovedError,
     SourceMissingError,
     SourcePositionError,
 )
@@ -487,6 +488,15 @@ class TestIntent:
         session = int(load.channels.open_channel(A).continuation_token.partition("_")[0])
         load.crash("submit", BEFORE)
         assert not load.channels.stream(A, "2.ndjson:2", "late", session=session)
+
+    def test_rows_that_a_writer_got_in_under_it_are_noticed_by_the_next_load(self, load: Load) -> None:
+        load.crash("submit", BEFORE)
+        load.channels.stream(A, load.account.tokens[A] or "", "late")
+        before = list(load.account.rows)
+
+        with pytest.raises(OffsetTokenMovedError, match="after 1 more row"):
+            load.run("r2")
+        assert load.account.rows == before
 
     def test_it_stays_where_copy_fails_and_is_settled_when_the_file_is_repaired(self, load: Load) -> None:
         file = load.folder / "a" / "3.ndjson"

@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
 )
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, WriterActiveError
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import context
 
@@ -115,6 +115,31 @@ class TestRestore:
         }
         restore(allow_older_tokens=True)
         assert {one.committed for one in snowpipe.channels.values()} == {"f:2"}
+
+    def test_a_channel_that_is_written_to_meanwhile_stops_all_of_it(self, snowpipe, restore):
+        snowpipe.channels["behind"].committed = None
+        del snowpipe.channels["gone"]
+
+        def write():
+            snowpipe.channels["behind"].rows_inserted += 1
+
+        snowpipe.fault(after="status", do=write, skip=1)
+        with pytest.raises(WriterActiveError, match="'behind' is being written to"):
+            restore()
+        assert {name: one.committed for name, one in snowpipe.channels.items()} == {
+            "same": "f:2",
+            "behind": None,
+        }
+        assert restore(allow_active_writer=True)["channels"]["behind"]["new"] == "f:2"
+
+    @pytest.mark.parametrize("part", ["database", "schema", "pipe"])
+    def test_a_file_of_another_pipe_is_refused(self, restore, path, part):
+        body = json.loads(path.read_text())
+        body["pipe"][part] = "X"
+        path.write_text(json.dumps(body))
+
+        with pytest.raises(AirflowFailException, match=r"a backup of pipe .*X.*, not of DB\.S\.T-STREAMING"):
+            restore()
 
     def test_a_file_that_is_not_there_is_an_error(self, restore):
         with pytest.raises(AirflowFailException, match="none"):

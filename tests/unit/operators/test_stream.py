@@ -141,6 +141,18 @@ class TestSubmission:
         plan = read_plan(tmp_path / "plan.json")
         assert (plan.rejected_since_ms, plan.rejected_before) == (since, {})
 
+    def test_the_plan_has_what_its_author_gave(self, tmp_path: Path) -> None:
+        given: dict[str, Any] = {
+            "source_name": "in", "on_error": "continue", "on_data_loss": "skip", "wait_for_commit": False,
+            "commit_timeout": 7.0, "sdk_profile": "/profile.json", "unknown_columns": "ignore",
+        }  # fmt: skip
+        memory = DriverMemory({}, durable=False)
+        run = ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None)
+        make(name="app", **given)._prepare(run, memory)
+
+        plan = read_plan(tmp_path / "plan.json")
+        assert {name: getattr(plan, name) for name in given} == given
+
     def test_no_secret_is_on_the_command_line_or_in_a_setting(
         self, tmp_path: Path, encrypted_pem: str
     ) -> None:

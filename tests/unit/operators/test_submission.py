@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.operators.submission import (
     application_name,
     job_error,
     launch_environment,
+    loaded_channels,
     report_lines,
     require_spark_submit,
     spark_connection,
@@ -74,6 +75,19 @@ def test_target_has_the_count_of_rejected_rows_before_the_first_try(on_error, ba
     target = targets_of(report, "file:line", on_error)[CHANNEL.channel]
 
     assert target.get("rejected_baseline") == baseline
+
+
+@pytest.mark.parametrize(("rows", "rejected", "loaded"), [(1234, 4, 1230), (3, 4, 0)])
+def test_asset_events_count_the_rows_that_are_in_the_table(rows, rejected, loaded):
+    report = RunReport("a", (replace(CHANNEL, rows=rows, rejected=rejected),), 1.0)
+
+    (channel,) = loaded_channels(report)
+    assert (channel.channel, channel.token, channel.committed, channel.rows) == (
+        "p_s_EWR",
+        "a:2",
+        True,
+        loaded,
+    )
 
 
 def test_report_is_a_table_with_a_line_for_each_channel():

@@ -837,14 +837,15 @@ class TestVerify:
 
         assert [call.count(",") + 1 for call in snowpipe.did("status")[before:]] == [100, 1]
 
-    @pytest.mark.parametrize("on_error", ["abort", "continue"])
-    def test_rejected_rows_fail_the_run_unless_it_continues(self, snowpipe, make_run, on_error):
+    @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
+    def test_rejected_rows_fail_the_run_unless_it_continues(self, snowpipe, make_run, tmp_path, on_error):
         snowpipe.channel("job_src_p", rows_error_count=9)
         snowpipe.rejects = lambda row: row["ID"] in (1, 4)
-        run = make_run(P, on_error=on_error)
+        checked = {"dead_letter_path": str(tmp_path), "columns": (TableColumn("ID", "NUMBER(38,0)"),)}
+        run = make_run(P, on_error=on_error, **(checked if on_error == "dead_letter" else {}))
         load(run)
 
-        if on_error == "abort":
+        if on_error != "continue":
             with pytest.raises(RowsRejectedError) as refused:
                 run.verify()
             assert refused.value.rejected == 2

@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -28,6 +28,19 @@ def test_plan_comes_back_unchanged_from_its_file(tmp_path):
     write_plan(PLAN, tmp_path / "plan.json")
 
     assert read_plan(tmp_path / "plan.json") == PLAN
+
+
+def test_every_field_of_a_plan_comes_back():
+    plan = replace(
+        PLAN, ca_bundle="/ca.pem", on_error="dead_letter", dead_letter_path="/letters",
+        unknown_columns="fail", on_data_loss="skip", wait_for_commit=False, commit_timeout=5.0,
+        sdk_profile="/sdk.json", rejected_before={"c": 3}, rejected_since_ms=7,
+    )  # fmt: skip
+    unset = {one.name for one in fields(plan) if getattr(plan, one.name) == one.default}
+    assert unset == {"check_rows", "credentials_variable", "credentials_from"}, "do not go with the others"
+    checked = replace(PLAN, check_rows=True)
+
+    assert [JobPlan.from_json(one.to_json()) for one in (plan, checked)] == [plan, checked]
 
 
 def test_plan_may_be_the_argument_itself():

@@ -436,6 +436,17 @@ def test_closing_without_a_flush_sends_nothing_more(snowpipe: FakeSnowpipe, chan
     assert snowpipe.did("append") == []
 
 
+def test_a_writer_that_fails_leaves_what_is_buffered_unsent(snowpipe: FakeSnowpipe) -> None:
+    def write(*firsts: int) -> None:
+        with open_channel(snowpipe) as channel:
+            for first in firsts:
+                put(channel, first, first + 4)
+
+    with pytest.raises(ContinuityError):
+        write(0, 5, 9)
+    assert snowpipe.did("append") == []
+
+
 @pytest.mark.parametrize(("body", "rows"), [(b"", 1), (b"{}\n", 0)])
 def test_an_append_without_rows_is_refused(channel: Channel, body: bytes, rows: int) -> None:
     with pytest.raises(ContinuityError):

@@ -33,9 +33,11 @@ def client(snowpipe: FakeSnowpipe) -> SnowpipeClient:
     return snowpipe.client()
 
 
-def append(client: SnowpipeClient, continuation: str = "1_0", body: bytes = b'{"a":1}\n') -> str:
+def append(
+    client: SnowpipeClient, continuation: str = "1_0", body: bytes = b'{"a":1}\n', name: str = "c"
+) -> str:
     return client.append_rows(
-        "c", body, continuation_token=continuation, start_token="f.log:1", end_token="f.log:2",
+        name, body, continuation_token=continuation, start_token="f.log:1", end_token="f.log:2",
         content_encoding=None, raw_length=len(body),
     )  # fmt: skip
 
@@ -219,6 +221,16 @@ def test_appends_of_a_session_that_is_over_or_of_a_dropped_channel_are_refused(
     for call in (lambda: append(client, "2_0"), lambda: client.drop_channel("c")):
         with pytest.raises(ChannelInvalidError):
             call()
+
+
+@pytest.mark.parametrize("name", ["eu/orders", "a?b=c#d", "100%20", "é ü"])
+def test_a_channel_is_reached_by_its_very_name_whatever_characters_it_has(
+    snowpipe: FakeSnowpipe, client: SnowpipeClient, name: str
+) -> None:
+    append(client, client.open_channel(name).continuation_token, name=name)
+    client.drop_channel(name)
+    did = snowpipe.did("open", "append", "drop")
+    assert did == [f"open {name}", f"append {name} f.log:1..f.log:2", f"drop {name}"]
 
 
 def test_opening_reports_uncommitted_rows_separately_and_repeats_an_open_in_progress(

@@ -207,14 +207,14 @@ class TestCommit:
 
         assert append(wait_for_commit=False).committed
 
-    @pytest.mark.parametrize("on_error", ["abort", "continue"])
+    @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
     def test_rejected_rows_count_from_the_open_on(self, snowpipe, append, on_error):
         snowpipe.channel("c", rows_error_count=5)
         snowpipe.rejects = lambda row: row["ID"] in (2, 3)
 
-        if on_error == "abort":
+        if on_error != "continue":
             with pytest.raises(RowsRejectedError, match="do not fit") as refused:
-                append()
+                append(on_error=on_error)
             assert (refused.value.channel, refused.value.rejected) == ("c", 2)
         else:
             load = append(on_error="continue")
@@ -366,6 +366,14 @@ class TestLines:
     def test_of_what_is_no_row_are_refused_by_its_number(self, row):
         with pytest.raises(EncodingError, match=r"^row 2 "):
             lines_of_rows([{}, row], RowLimits())
+
+    @pytest.mark.parametrize(("one", "other"), [(1, "1"), ("1", 1), (None, "null"), (True, "true")])
+    def test_of_two_keys_that_json_writes_alike_are_refused(self, one, other):
+        with pytest.raises(EncodingError, match=rf"^row 2 has the keys {one!r} and {other!r}, "):
+            lines_of_rows([{}, {"A": 1, one: 2, other: 3}], RowLimits())
+        assert lines_of_rows([{one: 2, 5: 3}], RowLimits()) == [
+            json.dumps({one: 2, 5: 3}).replace(" ", "").encode()
+        ]
 
     def test_of_rows_are_compact_and_of_utf_8(self):
         assert lines_of_rows([{"A": "é", "B": [1]}], RowLimits()) == ['{"A":"é","B":[1]}'.encode()]

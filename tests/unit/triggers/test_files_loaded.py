@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import time
 from typing import Any
@@ -39,8 +40,8 @@ def make(conn_id: str, **options: Any) -> SnowpipeFilesLoadedTrigger:
     return SnowpipeFilesLoadedTrigger(**{**given, "since": "2026-01-01", **options})
 
 
-def report(*names: str, status: str = "LOADED") -> Reply:
-    files = [{"path": name, "status": status, "rowsInserted": 1} for name in names]
+def report(*names: str, status: str = "LOADED", **fields: str) -> Reply:
+    files = [{"path": name, "status": status, "rowsInserted": 1, **fields} for name in names]
     return Reply(body=json.dumps({"files": files, "completeResult": True, "nextBeginMark": "1_1"}))
 
 
@@ -99,6 +100,28 @@ def test_sends_one_event_when_the_last_file_is_loaded(service, conn_id):
     assert (event["status"], list(event["files"])) == ("success", ["a", "b"])
     assert len(service.requests("insertReport")) >= 4
     assert len(service.requests("loadHistoryScan")) == 1
+
+
+@pytest.mark.parametrize(("hours_ago", "status"), [(2, "success"), (0.5, "failure")])
+def test_a_failure_of_before_its_since_does_not_count(service, conn_id, hours_ago, status):
+    now = dt.datetime.now(dt.UTC)
+    failed = {"status": "LOAD_FAILED", "lastInsertTime": (now - dt.timedelta(hours=hours_ago)).isoformat()}
+    service.on("loadHistoryScan", report())
+    service.on("insertReport", report("a", **failed), report("a"))
+
+    (event,) = events(make(conn_id, since=(now - dt.timedelta(hours=1)).isoformat()))
+    assert event["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("option", "status"), [("on_failed", "LOAD_FAILED"), ("on_partial", "PARTIALLY_LOADED")]
+)
+def test_a_load_that_did_not_go_well_is_reported_where_that_is_accepted(service, conn_id, option, status):
+    service.on("loadHistoryScan", report())
+    service.on("insertReport", report("a", status=status))
+
+    good, bad = events(make(conn_id, **{option: "report"}), make(conn_id))
+    assert (good["status"], good["files"]["a"]["status"], bad["status"]) == ("success", status, "failure")
 
 
 @pytest.mark.parametrize("through", [events, through_shared_stream], ids=["run", "shared-stream"])

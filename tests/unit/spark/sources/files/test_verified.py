@@ -20,14 +20,14 @@ def source(tmp_path):
     """Reads the source's one partition: the tokens after a committed one."""
     (tmp_path / "a").mkdir()
 
-    def tokens(committed=None, **options):
+    def tokens(committed=None, limits=LIMITS, **options):
         spec = source_spec({"path": str(tmp_path), "verify": "digest", **options})
         (partition,) = FileSource(spec, "fail").partitions()
         kind = offset_class(spec.offset_format)
         position = None if committed is None else kind.parse(committed)
         partition.check(position)
         resumed = partition.resume(position)
-        return [] if resumed is None else [str(part.end) for part in partition.read(resumed, LIMITS)]
+        return [] if resumed is None else [str(part.end) for part in partition.read(resumed, limits)]
 
     return tokens
 
@@ -53,17 +53,20 @@ def test_a_token_of_any_row_is_good_for_the_same_file_and_for_one_that_grew(sour
         assert last.endswith(":7")
 
 
+@pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize(
     "content", [b'{"a":9}\n{"a":2}\n{"a":3}\n{"a":4}\n', b'{"a":1 }\n{"a":2}\n{"a":3}\n{"a":4}\n{"a":5}\n']
 )
 def test_a_file_that_was_changed_before_the_committed_row_is_an_error_with_the_evidence(
-    source, path, content
+    source, path, content, rows
 ):
     path.write_bytes(b'{"a":1}\n{"a":2}\n{"a":3}\n')
-    first, _ = source()
+    first, *_ = source(limits=BatchLimits(rows=rows))
     path.write_bytes(content)
 
-    with pytest.raises(SourcePositionError, match=r"was changed or replaced after row 2.*token '1\.ndjson@"):
+    with pytest.raises(
+        SourcePositionError, match=rf"was changed or replaced after row {rows}.*token '1\.ndjson@"
+    ):
         source(first)
 
 

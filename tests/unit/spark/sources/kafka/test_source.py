@@ -4,9 +4,11 @@ import itertools
 import json
 import pickle
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.sources.kafka import reader
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
@@ -175,6 +177,20 @@ def test_tombstones_and_markers_at_the_end_are_parts_of_the_partition(brokers, t
     assert (_ids(parts), str(parts[-1].end)) == ([0, 1, 2], "4")
     ended = replace(zero, bounds=replace(zero.bounds, end=5, high=5))
     assert ended.behind(str(parts[-1].end)).text == "offsets_behind=0"
+
+
+@pytest.mark.parametrize("start", [3, 4])
+def test_offsets_at_the_end_that_are_no_records_are_passed_by_a_part_without_rows(
+    brokers, topic, monkeypatch, start
+):
+    produce(brokers, topic, numbered(range(3)))
+    (zero, *_) = _source(brokers, topic).partitions()
+    zero = replace(zero, bounds=replace(zero.bounds, end=5, high=5))
+    silent = SimpleNamespace(blocks=lambda _: iter(()), close=lambda: None)
+    monkeypatch.setattr(reader, "_Reader", lambda *_: silent)
+
+    (part,) = zero.read(start, BatchLimits())
+    assert (part.body, str(part.start), str(part.end), part.rows) == (b"", str(start), "4", 0)
 
 
 def test_brokers_that_do_not_answer_are_named_in_time():
