@@ -349,14 +349,14 @@ def _deed(draw: random.Random) -> Deed:
 
 def _drive_until_green(run: Run, stream: Stream, deeds: Path, *, beside: bool = False) -> RunReport | None:
     """Start drivers until one succeeds; one whose task stalls goes on beside the next one."""
-    stalled: list[Try] = []
+    stalled: list[tuple[Try, Path]] = []
     found: RunReport | None = None
     for number in range(MOST_TRIES):
         one, report = stream.start(deeds)
         if beside and number == 0:
-            stalled.append(stream.start(deeds)[0])
+            stalled.append(stream.start(deeds))
         if _stalls(one, deeds):
-            stalled.append(one)
+            stalled.append((one, report))
             (deeds / "released").touch() if run.draw.random() < 0.5 else None
             continue
         code = one.wait()
@@ -366,9 +366,9 @@ def _drive_until_green(run: Run, stream: Stream, deeds: Path, *, beside: bool = 
         if code == 1 and _error_of(report) in ("RowsRejectedError", "SourcePositionError"):
             break
     (deeds / "released").touch()
-    for one in stalled:
+    for one, report in stalled:
         if one.wait() == 0 and found is None:
-            found = RunReport.read(sorted((run.folder / "runs").glob("*/report.json"))[0])
+            found = RunReport.read(report)
     if found is not None and stream.options.get("wait_for_commit", True):
         run.claim()
     return found
