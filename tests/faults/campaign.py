@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import signal
 import sys
@@ -74,6 +75,8 @@ from tests.staged_files import put
 _LIMITS = BatchLimits(rows=20, requests_per_second=200.0)
 _BAD = "not a number"
 FOREIGN = "foreign pipe"
+_BROKEN = re.compile(r"^(?:AttributeError|ImportError|NameError|TypeError)\b.*", re.MULTILINE)
+"""What no fault brings about: a try that does not fit the code that it calls proves nothing."""
 
 
 def start_try(work: Callable[[], Any], log: Path, hit: Hit | None = None) -> Try:
@@ -208,6 +211,9 @@ class Run:
         else:
             self.wrong["doubled"] += twice
         self.wrong["doubled"] += sum(found[one] for one in set(found) - self.expected - self.optional)
+        if broken := _BROKEN.search(self.log.read_text()):
+            self.wrong["broken"] += 1
+            self.notes.append(broken[0])
 
     def serve_badly(self) -> None:
         """Let the service refuse, delay or lose some answers."""
@@ -349,14 +355,14 @@ def _deed(draw: random.Random) -> Deed:
 
 def _drive_until_green(run: Run, stream: Stream, deeds: Path, *, beside: bool = False) -> RunReport | None:
     """Start drivers until one succeeds; one whose task stalls goes on beside the next one."""
-    stalled: list[Try] = []
+    stalled: list[tuple[Try, Path]] = []
     found: RunReport | None = None
     for number in range(MOST_TRIES):
         one, report = stream.start(deeds)
         if beside and number == 0:
-            stalled.append(stream.start(deeds)[0])
+            stalled.append(stream.start(deeds))
         if _stalls(one, deeds):
-            stalled.append(one)
+            stalled.append((one, report))
             (deeds / "released").touch() if run.draw.random() < 0.5 else None
             continue
         code = one.wait()
@@ -366,9 +372,9 @@ def _drive_until_green(run: Run, stream: Stream, deeds: Path, *, beside: bool = 
         if code == 1 and _error_of(report) in ("RowsRejectedError", "SourcePositionError"):
             break
     (deeds / "released").touch()
-    for one in stalled:
+    for one, report in stalled:
         if one.wait() == 0 and found is None:
-            found = RunReport.read(sorted((run.folder / "runs").glob("*/report.json"))[0])
+            found = RunReport.read(report)
     if found is not None and stream.options.get("wait_for_commit", True):
         run.claim()
     return found
@@ -596,7 +602,9 @@ def _bulk(run: Run) -> None:
     def work(number: int) -> None:
         hook = SnowpipeBulkHook(run.conn_id, table=run.table)
         stage = RunStage(hook, f"@{run.stage}", run_folder(names, *hook.database_and_schema(), run.table))
-        bulk = BulkRun(hook, stage, "/".join(names), run.table, "fail", 1, lambda *_: None)
+        bulk = BulkRun(
+            hook, stage, "/".join(names), run.table, "fail", 1, lambda *_: None, source="the same rows"
+        )
 
         @contextmanager
         def write() -> Iterator[WriteReport]:

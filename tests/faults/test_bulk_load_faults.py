@@ -37,6 +37,8 @@ LONG = (
     "SELECT ID, concat('row ', coalesce(reflect('java.lang.Thread', 'sleep', 4L), '')) AS NAME "
     "FROM (SELECT /*+ REPARTITION(30) */ id AS ID FROM range({rows}))"
 )
+_SECONDS = 300
+"""A worker imports Airflow and starts a driver meanwhile, on a machine with other work."""
 _numbers = itertools.count(1)
 
 
@@ -86,7 +88,7 @@ class Load:
             assert worker.poll() is None, f"the worker has ended: {self.log.read_text()[-2000:]}"
             return condition()
 
-        wait_until(holds, seconds=120, what=what)
+        wait_until(holds, seconds=_SECONDS, what=what)
 
     def retry(self, try_number: int = 2, **changes: Any) -> dict[str, Any]:
         return execute({**self.options, **changes}, FileState(self.state_file), try_number)
@@ -185,7 +187,7 @@ class TestWhileSparkWrites:
         with load.worker() as worker:
             load.wait(load.writes, worker, "the first file")
             assert kill_each(_with_children(load.location().processes()))
-            assert worker.wait(120) == 1
+            assert worker.wait(_SECONDS) == 1
         assert "AirflowException: " in load.log.read_text()
         assert "AirflowFailException" not in load.log.read_text()
         assert load.staged() == []

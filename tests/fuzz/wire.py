@@ -208,8 +208,9 @@ def check(answer: Answer, method: str, target: str) -> None:
     """Fail for a server error, a failure inside the service, or a refusal without code and message."""
     exchange = f"{method} {target[:300]} -> {answer.status} {answer.content_type} {answer.body[:600]!r}"
     assert answer.status < 500, exchange
-    for words in _FORBIDDEN:
-        assert words.encode() not in answer.body, exchange
+    if any(words.encode() in answer.body for words in _FORBIDDEN):
+        own = _without_rows(answer)
+        assert not any(words in own for words in _FORBIDDEN), exchange
     if (answer.status, answer.body) == (400, b"Invalid HTTP request received."):
         # Not a request to the parser of HTTP, so nothing of ours has seen it.
         return
@@ -224,6 +225,19 @@ def check(answer: Answer, method: str, target: str) -> None:
         assert target.partition("?")[0] in _PLAIN_PATHS, exchange
     elif not answer.content_type.startswith(("application/xml", "application/octet-stream")):
         assert isinstance(answer.json, dict), exchange
+
+
+def _without_rows(answer: Answer) -> str:
+    """The body without the rows of a result: the history of statements repeats how earlier ones failed."""
+    found = answer.json
+    match found:
+        case {"success": True, "data": {"rowset": _}}:
+            del found["data"]["rowset"]
+        case {"resultSetMetaData": _, "data": _}:
+            del found["data"]
+        case _:
+            return answer.body.decode(errors="replace")
+    return json.dumps(found)
 
 
 def _json(value: Any) -> bytes:

@@ -30,7 +30,7 @@ def waiting(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_status_requests_are_those_of_one_poll_of_all_channels(waiting: Waiting) -> None:
-    requests, _ = waiting.watch(INTERVALS)
+    requests = waiting.watch(INTERVALS)
 
     assert worst_count(requests, INTERVALS, waiting.requests_per_round) <= 1
     assert {len(request.channels) for request in requests} == {100, 50}
@@ -62,7 +62,7 @@ def test_a_restart_and_an_answer_503_harm_nobody(waiting: Waiting) -> None:
 
 
 def test_the_poll_ends_with_the_last_sensor(waiting: Waiting) -> None:
-    requests, _ = waiting.watch(2)
+    requests = waiting.watch(2)
 
     assert requests == []
 

@@ -39,7 +39,7 @@ def bare_python(tmp_path: Path) -> Path:
     return python
 
 
-# faults/test_spark_executor_faults and integration/test_bulk_on_cluster use a cluster daily.
+# faults/test_cluster_faults uses a cluster daily.
 @pytest.mark.nightly
 def test_executors_without_our_package_load_every_row_once_though_one_dies(
     stack: Stack, cluster: StandaloneCluster, bare_python: Path, tmp_path: Path

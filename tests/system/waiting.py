@@ -7,31 +7,14 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-
-import psutil
 
 from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST
 from demo.airflow_processes import AirflowProcesses
 from tests.counting_proxy import CountingProxy, StatusRequest
-from tests.python_workers import children_of
 
 TABLE, RUN_ID = "WAITING", "wait"
 POLL_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What the triggerer took over a while.
-
-    :param cpu: processor seconds per second, all its processes
-    :param resident: resident bytes, all its processes
-    """
-
-    cpu: float
-    resident: int
 
 
 class Waiting:
@@ -73,19 +56,11 @@ class Waiting:
         until(lambda: self._states().get("deferred") == self.sensors, 300, self._states)
         until(lambda: len(self._asked_lately()) == len(self.channels), 120, lambda: len(self._asked_lately()))
 
-    def watch(self, intervals: int) -> tuple[list[StatusRequest], Usage]:
-        """Watch for a while in which nothing commits: what was asked, and what the triggerer took."""
+    def watch(self, intervals: int) -> list[StatusRequest]:
+        """What is asked during a number of poll intervals in which nothing commits."""
         began = time.time()
-        usage = self.usage(intervals)
-        return self.proxy.since(began), usage
-
-    def usage(self, intervals: int) -> Usage:
-        """What the triggerer takes over a number of poll intervals."""
-        processes = self._triggerer()
-        began, before = time.monotonic(), _cpu(processes)
         time.sleep(intervals * POLL_SECONDS)
-        cpu = (_cpu(processes) - before) / (time.monotonic() - began)
-        return Usage(cpu, sum(one.memory_info().rss for one in processes))
+        return self.proxy.since(began)
 
     def commit(self, channels: Sequence[str], token: int) -> float:
         """Commit one row to each channel; when the last of them was committed, seconds since 1970."""
@@ -145,11 +120,6 @@ class Waiting:
         finally:
             connection.close()
 
-    def _triggerer(self) -> list[psutil.Process]:
-        members = self.airflow.members()
-        leaders = [one for one in members if "triggerer" in _command_line(one)]
-        return [*leaders, *(child for one in leaders for child in children_of(one, recursive=True))]
-
 
 def until(condition: Callable[[], object], seconds: float, what: Callable[[], object] = lambda: "") -> None:
     """Wait until a condition holds.
@@ -172,24 +142,6 @@ def worst_count(requests: Sequence[StatusRequest], intervals: int, expected: int
     return max(abs(count - expected) for count in counts)
 
 
-def _command_line(process: psutil.Process) -> list[str]:
-    try:
-        line: list[str] = process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
-    return line
-
-
-def _cpu(processes: Sequence[psutil.Process]) -> float:
-    return sum(one.cpu_times().user + one.cpu_times().system for one in processes)
-
-
 def _seconds(text: str) -> float:
     parsed = datetime.fromisoformat(text)
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
-
-
-def log_errors(airflow: AirflowProcesses) -> list[str]:
-    """Lines of the triggerer's log that speak of something gone wrong."""
-    text = Path(airflow.log_file("triggerer")).read_text(errors="replace")
-    return [line for line in text.splitlines() if "Traceback" in line or "blocked for" in line]

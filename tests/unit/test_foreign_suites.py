@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,3 +86,28 @@ def test_a_suite_is_recognised_by_its_files(tmp_path: Path) -> None:
     assert foreign_suites.recognise(tmp_path) == "fakesnow"
     with pytest.raises(SystemExit, match="no checkout"):
         foreign_suites.recognise(tmp_path / "fakesnow")
+
+
+def test_a_suite_that_ends_before_its_last_test_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = tmp_path / "test" / "integ"
+    tests.mkdir(parents=True)
+    (tests / "test_cursor.py").write_text("""
+import os
+
+def test_passes(): pass
+
+def test_ends_the_process(): os._exit(3)
+""")
+    password = tmp_path / "password"
+    password.write_text("p")
+    service = SimpleNamespace(
+        account="a", user="u", port=1, ca_file="c", env={"SNOWPIPE_LOCAL_PASSWORD_FILE": str(password)},
+        sql=list, stop=lambda: None,
+    )  # fmt: skip
+    monkeypatch.setattr(foreign_suites.LocalService, "start", lambda _: service)
+    monkeypatch.setattr(foreign_suites, "python_of", lambda _: Path(sys.executable))
+
+    with pytest.raises(SystemExit, match="connector: pytest ended with 3"):
+        foreign_suites.run_suite("connector", tmp_path, [], tmp_path)

@@ -532,7 +532,7 @@ def read_column(
         raise compilation_error(f"column {definition.name} has no type.")
     nullable, default, written = True, None, None
     for constraint in definition.constraints:
-        kind = constraint.kind
+        kind = constraint.args.get("kind")  # IN, OUT, and a constraint's name alone have none
         if isinstance(kind, exp.NotNullColumnConstraint):
             nullable = bool(kind.args.get("allow_null"))
         elif isinstance(kind, exp.DefaultColumnConstraint):

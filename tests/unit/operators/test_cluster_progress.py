@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators import cluster_job
-from airflow_provider_snowpipe.spark.report import START_FILE, ChannelStart, start_text
+from airflow_provider_snowpipe.spark.report import START_FILE, ChannelStart, report_folder, start_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from tests.unit.operators.cluster_lab import CHANNEL, REPORT, SUCCEEDED, YarnLab, lab, yarn
 
@@ -40,9 +40,10 @@ def printed(capsys) -> Callable[[], str]:
     return read
 
 
-def _begins(lab: YarnLab, start: str = START) -> None:
-    lab.channel.rows_inserted = 10
-    lab.report_path().with_name(START_FILE).write_text(start)
+def _begins(lab: YarnLab, start: str = START, rows: int = 10) -> None:
+    """Leave the file as a driver does: who polls reads all of it or none."""
+    lab.channel.rows_inserted = rows
+    report_folder(str(lab.report_path())).write(START_FILE, start)
 
 
 def _ends(lab: YarnLab) -> None:
@@ -84,8 +85,8 @@ def test_files_are_behind_by_their_bytes_in_the_first_line_about_the_channels(la
     start = start_text({CHANNEL: ChannelStart(0, 10, 0, began_ms=began, files_behind=files)})
 
     def begins() -> None:
-        lab.channel.rows_inserted, lab.channel.committed = 60, "2.ndjson:1"
-        lab.report_path().with_name(START_FILE).write_text(start)
+        lab.channel.committed = "2.ndjson:1"
+        _begins(lab, start, rows=60)
 
     lab.yarn.play("RUNNING", begins)
     _runs_until(lab, lambda: "channels=1" in printed())
