@@ -15,6 +15,8 @@ def main(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     # A plain kill must stop the children as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # Each process would compile the package again: a second or two of the service's start alone.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         with exclusive(FOLDER):
             if arguments == ["stop"]:

@@ -1,13 +1,15 @@
 """Airflow's processes as forks of one that has imported Airflow: the import takes each two processor seconds.
 
-``python -m demo.airflow_forks COMMANDS`` takes the arguments of ``airflow`` for each process as JSON,
-``{"name": {"arguments": [..], "log": path}}``. One that has a file ``done`` besides runs to its end before
-those after it start, and makes that file. The program ends when one of the others ends; what else it started
-goes on in its session.
+``python -m demo.airflow_forks`` imports, and then reads from its standard input what to start, as JSON:
+``{"environment": {..}, "commands": {"name": {"arguments": [..], "log": path}}}``, with variables that it was
+not started with, and the arguments of ``airflow`` for each process. One that has a file ``done`` besides runs
+to its end before those after it start, and makes that file. The program ends when one of the others ends;
+what else it started goes on in its session.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -16,19 +18,37 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# What the scheduler, the triggerer and the DAG processor import, and with them the runner of tasks.
+# What the scheduler, the triggerer and the DAG processor import, and with them the runner of tasks; and what
+# the tasks of the demo's DAG import.
 _MODULES = (
     "airflow.__main__",
     "airflow.jobs.scheduler_job_runner",
     "airflow.jobs.triggerer_job_runner",
     "airflow.dag_processing.manager",
+    "airflow.sdk.execution_time.task_runner",
+    "airflow.providers.snowflake.hooks.snowflake",
+    "airflow_provider_snowpipe.operators.stream",
+    "airflow_provider_snowpipe.sensors.commit",
 )
+_YOUNG_OBJECTS = 200_000
+"""How many new objects Python's search for cycles waits for: of the processor time of an API server's start,
+which makes more than a million that stay, a fifth went into that search with Python's own 700."""
 
 
-def main(commands: Mapping[str, Mapping[str, Any]]) -> int:
+def main() -> int:
     """Start every process and return the exit code of the first that ends, 1 where that is 0."""
+    gc.disable()
     for module in _MODULES:
         import_module(module)
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS)
+    gc.enable()
+    message = json.load(sys.stdin)
+    os.environ.update(message["environment"])
+    return _start(message["commands"])
+
+
+def _start(commands: Mapping[str, Mapping[str, Any]]) -> int:
     names = {}
     for name, command in commands.items():
         process = _fork(command["arguments"], command["log"])
@@ -62,4 +82,4 @@ def _fork(arguments: list[str], log: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    sys.exit(main())

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,17 @@ class AirflowProcesses:
         return USER, self._password()
 
     def prepare(self) -> None:
-        """Stop what an earlier owner of this home left running, and make home and login."""
+        """Stop what an earlier owner left running, and make home and login; forks begin to import."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.logs.mkdir(exist_ok=True)
         stop_left_behind(self._state_file)
         self._write_password()
         self._write_keys()
+        if self._forked:
+            program = [sys.executable, "-m", "demo.airflow_forks"]
+            read, self._forks_input = os.pipe()
+            self._group.start("airflow", program, self._env, self.log_file("airflow"), stdin=read)
+            os.close(read)
 
     def start(self, env: Mapping[str, str]) -> None:
         """Start the processes and bring the database to this version; see `wait_until_healthy`.
@@ -96,7 +102,7 @@ class AirflowProcesses:
         is_migrated = self._database.exists() and migrated.exists()
         if self._forked:
             migration = {} if is_migrated else {"db-migrate": {"arguments": _MIGRATE, "done": str(migrated)}}
-            self._fork({**self._forks(early), **migration, **self._forks(late)})
+            self._fork({**self._forks(early), **migration, **self._forks(late)}, env)
             return
         for name in early:
             self.start_process(name)
@@ -110,10 +116,12 @@ class AirflowProcesses:
         commands = self._commands()
         return {name: {"arguments": commands[name]} for name in names}
 
-    def _fork(self, forks: Mapping[str, Mapping[str, Any]]) -> None:
+    def _fork(self, forks: Mapping[str, Mapping[str, Any]], env: Mapping[str, str]) -> None:
         commands = {name: {**fork, "log": str(self.log_file(name))} for name, fork in forks.items()}
-        program = [sys.executable, "-m", "demo.airflow_forks", json.dumps(commands)]
-        self._group.start("airflow", program, self._env, self.log_file("airflow"))
+        message = {"environment": dict(env), "commands": commands}
+        # That the program has ended is what `wait_until_healthy` reports.
+        with suppress(BrokenPipeError), os.fdopen(self._forks_input, "w") as pipe:
+            json.dump(message, pipe)
 
     def start_process(self, name: str) -> None:
         """Start one of the processes, the first time or again.

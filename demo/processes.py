@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import psutil
 
 TERMINATE_SECONDS = 6.0
 KILL_SECONDS = 60.0
+POLL_SECONDS = 0.02
 
 
 class ProcessGroup:
@@ -30,19 +32,28 @@ class ProcessGroup:
         self._leaders: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: list[int] = []
 
-    def start(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
         """Start one process in a session of its own, its output appended to a log file.
 
         :param name: what messages call it
         :param command: program and arguments
         :param env: its whole environment
         :param log: the file for stdout and stderr
+        :param stdin: as for `subprocess.Popen`
         """
         with log.open("ab") as output:
             self._leaders[name] = subprocess.Popen(
                 command,
                 env=dict(env),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -71,6 +82,10 @@ class ProcessGroup:
     def members(self) -> list[psutil.Process]:
         """List every living process of the sessions, descendants that left their session included."""
         return _members([*self._killed, *(leader.pid for leader in self._leaders.values())])
+
+    def terminate(self) -> None:
+        """Ask every process to end; `stop` waits for that."""
+        _signal(self.members(), signal.SIGTERM)
 
     def stop(self, grace: float = TERMINATE_SECONDS) -> None:
         """End every process: SIGTERM, then SIGKILL for those still there a while later.
@@ -135,11 +150,28 @@ def _members(leaders: Iterable[int]) -> list[psutil.Process]:
 
 def _end(processes: list[psutil.Process], grace: float = TERMINATE_SECONDS) -> None:
     _signal(processes, signal.SIGTERM)
-    _, alive = psutil.wait_procs(processes, grace)
+    alive = _alive_after(grace, processes)
     _signal(alive, signal.SIGKILL)
-    _, alive = psutil.wait_procs(alive, KILL_SECONDS)
-    if alive:
+    if alive := _alive_after(KILL_SECONDS, alive):
         raise RuntimeError(f"still running after SIGKILL: {', '.join(map(str, alive))}")
+
+
+def _alive_after(seconds: float, processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Wait until all have ended, and return those that have not in this time.
+
+    A zombie has ended: process 1 takes seconds to collect orphans, or, in a container, never does.
+    """
+    deadline = time.monotonic() + seconds
+    while (alive := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return alive
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

@@ -88,6 +88,8 @@ class Demo:
             raise DemoError(f"{error}\nLogs: {self._service.log} and {self._airflow.logs}") from error
         finally:
             try:
+                if idle:
+                    self._service.terminate()  # nobody asks it any more: it ends while Airflow does
                 self._airflow.stop(idle=idle)
             finally:
                 self._service.stop()

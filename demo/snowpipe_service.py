@@ -1,11 +1,9 @@
-"""The local Snowpipe service as a child process, driven by its own command line."""
+"""The local Snowpipe service as a child process, started by its own command line."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.environment import check_ready, variables
+from airflow_provider_snowpipe.local.errors import DataDirectoryError
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.names import PipeName
 from demo.processes import ProcessGroup, stop_left_behind
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05
 _COMMAND = str(Path(sys.executable).with_name("snowpipe-local"))
 
 
@@ -52,17 +53,20 @@ class SnowpipeService:
         :raises RuntimeError: if the service ends, or does not answer in time
         """
         deadline = time.monotonic() + timeout
+        home = DataDirectory(self.data_dir)
         while True:
-            answer = self._run("env")
-            if answer.returncode == 0:
-                self.env = _exports(answer.stdout)
+            try:
+                check_ready(home)
+            except DataDirectoryError as error:
+                if self._group.ended() or time.monotonic() > deadline:
+                    tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+                    raise RuntimeError(
+                        f"snowpipe-local does not answer: {error}\n{self.log}:\n{tail}"
+                    ) from error
+                time.sleep(POLL_SECONDS)
+            else:
+                self.env = variables(home)
                 return
-            if self._group.ended() or time.monotonic() > deadline:
-                tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
-                raise RuntimeError(
-                    f"snowpipe-local does not answer: {answer.stderr.strip()}\n{self.log}:\n{tail}"
-                )
-            time.sleep(POLL_SECONDS)
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
         """Run one statement that changes nothing, and return its rows, the columns' names in lower case.
@@ -91,16 +95,10 @@ class SnowpipeService:
             private_key=Path(self.env["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"]).read_bytes(),
         )
 
+    def terminate(self) -> None:
+        """Ask the service to end; `stop` waits for that."""
+        self._group.terminate()
+
     def stop(self) -> None:
         """Stop the service; its state stays."""
         self._group.stop()
-
-    def _run(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [_COMMAND, verb, "--data-dir", str(self.data_dir), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-def _exports(text: str) -> dict[str, str]:
-    """Read the ``export NAME='value'`` lines of ``snowpipe-local env``."""
-    words = shlex.split(text, comments=True)
-    return dict(word.split("=", 1) for word in words if word != "export" and "=" in word)

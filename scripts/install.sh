@@ -59,5 +59,7 @@ log "Installing the versions of requirements.lock, and the project itself (edita
 # One transaction: syncing the lock alone would take the project away from whatever is running, until it is back.
 printf -- '--editable .\n' |
     "$VENV/bin/uv" pip sync --quiet --compile-bytecode --build-constraints constraints.txt requirements.lock -
+# uv leaves out what is editable.
+"$VENV/bin/python" -m compileall -q airflow_provider_snowpipe demo
 touch "$VENV/.installed"
 log "Ready: $VENV"

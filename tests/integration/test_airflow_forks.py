@@ -5,14 +5,15 @@ import subprocess
 import sys
 
 
-def fork(folder, first, second):
+def fork(folder, first, second, environment=None):
     """Run the program, and return its exit code, its output, and what is in the folder: a log of each."""
     commands = {
         "first": {"arguments": first, "log": str(folder / "first"), "done": str(folder / "done")},
         "second": {"arguments": second, "log": str(folder / "second")},
     }
-    program = [sys.executable, "-m", "demo.airflow_forks", json.dumps(commands)]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    program = [sys.executable, "-m", "demo.airflow_forks"]
+    message = json.dumps({"environment": environment or {}, "commands": commands})
+    ended = subprocess.run(program, input=message, capture_output=True, text=True, timeout=300)
     return ended.returncode, ended.stdout, {path.name: path.read_text() for path in folder.iterdir()}
 
 
@@ -32,3 +33,15 @@ def test_nothing_starts_after_a_first_that_failed(tmp_path):
     assert code == 2
     assert "airflow first ended with exit code 2" in output
     assert set(files) == {"first"}
+
+
+def test_variables_that_come_with_the_commands_are_those_of_every_process(tmp_path):
+    _, _, files = fork(
+        tmp_path,
+        ["config", "get-value", "core", "parallelism"],
+        ["connections", "get", "account", "-o", "plain"],
+        {"AIRFLOW__CORE__PARALLELISM": "3", "AIRFLOW_CONN_ACCOUNT": "snowflake://of-the-service"},
+    )
+
+    assert files["first"].strip().endswith("3")
+    assert "of-the-service" in files["second"]

@@ -1,0 +1,221 @@
+"""A bulk load whose driver is a pod: its command, its plan, its report, the files' manifest, and one COPY.
+
+A scripted API server stands in for Kubernetes, the fake account for Snowflake, and the test for the driver:
+it writes the files and the report into the folder that all see.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_provider_snowpipe.bulk.run_files import ATTEMPT_NAME, OUTCOME_NAME, WrittenFile
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators import bulk_driver
+from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
+from airflow_provider_snowpipe.spark.submit.plan import WriteReport
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from tests.fake_account import FakeAccount
+from tests.fake_snowpipe import KilledError
+from tests.scripted_kubernetes import scripted_kubernetes, use_kubernetes
+from tests.scripted_yarn import write_submit
+from tests.stream_worker import FileState
+from tests.unit.operators.account_in_task import install, task_context
+from tests.unit.operators.cluster_lab import keeps_state
+
+if find_spec("kubernetes") is None:
+    pytest.skip("the client of Kubernetes is not installed", allow_module_level=True)
+
+ROWS = (("r1", "r2"), ("r3",))
+CONF = {
+    "spark.kubernetes.container.image": "registry/spark:4.2.0",
+    "spark.kubernetes.authenticate.driver.serviceAccountName": "snowpipe-driver",
+}
+
+
+class BulkLab:
+    """A bulk load of three rows in two files into the table of the fake account."""
+
+    def __init__(self, folder: Path, cluster: Any, set_connection: Any, patch: pytest.MonkeyPatch) -> None:
+        self.kubernetes, self.account = cluster, FakeAccount()
+        install(self.account, patch)
+        columns = (TableColumn("ID", "VARCHAR(9)"),)
+        patch.setattr(SnowpipeBulkHook, "table_columns", lambda _: columns)
+        self.shared = folder / "shared"
+        self.shared.mkdir()
+        self.state = FileState(folder / "state.json")
+        self.began = dt.datetime.now(dt.UTC)
+        extra = {"deploy-mode": "cluster", "namespace": "loads"}
+        set_connection("cluster", conn_type="spark", host="k8s://https://10.0.0.1:6443", extra=extra)
+        self.options: dict[str, Any] = {
+            "source": {"query": "SELECT 1 AS ID"},
+            "table": "T",
+            "stage": "@S/in",
+            "snowflake_conn_id": "account",
+            "spark_conn_id": "cluster",
+            "spark_binary": str(write_submit(folder / "fake-spark-submit", cluster)),
+            "work_path": str(self.shared),
+            "status_poll_interval": 0,
+            "conf": CONF,
+        }
+
+    def operator(self, **options: Any) -> SnowpipeBulkLoadOperator:
+        return SnowpipeBulkLoadOperator(task_id="load", **{**self.options, **options})
+
+    def context(self, try_number: int = 1) -> Any:
+        return {**task_context("r1", try_number, self.began), "task_state_store": self.state}
+
+    def execute(self, try_number: int = 1, **options: Any) -> dict[str, Any]:
+        return self.operator(**options).execute(self.context(try_number))
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.kubernetes.submissions[-1].plan
+        return found
+
+    def write(self) -> None:
+        """What the driver writes: the files, and its report as the last."""
+        folder = Path(self.plan["folder"].removeprefix("file://"))
+        folder.mkdir(parents=True)
+        files = []
+        for number, rows in enumerate(ROWS):
+            file = folder / f"part-{number}.parquet"
+            file.write_text("".join(f"{row}\n" for row in rows))
+            files.append(WrittenFile(file.name, file.stat().st_size, len(rows)))
+        self.report(files=tuple(files), columns=("ID",))
+
+    def report(self, **found: Any) -> None:
+        written = WriteReport(self.plan["application"], self.plan["folder"], self.plan["attempt"])
+        Path(self.plan["report_path"]).write_text(replace(written, **found).to_json())
+
+    def staged(self, name: str) -> list[str]:
+        return [path for path in self.account.stages.get("S", {}) if path.endswith(name)]
+
+    def assert_loaded_once(self) -> None:
+        assert sorted(self.account.rows) == ["r1", "r2", "r3"]
+
+    def assert_nothing_is_left(self) -> None:
+        assert list(self.shared.iterdir()) == []
+        assert self.kubernetes.secrets == {}
+        assert self.state.values() == {}
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch, set_connection):
+    monkeypatch.setattr(bulk_driver, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: None)
+    with scripted_kubernetes() as cluster:
+        lab = BulkLab(tmp_path, cluster, set_connection, monkeypatch)
+        use_kubernetes(cluster, tmp_path, monkeypatch)
+        yield lab
+
+
+def test_the_files_that_the_pod_has_written_are_loaded_by_one_copy(lab):
+    lab.kubernetes.play("Pending", "Running", lab.write, "Succeeded")
+
+    value = lab.execute(keep_files=True)
+
+    lab.assert_loaded_once()
+    assert (value["rows"], value["rows_loaded"], value["rejected"], len(value["files"])) == (3, 3, 0, 2)
+    (path,) = lab.staged(ATTEMPT_NAME)
+    manifest = json.loads(lab.account.stages["S"][path])
+    attempt = lab.plan["attempt"]
+    assert path.endswith(f"/{attempt}/{ATTEMPT_NAME}")
+    assert manifest["attempt"] == attempt
+    assert [one["name"] for one in manifest["files"]] == [
+        f"{attempt}/part-0.parquet",
+        f"{attempt}/part-1.parquet",
+    ]
+    assert len(lab.staged(OUTCOME_NAME)) == len(lab.kubernetes.submissions) == 1
+    assert lab.kubernetes.pods == {}
+    lab.assert_nothing_is_left()
+
+
+def test_the_command_has_the_pod_and_no_secret(lab):
+    lab.kubernetes.play(lab.write, "Succeeded")
+    lab.execute(executor_cores=2)
+
+    (one,) = lab.kubernetes.submissions
+    tag = Path(lab.plan["report_path"]).parent.name
+    settings = one.settings
+    assert one.argv[:2] == ["--master", "k8s://https://10.0.0.1:6443"]
+    assert settings["spark.kubernetes.driver.pod.name"] == f"{tag}-driver"
+    assert settings["spark.kubernetes.namespace"] == "loads"
+    assert settings["spark.kubernetes.submission.waitAppCompletion"] == "false"
+    assert settings["spark.kubernetes.container.image"] == "registry/spark:4.2.0"
+    assert not [name for name in settings if "secret" in name.lower()]
+    assert one.argv[one.argv.index("--executor-cores") + 1] == "2"
+    assert one.argv[one.argv.index("--deploy-mode") + 1] == "cluster"
+    assert "'airflow_provider_snowpipe.spark.bulk.job'" in one.job
+    assert lab.plan["folder"] == f"{(lab.shared / tag / 'rows').as_uri()}/{lab.plan['attempt']}"
+    assert lab.plan["rows"]["query"] == "SELECT 1 AS ID"
+
+
+def test_a_deferred_copy_goes_on_without_another_pod(lab):
+    lab.kubernetes.play("Running", lab.write, "Succeeded")
+    lab.account.holds = True
+
+    with pytest.raises(TaskDeferred) as deferred:
+        lab.execute(deferrable=True)
+    assert lab.kubernetes.pods == {}
+    assert list(lab.shared.iterdir()) == []
+    lab.account.finish()
+    kwargs = json.loads(json.dumps({"event": {"status": "ended"}, **(deferred.value.kwargs or {})}))
+    operator = lab.operator(deferrable=True)
+    value = getattr(operator, deferred.value.method_name)(lab.context(), **kwargs)
+
+    lab.assert_loaded_once()
+    assert value["rows_loaded"] == 3
+    assert len(lab.kubernetes.submissions) == len(lab.account.statements) == 1
+    lab.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("error_type", "error", "is_permanent"),
+    [("RetriesExhaustedError", "service away", False), ("ConfigurationError", "no column 'X'", True)],
+)
+def test_what_the_driver_reports_fails_the_task_and_nothing_is_loaded(lab, error_type, error, is_permanent):
+    lab.kubernetes.play("Running", lambda: lab.report(error=error, error_type=error_type), "Failed")
+
+    with pytest.raises(AirflowException, match=error) as failed:
+        lab.execute()
+
+    assert isinstance(failed.value, AirflowFailException) == is_permanent
+    assert (lab.account.rows, lab.account.stages, lab.account.statements) == ([], {}, {})
+    lab.assert_nothing_is_left()
+
+
+def test_a_pod_that_ended_well_without_a_report_is_a_failure(lab):
+    """Of a stream the committed tokens would decide; files without a report are no files."""
+    lab.kubernetes.play("Running", "Succeeded")
+
+    with pytest.raises(AirflowException, match="report"):
+        lab.execute()
+    assert (lab.account.rows, lab.account.stages) == ([], {})
+    lab.assert_nothing_is_left()
+
+
+@keeps_state
+def test_the_pod_of_a_worker_that_died_is_followed_by_the_next_try(lab, monkeypatch):
+    def died(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as dying:
+        dying.setattr(ClusterRun, "follow", died)
+        dying.setattr(ClusterRun, "remove", lambda _: None)
+        with pytest.raises(KilledError):
+            lab.execute()
+    lab.kubernetes.play("Running", lab.write, "Succeeded")
+
+    assert lab.execute(try_number=2)["rows_loaded"] == 3
+    lab.assert_loaded_once()
+    assert len(lab.kubernetes.submissions) == 1
+    lab.assert_nothing_is_left()
