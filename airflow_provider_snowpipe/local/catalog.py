@@ -223,7 +223,7 @@ class Catalog:
                 if change.new == change.old or find_name(change.new[0], others) is not None:
                     raise object_exists(change.new[0])
             # A load or a statement that runs, or a commit, ends under the old name.
-            with database.load_lock, database.write_lock, database.rows_lock:
+            with database.load_lock, database.altering():
                 database.rename(change)
                 self._databases = {
                     change.moved((name,))[0] if known is database else name: known

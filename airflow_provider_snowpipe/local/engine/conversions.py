@@ -29,6 +29,8 @@ _HOURS = (
     r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
 )
 _LONG = "'[0-9][0-9.]{16}'"
+# What the engine may have rounded: 15 digits around a point, or an exponent.
+_ROUNDED = r"""'[0-9.]{16}|(?:^|[^0-9A-Za-z"-])-?[0-9.]+e'"""
 _OTHER_JSON = r'("(?:[^"\\]|\\.)*"|-?[0-9.]+[eE][+-]?[0-9]+)'
 _MACROS: dict[str, str] = {
     "_ten(e)": "CAST(power(10, e) AS BIGINT)",
@@ -204,16 +206,21 @@ _MACROS: dict[str, str] = {
         ELSE _object_of(map_from_entries(list_concat(
             list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
             CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END))) END""",
+    # A path that the engine reads through a DOUBLE, or what it finds in the document with marks: of that,
+    # one copy, since all of it is prepared for every path of a statement.
+    "_exact(r, m)": f"CASE WHEN regexp_matches(r, {_ROUNDED}) THEN CAST(_unmark(m) AS JSON) ELSE r END",
+    "_exact_text(r, m)": f"""
+        CASE WHEN regexp_matches(r, {_ROUNDED}) THEN replace(_unmark(m), chr(1), '') ELSE r END""",
     # Without blanks between values, so that equal arrays have the same text; _sorted_keys does it to objects.
     "_compact(j)": rf"""
         CASE WHEN starts_with(j, '{{') AND NOT regexp_matches(j, {_LONG}) THEN j
             ELSE CAST(regexp_replace(j, '{_OTHER_JSON}|[ \t\r\n]+', '\1', 'g') AS JSON) END""",
     # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value.
     "_shallow(t)": f"CASE WHEN strlen(t) <= {2 * MOST_LEVELS} OR NOT _is_deep(t) THEN t END",
-    # The path leaves out the value itself: it is wrapped.
+    # The path leaves out the value itself: it is wrapped, after a sign by which an error is known.
     "_has_key_twice(t)": """
         contains(t, '{') AND len(list_filter(
-            CAST(json_keys('[' || _shallow(t) || ']', '$..*') AS VARCHAR[][]),
+            CAST(json_keys('\t[' || _shallow(t) || ']', '$..*') AS VARCHAR[][]),
             lambda k: len(k) <> list_unique(k))) > 0""",
     # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to
     # json(): error() would keep the engine from taking the value by its alias. Not with _sorted_keys, which

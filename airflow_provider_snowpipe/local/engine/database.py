@@ -222,13 +222,13 @@ class Tables:
             of the database.
         """
         cursor = cursor or self._cursor
-        with self._database.write_lock:
+        replace = replace and (table.schema, table.name) in self._tables
+        with self._database.altering() if replace else self._database.write_lock:
             self._database.names.require_schema(table.schema)
             exists = (table.schema, table.name) in self._tables
             if exists and not replace:
                 raise object_exists(str(table))
-            with self._database.rows_lock if exists else contextlib.nullcontext():
-                transact(cursor, lambda: self._replace(cursor, table, statements, exists))
+            transact(cursor, lambda: self._replace(cursor, table, statements, exists))
             if exists:
                 self._database.pipes.forget_table(table.schema, table.name)
                 self._database.stages.drop_table(table.schema, table.name)
@@ -251,7 +251,7 @@ class Tables:
                 self._cursor.execute(table.clustering_key.check(table.columns))
             self._database.store.update_table(self._cursor, table)
 
-        with self._database.write_lock, self._database.rows_lock:
+        with self._database.altering():
             if (table.schema, table.name) not in self._tables:
                 raise object_missing("Table", str(table))
             transact(self._cursor, change)
@@ -277,7 +277,7 @@ class Tables:
             self._database.store.remove_table(self._cursor, old.schema, old.name)
             self._database.store.add_table(self._cursor, new)
 
-        with self._database.write_lock, self._database.rows_lock:
+        with self._database.altering():
             if (new.schema, new.name) in self._tables:
                 raise object_exists(str(new))
             transact(self._cursor, rename)
@@ -304,7 +304,7 @@ class Tables:
 
         :raises SqlError: when it does not exist.
         """
-        with self._database.write_lock, self._database.rows_lock:
+        with self._database.altering():
             table = self._tables.get((schema, name))
             if table is None:
                 raise object_missing("Table", f"{self._database.name}.{schema}.{name}")
@@ -350,6 +350,10 @@ class Tables:
 log = logging.getLogger(__name__)
 
 
+# How long a statement that holds the rows lock waits for the write lock before it gives way.
+_TRIED_SECONDS = 0.1
+
+
 @contextlib.contextmanager
 def _unless_held(lock: threading.RLock) -> Iterator[bool]:
     """Hold a lock, or give False where another thread holds it."""
@@ -392,8 +396,7 @@ class Database:
         self._faults = faults
         self.clock = clock
         self.write_lock = threading.RLock()
-        # Held by a statement that changes rows, for its whole run, and by what alters tables; taken after the
-        # write lock, never before it: commits of channels do not wait for statements.
+        # Held by a statement that changes rows, for its whole run, and by what alters tables (:meth:`altering`).
         self.rows_lock = threading.RLock()
         # Taken before the write lock: loads of files wait for each other, not for commits of channels.
         self.load_lock = threading.RLock()
@@ -432,10 +435,28 @@ class Database:
     def close(self) -> None:
         """Commit what is queued and write the file's log into it."""
         self.committer.stop()
-        with self.write_lock, self.rows_lock:
+        with self.altering():
             self.checkpoint()
         self.committer_cursor.close()
         self._cursor.close()
+
+    @contextlib.contextmanager
+    def altering(self) -> Iterator[None]:
+        """Hold both locks: the write lock is not held while a statement that changes rows is waited for.
+
+        A commit that alters a table holds the write lock already: it gets the other one, for nobody waits
+        with that.
+        """
+        while True:
+            self.rows_lock.acquire()
+            if self.write_lock.acquire(timeout=_TRIED_SECONDS):
+                break
+            self.rows_lock.release()
+        try:
+            yield
+        finally:
+            self.write_lock.release()
+            self.rows_lock.release()
 
     def checkpoint(self) -> bool:
         """Move committed rows from the write-ahead log into the file; skipped while others read old data.

@@ -433,7 +433,7 @@ def truncate_table(session: Session, reader: Reader) -> Result:
         database.history.forget_table(session.cursor, table.schema, table.name)
         return int(count)
 
-    with database.write_lock, database.rows_lock:
+    with database.altering():
         deleted = session.change(empty)
     return dataclasses.replace(done(), changed={"deleted": deleted})
 
@@ -466,8 +466,9 @@ def create_table(session: Session, reader: Reader) -> Result:
     if tree.args.get("exists") and known is not None:
         session.commit()
         return status(f"{path[-1]} already exists, statement succeeded.")
+    query = ""
     if tree.expression is not None:
-        table, statements = _as_select(session, database, schema, name, tree)
+        table, statements, query = _as_select(session, database, schema, name, tree)
     else:
         table, statements = _with_columns(session, database, schema, name, tree.this)
     table = created_with(tree, table, () if lake is None else iceberg.OPTIONS)
@@ -479,7 +480,16 @@ def create_table(session: Session, reader: Reader) -> Result:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     replace = bool(tree.args.get("replace"))
     session.commit()
-    database.tables.create(table, statements, replace=replace, cursor=session.cursor)
+    if known is not None and not replace:
+        raise object_exists(str(known))
+    if query:
+        # Commits of channels wait for what creates the table, but not for the query.
+        session.cursor.execute(f"CREATE OR REPLACE TEMPORARY TABLE _filled AS {query}")
+        statements.append(f"INSERT INTO {table.path} FROM temp._filled")
+    try:
+        database.tables.create(table, statements, replace=replace, cursor=session.cursor)
+    finally:
+        session.cursor.execute("DROP TABLE IF EXISTS temp._filled")
     keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
     grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
     session.created_table(database.name, schema, name, grants_of)
@@ -610,7 +620,8 @@ def _refuse_repeated(names: Sequence[str]) -> None:
 
 def _as_select(
     session: Session, database: Database, schema: str, name: str, tree: exp.Create
-) -> tuple[Table, list[str]]:
+) -> tuple[Table, list[str], str]:
+    """Return the table, the statements that create it, and the query that fills it."""
     query = translate.prepare(session, tree.expression.copy())
     sql = translate.to_duckdb(query)
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
@@ -619,7 +630,7 @@ def _as_select(
         _refuse_repeated([column.name for column in found])
         table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
-        return table, [create, f"INSERT INTO {table.path} {sql}"]
+        return table, [create], sql
     body = tree.this.copy()
     given = [part for part in body.expressions if isinstance(part, (exp.ColumnDef, exp.Identifier))]
     if len(given) != len(found):
@@ -634,7 +645,7 @@ def _as_select(
     table, statements = _with_columns(session, database, schema, name, body)
     given_texts = assignments.assigned(session, query, table.columns)
     checked = translate.to_duckdb(lengths.checked(given_texts, table.columns))
-    return table, [*statements, f"INSERT INTO {table.path} {checked}"]
+    return table, statements, checked
 
 
 def _container_comment(reader: Reader) -> str:

@@ -556,6 +556,7 @@ _NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|\b[A-Z]{4,}\b")
 def _not_translated(text: str) -> SqlError:
     """Return the error for what sqlglot cannot write for the engine, in words that do not speak of it."""
     words = _LACKS.sub("", text.split("\n", maxsplit=1)[0])
+    words = re.sub(r"^Unsupported (\w+) function$", r"\1 in this form", words).removesuffix(" not supported")
     if _OF_TRANSLATOR.search(words):
         named = _NAME.search(words.replace("LIST_SORT", "ARRAY_SORT"))
         words = f"{named[0]} in this form" if named else "a function in this form"
@@ -563,9 +564,13 @@ def _not_translated(text: str) -> SqlError:
 
 
 def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
+    if isinstance(error, sqlglot.errors.TokenError):
+        return compilation_error("syntax error: a string, a name or a comment is not closed.")
     detail = str(error).split("\n", maxsplit=1)[0]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
     plain = re.sub(r"Required keyword: .* missing for <class .*?>", "an expression is missing", plain)
+    plain = re.sub(r"but got <Token token_type: (?:TokenType\.)?\w+, text: (.*?), line: .*?>", r"at '\1'", plain)
+    plain = plain.replace("at 'SENTINEL'", "at the end")
     many = re.search(r"provided arguments \((\d+)\) is greater than .* arguments \((\d+)\)", plain)
     if many is not None:
         words = f"too many arguments for function, expected {many[2]}, got {many[1]}"

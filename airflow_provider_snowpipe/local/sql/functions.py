@@ -605,5 +605,7 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     exp.MonthsBetween: _months_between, exp.ObjectInsert: _inserted, exp.ArraySort: _sort_array,
     # The engine's own gives NULL for no row.
     exp.CountIf: lambda node: exp.Count(this=exp.If(this=node.this, true=exp.Literal.number(1))),
+    # A position counts from the beginning only ("GET").
+    exp.GetExtract: lambda node: fill("_member(_0, CAST(_1 AS VARCHAR))", [node.this, node.expression]),
     exp.JSONKeys: lambda node: fill("to_json(json_keys(_0))", [node.this]),
 }  # fmt: skip

@@ -390,7 +390,7 @@ _ARGUMENTS: dict[type[exp.Expr], tuple[tuple[str, ...], str]] = {
     exp.DateAdd: (("expression",), "BIGINT"), exp.TimeAdd: (("expression",), "BIGINT"),
 }  # fmt: skip
 # The nodes of which operands or arguments may be whole numbers of the engine's.
-OF_WHOLE = frozenset({*_ARGUMENTS, *_OPERATIONS, exp.GetExtract})
+OF_WHOLE = frozenset({*_ARGUMENTS, *_OPERATIONS})
 _NUMBERS = (exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Floor, exp.Ceil, exp.Round, exp.Trunc, exp.Abs, exp.Sum)
 
 

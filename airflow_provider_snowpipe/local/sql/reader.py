@@ -214,18 +214,18 @@ def _inlined(text: str, bindings: Bindings, *, typed: bool = False) -> tuple[str
 
 
 def name_variables(text: str, variables: Mapping[str, Any]) -> str:
-    """Write the value of each session variable in ``IDENTIFIER($name)`` as a string.
+    """Write the value of each session variable in ``IDENTIFIER($name)`` and ``TABLE($name)`` as a string.
 
     :param variables: by upper-case name.
     :raises SqlError: 002211 for a variable that is not set.
     """
-    if "IDENTIFIER" not in text.upper() or "$" not in text:
+    if "$" not in text or not any(word in text.upper() for word in _NAMING):
         return text
     found, end = tokens(text), 0
     parts: list[str] = []
     for at in range(len(found) - 4):
         call = found[at : at + 5]
-        if call[0].text.upper() == "IDENTIFIER" and [token.token_type for token in call] == _VARIABLE_CALL:
+        if call[0].text.upper() in _NAMING and [token.token_type for token in call[1:]] == _OF_VARIABLE:
             name = call[3].text.upper()
             if name not in variables:
                 raise compilation_error(f"Session variable '${name}' does not exist", "002211", "02000")
@@ -234,9 +234,8 @@ def name_variables(text: str, variables: Mapping[str, Any]) -> str:
     return "".join((*parts, text[end:]))
 
 
-_VARIABLE_CALL = [
-    TokenType.VAR, TokenType.L_PAREN, TokenType.PARAMETER, TokenType.VAR, TokenType.R_PAREN
-]  # fmt: skip
+_NAMING = ("IDENTIFIER", "TABLE")
+_OF_VARIABLE = [TokenType.L_PAREN, TokenType.PARAMETER, TokenType.VAR, TokenType.R_PAREN]
 
 
 def _is_numbered(tokens: Sequence[Token], at: int, text: str) -> bool:

@@ -123,8 +123,8 @@ def _unknown_copy(table: str, job_id: str) -> SqlError:
 _EACH = """SELECT __seq AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
     regexp_replace(regexp_replace(e.fullkey, '\\."([^"]*)"', '[''\\1'']', 'g'), '^\\$\\.?', '') AS "PATH",
     CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX",
-    coalesce(e.value, CAST('null' AS JSON)) AS "VALUE",
-    json_extract(__input, e.path) AS "THIS"
+    _exact(coalesce(e.value, CAST('null' AS JSON)), json_extract(__marked, e.fullkey)) AS "VALUE",
+    _exact(json_extract(__input, e.path), json_extract(__marked, e.path)) AS "THIS"
     FROM {function}(__input, {path}) AS e WHERE NOT e.key IS NULL"""
 _BEHIND = "substr(e.fullkey, length(__path) + 1)"
 _MODES = {
@@ -151,7 +151,10 @@ SERVICE_FUNCTIONS = (
 )  # fmt: skip
 
 
-_RELATIONS = (exp.Values, exp.Table, exp.TableSample, exp.Lateral, exp.TableFromRows)
+_RELATIONS = (
+    exp.Values, exp.Table, exp.TableSample, exp.Lateral, exp.TableFromRows, exp.Join, exp.Pivot, exp.Order,
+    exp.With,
+)  # fmt: skip
 _ROW_NUMBERS = (exp.Seq1, exp.Seq2, exp.Seq4, exp.Seq8)
 
 
@@ -191,7 +194,7 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
     for node in found:
         _complete(node)
     for node in found:
-        if isinstance(node, (exp.Lateral, exp.TableFromRows)):
+        if isinstance(node, (exp.Lateral, exp.TableFromRows)) and node.parent is not None:
             if isinstance(node.parent, exp.Subquery) and isinstance(node.parent.parent, (exp.From, exp.Join)):
                 node.set("alias", node.args.get("alias") or node.parent.args.get("alias"))
                 node.parent.replace(node)
@@ -204,16 +207,58 @@ def _complete(node: exp.Expr) -> None:
         _name_values(node)
     elif isinstance(node, exp.Table):
         if isinstance(node.this, exp.DynamicIdentifier):
-            _identifier(node)
+            _identifier(node, node.this.this)
+        elif node.args.get("catalog") and not node.db:
+            # "Object name resolution": the schema between two dots is PUBLIC.
+            node.set("db", _identifier_of("PUBLIC"))
         if node.args.get("when") is not None:
             raise unsupported("time travel (AT and BEFORE)")
+    elif isinstance(node, exp.TableFromRows) and isinstance(node.this, exp.Literal):
+        # "Table literals"
+        table = exp.Table(alias=node.args.get("alias"))
+        _identifier(table, node.this)
+        node.replace(table)
     elif isinstance(node, exp.TableSample) and node.args.get("size") is not None:
         node.set("method", None)
+    elif isinstance(node, exp.Join) and node.args.get("match_condition") is not None:
+        _join_as_of(node)
+    elif isinstance(node, exp.Pivot) and any(node.find_all(exp.PivotAny, exp.Query)):
+        raise unsupported("PIVOT with ANY or a subquery")
+    elif isinstance(node, exp.Order):
+        _order_by_all(node)
+    elif isinstance(node, exp.With):
+        # The word RECURSIVE may be left out ("WITH").
+        names = {query.alias for query in node.expressions if isinstance(query.this, exp.Union)}
+        if any(not table.db and table.name in names for table in node.find_all(exp.Table)):
+            node.set("recursive", True)
     elif isinstance(node, _ROW_NUMBERS) and isinstance(
         node.find_ancestor(exp.Window, exp.Select), exp.Window
     ):
         # Windows by SEQ8() take rows as they come.
         node.replace(exp.null())
+
+
+def _join_as_of(join: exp.Join) -> None:
+    """ASOF JOIN keeps rows without a match; the engine takes all conditions together ("ASOF JOIN")."""
+    if join.args.get("using"):
+        raise unsupported("ASOF JOIN with USING")
+    join.set("on", exp.and_(join.args.pop("match_condition"), join.args.get("on"), copy=False))
+    join.set("side", "LEFT")
+
+
+def _order_by_all(order: exp.Order) -> None:
+    """ORDER BY ALL: by each column in turn ("ORDER BY")."""
+    first = order.expressions[0]
+    by, query = first.this, order.parent
+    is_all = isinstance(by, exp.Column) and by.name == "ALL" and not by.table and len(order.expressions) == 1
+    if not is_all or not isinstance(query, exp.Query) or any(node.is_star for node in query.selects):
+        if is_all:
+            first.set("this", exp.var("ALL"))
+        return
+    each = [first.copy() for _ in query.selects]
+    for number, ordered in enumerate(each, start=1):
+        ordered.set("this", exp.Literal.number(number))
+    order.set("expressions", each)
 
 
 def _replace(session: Session, node: exp.Expr) -> None:
@@ -275,6 +320,7 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
         text,
         {
             "__input": functions.fill("_sorted_keys(to_json(_0))", [options["INPUT"]]),
+            "__marked": _marked(options["INPUT"]),
             "__path": exp.Literal.string(_json_path(path)),
         },
     )
@@ -289,6 +335,15 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
             lateral.this.set("this", query)
         subquery.set("this", outer)
     _laterally(node, subquery, named, is_outer=is_outer)
+
+
+def _marked(given: exp.Expr) -> exp.Expr:
+    """Return the input of FLATTEN from a document that keeps the digits of its numbers (macro ``_mark``)."""
+    root = within = exp.Paren(this=given.copy())
+    while isinstance(root, (exp.JSONExtract, exp.Bracket, exp.Dot, exp.Paren)):
+        root = root.this
+    root.replace(exp.Anonymous(this="_mark", expressions=[root.copy()]))
+    return within
 
 
 def _laterally(node: exp.Expr, rows: exp.Subquery, alias: exp.Expr, *, is_outer: bool = False) -> None:
@@ -398,9 +453,8 @@ def _name_values(values: exp.Values) -> None:
             holder.replace(named)
 
 
-def _identifier(table: exp.Table) -> None:
-    """IDENTIFIER('name') names a table by a text."""
-    given = table.this.this
+def _identifier(table: exp.Table, given: exp.Expr) -> None:
+    """Let a table have the name that IDENTIFIER('name') or TABLE('name') gives."""
     if not isinstance(given, exp.Literal):
         raise unsupported("IDENTIFIER of something that is not a literal")
     parsed = exp.to_table(given.name, dialect="snowflake")

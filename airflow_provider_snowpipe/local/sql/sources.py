@@ -76,7 +76,7 @@ _JSON_CALLS = frozenset(
      "_SORTED_KEYS", "_PARSE_JSON", "_PARSE_JSON_ONCE", "_TRY_PARSE_JSON", "_TRY_PARSE_JSON_ONCE",
      "JSON_GROUP_ARRAY", "GET_PATH", "GET", "TO_VARIANT", "TO_OBJECT", "OBJECT_AGG", "OBJECT_INSERT",
      "_ARRAY", "_OBJECT", "_ARRAY_OF", "_OBJECT_OF", "_ENCLOSED", "_MARKED", "_UNMARKED", "_PICKED",
-     "_INSERTED"}
+     "_INSERTED", "_MEMBER"}
 )  # fmt: skip
 _SAME_VALUE = (
     exp.AnyValue, exp.Min, exp.Max, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Lag, exp.Lead,
@@ -120,7 +120,7 @@ _ARITHMETIC = (
     exp.Sign,
 )  # fmt: skip
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
-_PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH"})
+_PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH", "_MEMBER"})
 _JSON_READERS = _PATHS | {"TO_JSON", "TRY", "IF"}
 _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})
 
@@ -398,20 +398,17 @@ def _is_text(node: exp.Expr | None, texts: frozenset[str]) -> bool:
 
 
 def _read_whole_numbers(node: exp.Expr, kinds: Mapping[str, str], names: frozenset[str]) -> None:
-    """Cast what the engine takes as a whole number only: arguments, days by which a DATE moves, an index."""
-    if type(node) not in numbers.OF_WHOLE:
+    """Cast the days by which a DATE or a timestamp moves, which the engine takes as a whole number only."""
+    if not isinstance(node, (exp.Add, exp.Sub)):
         return
-    if isinstance(node, (exp.Add, exp.Sub)):
-        left, right = node.this, node.expression
-        moved, days = (right, left) if timestamps.kind_of(left, kinds) is None else (left, right)
-        kind = timestamps.kind_of(moved, kinds)
-        if not (moved is left or isinstance(node, exp.Add)) or not numbers.is_number(days, names):
-            return
-        if kind in {"DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"}:
-            whole = exp.cast(days.copy(), "INT")
-            days.replace(whole if kind == "DATE" else timestamps.call("to_days", whole))
-    elif isinstance(node, exp.GetExtract) and numbers.is_number(node.expression, names):
-        node.set("expression", exp.cast(node.expression.copy(), "BIGINT"))
+    left, right = node.this, node.expression
+    moved, days = (right, left) if timestamps.kind_of(left, kinds) is None else (left, right)
+    kind = timestamps.kind_of(moved, kinds)
+    if not (moved is left or isinstance(node, exp.Add)) or not numbers.is_number(days, names):
+        return
+    if kind in {"DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"}:
+        whole = exp.cast(days.copy(), "INT")
+        days.replace(whole if kind == "DATE" else timestamps.call("to_days", whole))
 
 
 def _sort_keys(session: Session, tree: exp.Expr, names: set[str]) -> None:
@@ -448,7 +445,7 @@ def _sort_keys(session: Session, tree: exp.Expr, names: set[str]) -> None:
 
 def _is_below_path(column: exp.Column) -> bool:
     parent = column.parent
-    while isinstance(parent, exp.Paren):
+    while isinstance(parent, exp.Paren) or (isinstance(parent, exp.Anonymous) and parent.name == "_mark"):
         parent = parent.parent
     return isinstance(parent, exp.Anonymous) and parent.name.upper() in _PATHS
 

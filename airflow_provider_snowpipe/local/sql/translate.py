@@ -10,7 +10,7 @@ from functools import partial
 from typing import ClassVar
 
 import sqlglot
-from sqlglot import Token, TokenType, exp
+from sqlglot import Token, TokenType, exp, transforms
 from sqlglot.helper import seq_get
 from sqlglot.parsers.snowflake import SnowflakeParser
 
@@ -252,6 +252,8 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
     name_projections(tree)
     with _literal_rows_aside(tree):
         quoted = normalize_identifiers(tree)
+        if any(column.args.get("join_mark") for column in tree.find_all(exp.Column)):
+            tree = transforms.eliminate_join_marks(tree)
         staged_rows.replace_staged_files(session, tree)
         replace_table_functions(session, tree)
         tree = _rewrite_values(session, tree)
@@ -267,7 +269,65 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
         assignments.align(session, tree)
     if table is not None:
         assignments.assign(session, tree, table)
+    for node in list(tree.find_all(exp.Anonymous)):
+        _exact_path(node)
+        if node.name.upper() in _TRIED:
+            _try_behind(node)
     return tree
+
+
+# -- What the engine does with a call depends on what stands around it -----------------------------------
+
+_DIGITS_OF_DOUBLE = 15
+_TRIED = frozenset({"TRY", "_TRY_PARSE_JSON", "_TRY_PARSE_JSON_ONCE"})
+_OF_ROWS = (exp.AggFunc, exp.Window, exp.WithinGroup, exp.Filter, exp.Subquery)
+
+
+def _exact_path(node: exp.Expr) -> None:
+    """Let a path into a column keep the digits of a decimal that is shown, stored or cast to a NUMBER."""
+    around = node.parent
+    is_shown = isinstance(around, (exp.Alias, exp.Select))
+    if not _is_path(node) or not (is_shown or _is_decimal(around)):
+        return
+    marked = root = node.copy()
+    while not isinstance(root, exp.Column):
+        root = root.expressions[0] if _is_path(root) else root.this
+        if not isinstance(root, (exp.Column, exp.Paren)) and not _is_path(root):
+            return
+    root.replace(timestamps.call("_mark", root))
+    if is_shown or around is None:
+        node.replace(timestamps.call("_exact", node, marked))
+        return
+    marked.set("this", "json_extract_string")
+    around.replace(timestamps.call("_exact_text", around, marked))
+
+
+def _is_decimal(node: exp.Expr | None) -> bool:
+    """Return True for what is cast to a NUMBER with a fraction, of which the engine would round more digits."""
+    cast = node.parent if isinstance(node, exp.Anonymous) and node.name == "_number_text" else None
+    sizes = cast.to.expressions if isinstance(cast, exp.Cast) else []
+    return len(sizes) == 2 and sizes[1].name != "0" and int(sizes[0].name) > _DIGITS_OF_DOUBLE
+
+
+def _is_path(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name == "json_extract"
+
+
+def _try_behind(node: exp.Anonymous) -> None:
+    """Take aggregates, windows and subqueries out of what is tried, where the engine takes none."""
+    found = [
+        part
+        for part in node.walk(prune=lambda part: isinstance(part, _OF_ROWS))
+        if isinstance(part, _OF_ROWS)
+    ]
+    if not found:
+        return
+    given = timestamps.call("row", *found)
+    for number, part in enumerate(found, start=1):
+        part.replace(timestamps.call("struct_extract", exp.column("_tried"), exp.Literal.number(number)))
+    tried = exp.Lambda(this=node.copy(), expressions=[exp.to_identifier("_tried")])
+    listed = timestamps.call("list_transform", exp.Array(expressions=[given]), tried)
+    node.replace(timestamps.call("list_extract", listed, exp.Literal.number(1)))
 
 
 @contextlib.contextmanager
@@ -311,7 +371,7 @@ def _rewrite_values(session: Session, tree: exp.Expr) -> exp.Expr:
 def _rewritten(session: Session, node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Column):
         return _next_value(session, node)
-    if isinstance(node, exp.Bracket):
+    if isinstance(node, (exp.Bracket, exp.Dot)):
         return _subscript(node)
     if isinstance(node, (exp.EQ, exp.NEQ, exp.Cast)):
         return _text_of_json(node)
@@ -326,8 +386,10 @@ def normalize_identifiers(tree: exp.Expr) -> set[str]:
     """Upper-case unquoted identifiers and quote all of them; return names of columns not in upper case."""
     mixed: set[str] = set()
     for identifier in tree.find_all(exp.Identifier):
-        # The key of an object literal is a text, not a name.
-        is_key = isinstance(identifier.parent, exp.PropertyEQ) and identifier.arg_key == "this"
+        # The key of an object is a text, not a name.
+        is_key = (isinstance(identifier.parent, exp.PropertyEQ) and identifier.arg_key == "this") or (
+            isinstance(identifier.parent, exp.Dot) and _is_member(identifier.parent)
+        )
         if not identifier.args.get("quoted") and not is_key:
             identifier.set("this", identifier.this.upper())
             identifier.set("quoted", True)
@@ -624,12 +686,26 @@ def _variable(session: Session, node: exp.Parameter) -> exp.Expr:
     return node
 
 
-def _subscript(node: exp.Bracket) -> exp.Expr:
-    if len(node.expressions) != 1:
+def _is_member(node: exp.Dot) -> bool:
+    """Return True for ``v[0].a``, which is no name."""
+    value = node.this
+    while isinstance(value, exp.Dot):
+        value = value.this
+    return isinstance(value, exp.Bracket) and isinstance(node.expression, exp.Identifier)
+
+
+def _subscript(node: exp.Bracket | exp.Dot) -> exp.Expr:
+    if isinstance(node, exp.Dot):
+        is_path = isinstance(node.this, exp.Anonymous) and node.this.name == "json_extract"
+        if not is_path or not isinstance(node.expression, exp.Identifier):
+            return node
+        index: exp.Expr = exp.Literal.string(node.expression.name)
+    elif len(node.expressions) != 1:
         return node
-    index = node.expressions[0]
+    else:
+        index = node.expressions[0]
     if not isinstance(index, exp.Literal):
-        raise unsupported("subscripts that are not literals")
+        return exp.GetExtract(this=node.this, expression=index)
     path = f'$."{index.name}"' if index.is_string else f"$[{index.name}]"
     return exp.Anonymous(this="json_extract", expressions=[node.this, exp.Literal.string(path)])
 

@@ -83,7 +83,13 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("statement", LONG.values(), ids=LONG)
+MADE = {
+    "create": "CREATE TABLE made AS SELECT 1 AS id FROM TABLE(GENERATOR(TIMELIMIT => 60))",
+    "replace": "CREATE OR REPLACE TABLE filled AS SELECT 1 AS id FROM TABLE(GENERATOR(TIMELIMIT => 60))",
+}
+
+
+@pytest.mark.parametrize("statement", [*LONG.values(), *MADE.values()], ids=[*LONG, *MADE])
 def test_channels_are_opened_and_their_rows_committed_while_a_statement_writes(sql, held, statement):
     sql.run("CREATE TABLE filled (id NUMBER, name VARCHAR)", "INSERT INTO filled VALUES (1, 'old')")
     database = sql.catalog.database("LOCAL")
@@ -128,6 +134,29 @@ def test_what_alters_a_table_waits_for_the_statement_that_writes_to_it(sql, held
     thread.join(SECONDS)
 
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ALTER TABLE filled ADD COLUMN more NUMBER", "DROP TABLE filled", "TRUNCATE TABLE filled",
+     "ALTER TABLE filled RENAME TO renamed", "CREATE OR REPLACE TABLE filled (id NUMBER)"],
+)  # fmt: skip
+def test_channels_of_other_tables_commit_while_what_alters_a_table_waits(sql, held, change):
+    sql.run("CREATE TABLE filled (id NUMBER, name VARCHAR)")
+    database = sql.catalog.database("LOCAL")
+    other = StreamedTable(database, "OTHER")
+    session = other.open()
+
+    with writing(sql, held, LONG["insert"]):
+        waits = within(lambda: sql.run(change))
+        waits.join(0.3)
+        assert waits.is_alive()
+        other.send(session, row(1), token="1").durable.result(SECONDS)
+        assert waits.is_alive()
+    waits.join(SECONDS)
+
+    assert not waits.is_alive()
+    assert other.token() == "1"
 
 
 def test_a_checkpoint_is_postponed_while_a_statement_writes(sql, held):

@@ -388,6 +388,21 @@ def test_no_error_names_the_engine(sql, statement, caplog):
         assert "no words of its own" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("statement", "code", "words"),
+    [
+        ("SELECT FROM", "001003", "syntax error: Expected table name at the end."),
+        ("DELETE FROM WHERE", "001003", "syntax error: Expected table name at 'WHERE'."),
+        ("SELECT 'abc", "001003", "syntax error: a string, a name or a comment is not closed."),
+        ("SELECT TO_NUMBER('1,2', '9,9')", "000002", "Unsupported feature 'TO_NUMBER in this form'"),
+        ("SELECT REGEXP_REPLACE('a', 'b', 'c', 1, 2)", "000002", "'REGEXP_REPLACE occurrence=2'"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_said_in_plain_words(sql, statement, code, words):
+    error = sql.refused(statement)
+    assert (error.code, words in error.message) == (code, True), error.message
+
+
 def test_the_catalogue_provokes_errors_of_the_engine(sql):
     errors = [error_of(sql, statement) for statement in STATEMENTS[:60]]
     assert sum(isinstance(e.__cause__, duckdb.Error) for e in errors if e is not None) > 30

@@ -218,3 +218,84 @@ def test_the_column_of_a_system_function_has_its_alias(local):
     for alias in ("AS s", "s"):
         assert list(local.sql(f"{call} {alias}")[0]) == ["s"]
     assert local.refused(f"{call} AS a b").code == "001003"
+
+
+# -- TRY_* of aggregates and window functions ("TRY_PARSE_JSON", "TRY_CAST") --------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("TRY_PARSE_JSON(LISTAGG(x, ',') WITHIN GROUP (ORDER BY x))", None),
+        ("TRY_PARSE_JSON('[' || LISTAGG(x, ',') WITHIN GROUP (ORDER BY x) || ']')[1]::INT", 2),
+        ("TRY_TO_BINARY(MAX(x) || '0', 'HEX')", b"\x20"),
+        ("TRY_TO_BINARY(MAX(x), 'UTF-8')", b"2"),
+        ("TRY_TO_DATE(MAX(x) || '024-01-01')", "2024-01-01"),
+        ("TRY_TO_TIMESTAMP(MAX(x) || ' nope')", None),
+        ("TRY_TO_TIME(MIN(x) || '0:00:00')", "10:00:00"),
+        ("TRY_TO_NUMBER(MAX(x))", 2),
+        ("TRY_TO_BOOLEAN(MIN(x))", True),
+        ("TRY_CAST(MAX(x) || MIN(x) AS INT)", 21),
+        ("TRY_TO_DOUBLE(MIN(x))", 1.0),
+        ("TRY_TO_DATE((SELECT MAX(x) FROM t) || '024-01-01')", "2024-01-01"),
+        ("TRY_TO_DATE(MAX(MAX(x)) OVER () || '024-01-01')", "2024-01-01"),
+    ],
+)
+def test_what_is_tried_may_be_an_aggregate(local, expression, expected):
+    local.sql("CREATE TABLE t (x VARCHAR)")
+    local.sql("INSERT INTO t VALUES ('1'), ('2')")
+    found = values(local, f"SELECT {expression} FROM t LIMIT 1")
+    assert [str(value) if isinstance(expected, str) else value for (value,) in found] == [expected]
+
+
+# -- Clauses of queries ("SELECT", "WITH", "ORDER BY", "ASOF JOIN", "JOIN", "Table literals") ---------
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT k, v FROM l ORDER BY ALL", [(1, 5), (1, 30), (2, 20), (3, None)]),
+        ("SELECT k, COUNT(*) FROM l GROUP BY ALL ORDER BY ALL DESC", [(3, 1), (2, 1), (1, 2)]),
+        ("SELECT * FROM r ORDER BY ALL DESC NULLS LAST", [(2, 15), (1, 10)]),
+        ("WITH c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3) SELECT x FROM c", [(1,), (2,), (3,)]),
+        ("WITH a AS (SELECT 1 AS x), b AS (SELECT x FROM a) SELECT x FROM b", [(1,)]),
+        (
+            "SELECT l.k, l.v, r.v AS w FROM l ASOF JOIN r MATCH_CONDITION (l.v >= r.v) ON l.k = r.k ORDER BY 1, 2",
+            [(1, 5, None), (1, 30, 10), (2, 20, 15), (3, None, None)],
+        ),
+        (
+            "SELECT a.k, b.v FROM l a ASOF JOIN r b MATCH_CONDITION (a.v <= b.v) ORDER BY 1, 2",
+            [(1, 10), (1, None), (2, None), (3, None)],
+        ),
+        (
+            "SELECT l.k, r.v FROM l, r WHERE l.k = r.k (+) AND l.v > 5 ORDER BY l.k",
+            [(1, 10), (2, 15)],
+        ),
+        ("SELECT a.k, b.v FROM l a, r b WHERE b.k (+) = a.k AND b.v (+) > 12 ORDER BY 1, 2",
+         [(1, None), (1, None), (2, 15), (3, None)]),
+        ("SELECT COUNT(*) FROM local..l", [(4,)]),
+        ("SELECT COUNT(*) FROM TABLE($name)", [(4,)]),
+        ("SELECT COUNT(*) FROM TABLE('l')", [(4,)]),
+    ],
+)  # fmt: skip
+def test_clauses_that_the_engine_writes_in_another_way(local, query, expected):
+    local.sql("CREATE TABLE l (k INT, v INT)")
+    local.sql("INSERT INTO l VALUES (1, 5), (1, 30), (2, 20), (3, NULL)")
+    local.sql("CREATE TABLE r (k INT, v INT)")
+    local.sql("INSERT INTO r VALUES (1, 10), (2, 15)")
+    local.sql("SET name = 'public.l'")
+    assert values(local, query) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("SELECT * FROM t PIVOT (SUM(v) FOR k IN (ANY ORDER BY k))", "PIVOT"),
+        ("SELECT * FROM t PIVOT (SUM(v) FOR k IN (SELECT k FROM t))", "PIVOT"),
+        ("SELECT * FROM t ASOF JOIN t u MATCH_CONDITION (t.v >= u.v) USING (k)", "ASOF JOIN"),
+    ],
+)
+def test_forms_of_a_clause_that_are_not_known_are_named(local, query, named):
+    local.sql("CREATE TABLE t (k INT, v INT)")
+    error = local.refused(query)
+    assert (error.code, named in error.message) == ("000002", True)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from decimal import Decimal
 
 import duckdb
 import pytest
@@ -342,3 +343,56 @@ def test_an_array_may_hold_a_column_that_is_named_as_a_function(sql):
     assert sql.values(
         """SELECT ARRAY_CONSTRUCT("to_json") FROM (SELECT PARSE_JSON('[1]') AS "to_json")"""
     ) == [("[[1]]",)]
+
+
+# Semi-structured data types ("VARIANT", decimal numbers), "FLATTEN"
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("SELECT v:n FROM long", "12345678901234567890.123"),
+        ("SELECT v:n::NUMBER(38, 3) FROM long", Decimal("12345678901234567890.123")),
+        ("SELECT v['o']['n']::NUMBER(38, 3) FROM long", Decimal("-12345678901234567890.125")),
+        ("SELECT v:o FROM long", '{"n":-12345678901234567890.125,"t":"x"}'),
+        ("SELECT v:e FROM long", "1000000000000000000000.5"),
+        ("SELECT v:t::VARCHAR FROM long", "1234567890123456.7890"),
+        ("SELECT f.value FROM long, LATERAL FLATTEN(v) f WHERE f.key = 'n'", "12345678901234567890.123"),
+        ("SELECT f.this FROM long, LATERAL FLATTEN(v:o) f LIMIT 1", '{"n":-12345678901234567890.125,"t":"x"}'),
+        (
+            "SELECT SUM(f.value:n::NUMBER(38, 3)) FROM long, LATERAL FLATTEN(v) f WHERE f.key = 'o'",
+            Decimal("-12345678901234567890.125"),
+        ),
+    ],
+)
+def test_paths_and_flatten_keep_all_digits_of_a_decimal(sql, query, value):
+    sql.run(
+        "CREATE OR REPLACE TABLE long (v VARIANT)",
+        'INSERT INTO long SELECT PARSE_JSON(\'{"n": 12345678901234567890.123, "e": 1000000000000000000000.5, '
+        '"o": {"t": "x", "n": -12345678901234567890.125}, "t": "1234567890123456.7890"}\')',
+    )
+    assert sql.values(query) == [(value,)]
+
+
+# "Accessing elements in a VARIANT column", GET
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("v[-1]", None),
+        ("GET(v, -1)", None),
+        ("v[n]", "2"),
+        ("v[n + 1]:a::INT", 7),
+        ("v[2]['a']::INT", 7),
+        ("v[2].a::INT", 7),
+        ("v[2]['b c'].d[0]::VARCHAR", "x"),
+        ("v[9]", None),
+    ],
+)
+def test_subscripts_of_an_array(sql, expression, value):
+    array = 'PARSE_JSON(\'[1, 2, {"a": 7, "b c": {"d": ["x"]}}]\')'
+    assert sql.values(f"SELECT {expression} FROM (SELECT 1 AS n, {array} AS v)") == [(value,)]
+
+
+# PARSE_JSON
+@pytest.mark.parametrize("text", ['{"a":1', "[1,", '{"a": nope}'])
+def test_the_error_of_broken_json_shows_the_text_as_it_was_given(sql, text):
+    assert sql.refused(f"SELECT PARSE_JSON('{text}')").message.endswith(f'Input: "{text}"')
+    assert "duplicate" in sql.refused('SELECT PARSE_JSON(\'{"k":1,"k":2}\')').message
