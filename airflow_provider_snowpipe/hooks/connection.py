@@ -55,7 +55,7 @@ class SnowpipeConnection:
     :param login: the user
     :param password: token or passphrase
     :param schema: the default schema
-    :param extra: the extra field as an object; a name with the old prefix, such as ``extra__snowflake__role``,
+    :param extra: the extra field as an object; a name with an old prefix, as ``extra__snowflake__role`` has,
         stands for the plain one where that is missing or null
     :raises ConfigurationError: if the type is another one, or the extra is no object
     """
