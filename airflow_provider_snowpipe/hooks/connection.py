@@ -55,7 +55,8 @@ class SnowpipeConnection:
     :param login: the user
     :param password: token or passphrase
     :param schema: the default schema
-    :param extra: the extra field as an object
+    :param extra: the extra field as an object; a name with an old prefix, as ``extra__snowflake__role`` has,
+        stands for the plain one where that is missing or null
     :raises ConfigurationError: if the type is another one, or the extra is no object
     """
 
@@ -80,6 +81,10 @@ class SnowpipeConnection:
                 f"{type(self.extra).__name__}: give an object, such as "
                 '{"account": "…", "database": "…"}'
             )
+        prefix = f"extra__{self.conn_type}__"
+        plain = {name: value for name, value in self.extra.items() if value is not None}
+        old = {name.removeprefix(prefix): value for name, value in plain.items() if name.startswith(prefix)}
+        object.__setattr__(self, "extra", old | plain)
 
     @classmethod
     def of(cls, connection: Any, extra: Mapping[str, Any]) -> SnowpipeConnection:
@@ -311,13 +316,11 @@ class SnowpipeConnection:
         return account.replace("_", "-").lower() + _DOMAIN
 
     def text(self, name: str) -> str | None:
-        """A field of the extra, under its plain or its old prefixed name; None when it is empty.
+        """A field of the extra, None when it is empty.
 
-        :param name: the plain name
+        :param name: its name
         """
         value = self.extra.get(name)
-        if value is None:
-            value = self.extra.get(f"extra__{self.conn_type}__{name}")
         return None if value is None or value == "" else str(value)
 
     def _secret(self, name: str, value: str | None, remedy: str) -> str:

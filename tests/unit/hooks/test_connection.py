@@ -257,6 +257,20 @@ def test_an_extra_that_is_no_object_is_refused(extra):
         SnowpipeConnection("c1", "snowflake", extra=extra)
 
 
+@pytest.mark.parametrize("kind", [snowflake, snowpipe])
+@pytest.mark.parametrize("plain", [{}, {"ca_bundle": None}])
+def test_ca_bundle_is_read_from_the_old_prefixed_field(tmp_path, kind, plain):
+    bundle = tmp_path / "ca.pem"
+    bundle.touch()
+    prefix = f"extra__{kind.__name__}__"
+
+    assert kind(**plain, **{f"{prefix}ca_bundle": str(bundle)}).ca_bundle() == str(bundle)
+
+
+def test_a_plain_field_comes_before_the_old_prefixed_one_also_when_it_is_empty(tmp_path):
+    assert snowpipe(ca_bundle="", extra__snowpipe__ca_bundle=str(tmp_path / "ca.pem")).ca_bundle() is None
+
+
 def test_missing_ca_bundle_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"'ca_bundle'.*ca\.pem"):
         snowflake(ca_bundle=str(tmp_path / "ca.pem")).ca_bundle()
