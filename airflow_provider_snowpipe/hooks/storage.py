@@ -9,6 +9,9 @@ from uuid import uuid4
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+_HADOOP_LIBRARIES = ("libhdfs", "libjvm")
+"""What pyarrow, by which fsspec reads ``hdfs://``, loads and does not bring."""
+
 
 def storage_path(address: str, conn_id: str | None) -> Any:
     """Make an ``ObjectStoragePath``.
@@ -44,7 +47,15 @@ def file_system(path: Any) -> Any:
         try:
             return path.fs
         except ValueError:
-            return fsspec.filesystem(path.protocol)
+            return fsspec.filesystem(path.protocol, **path.storage_options)
+    except OSError as error:
+        if not any(library in str(error) for library in _HADOOP_LIBRARIES):
+            raise
+        raise ConfigurationError(
+            f"{path} cannot be read ({error}): hdfs:// needs Hadoop's native client on this machine: "
+            "libhdfs, libjvm, and in CLASSPATH what `hadoop classpath --glob` prints; or name a folder "
+            "that needs none, such as s3://… or a shared directory"
+        ) from None
     except (ValueError, ImportError) as error:
         raise ConfigurationError(
             f"{path} cannot be read ({error}): install the provider for its kind of storage"

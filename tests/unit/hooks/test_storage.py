@@ -1,0 +1,50 @@
+"""Addresses of kinds of storage that no provider of Airflow brings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from airflow_provider_snowpipe.hooks.storage import file_system, storage_path
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+
+def test_the_host_of_an_address_is_the_one_that_is_asked(monkeypatch):
+    asked: list[dict[str, Any]] = []
+
+    def made(protocol: str, **options: Any) -> MemoryFileSystem:
+        asked.append({"protocol": protocol, **options})
+        return MemoryFileSystem()
+
+    path = storage_path("hdfs://second:8021/loads", None)
+    monkeypatch.setattr(fsspec, "filesystem", made)
+
+    file_system(path)
+
+    assert asked == [{"protocol": "hdfs", "host": "second", "port": 8021}]
+
+
+@pytest.mark.parametrize("library", ["libhdfs", "libjvm"])
+def test_a_machine_without_hadoops_client_is_a_mistake_of_configuration(monkeypatch, library):
+    def made(*_: Any, **__: Any) -> None:
+        raise OSError(f"Unable to load {library}")
+
+    path = storage_path("hdfs://name:8020/loads", None)
+    monkeypatch.setattr(fsspec, "filesystem", made)
+
+    with pytest.raises(ConfigurationError, match=rf"Unable to load {library}.*hadoop classpath.*s3://"):
+        file_system(path)
+
+
+def test_a_storage_that_is_away_is_no_mistake_of_configuration(monkeypatch):
+    def made(*_: Any, **__: Any) -> None:
+        raise OSError("HDFS connection failed")
+
+    path = storage_path("hdfs://name:8020/loads", None)
+    monkeypatch.setattr(fsspec, "filesystem", made)
+
+    with pytest.raises(OSError, match="connection failed"):
+        file_system(path)
