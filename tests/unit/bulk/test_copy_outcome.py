@@ -144,3 +144,10 @@ def test_the_value_of_a_task_is_json() -> None:
         "loaded_before": {"b": {"status": "LOADED", "rows_loaded": 3, "rows_parsed": 0, "errors_seen": 0,
                                 "first_error": None}},
     }  # fmt: skip
+
+
+def test_a_load_of_an_unknown_time_is_nobody_knows_whose_and_counts_as_of_before() -> None:
+    load = FileLoad("a", "S/", "LOADED", 2)
+    outcome = CopyOutcome().with_history(["a"], [load], dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+
+    assert (outcome.loads, outcome.before) == ((), (load,))

@@ -273,6 +273,15 @@ class TestMappedInstances:
         with pytest.raises(NothingStagedError):
             copying.run(purge, number=2, index=0, prefix="z")
 
+    def test_a_retry_that_has_run_nothing_does_not_take_the_same_purged_files_for_its_own(
+        self, copying: Copying
+    ) -> None:
+        copying.killed("submit", BEFORE, {"purge": True}, index=0)
+        copying.run({"purge": True}, index=1)
+
+        with pytest.raises(NothingStagedError):
+            copying.run({"purge": True}, number=2, index=0)
+
     def test_a_retry_after_purge_reports_files_of_its_pattern_only(self, copying: Copying) -> None:
         copying.killed("submit", AFTER, {"purge": True}, index=0, pattern="(.*/)?[ab]", files=None)
         copying.account.put("c", "c1")

@@ -1,0 +1,73 @@
+"""The trigger of a statement's end: what the service reports of it is its end, and only silence is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.statement_client import StatementState
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.streaming.errors import (
+    ApiError,
+    ConfigurationError,
+    RetriesExhaustedError,
+    SqlError,
+)
+from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
+
+RUNS, DONE = StatementState("h"), StatementState("h", [])
+DOWN, WRONG = RetriesExhaustedError("down"), ConfigurationError("wrong")
+UNKNOWN = ApiError("no such statement", http_status=404)
+
+
+class Client:
+    """Answers as scripted."""
+
+    def __init__(self, *answers: StatementState | Exception) -> None:
+        self.left = list(answers)
+        self.is_closed = False
+
+    def state(self, *asked: str) -> StatementState:
+        assert asked == ("h", "COPY INTO T")
+        answer = self.left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.usefixtures("jumping_loop")
+@pytest.mark.parametrize(
+    ("answers", "status", "message"),
+    [
+        ([RUNS, RUNS, DONE], "ended", ""),
+        ([RUNS, SqlError("it failed")], "ended", ""),
+        ([UNKNOWN], "ended", ""),
+        ([DOWN, DOWN, RUNS, DOWN, DOWN, DONE], "ended", ""),
+        ([RUNS, DOWN, DOWN, DOWN], "lost", "down"),
+        ([WRONG], "lost", "wrong"),
+    ],
+    ids=["runs", "fails", "unknown", "errors-not-in-a-row", "errors-in-a-row", "refused"],
+)
+def test_one_event_reports_the_end_or_why_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Any], status: str, message: str
+) -> None:
+    client = Client(*answers)
+
+    async def made(*_: Any, **__: Any) -> Client:
+        return client
+
+    async def events() -> list[Any]:
+        trigger = SnowpipeStatementTrigger(
+            handle="h", statement="COPY INTO T", snowflake_conn_id="c", max_consecutive_errors=3
+        )
+        return [event.payload async for event in trigger.run()]
+
+    monkeypatch.setattr(SnowpipeBulkHook, "async_get_statement_client", made)
+
+    assert asyncio.run(events()) == [{"status": status, "message": message}]
+    assert (client.left, client.is_closed) == ([], True)
