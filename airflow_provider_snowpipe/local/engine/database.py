@@ -396,7 +396,7 @@ class Database:
         self._faults = faults
         self.clock = clock
         self.write_lock = threading.RLock()
-        # Held by a statement that changes rows, for its whole run, and by what alters tables (:meth:`altering`).
+        # Held by a statement that changes rows, for its whole run, and by what alters tables.
         self.rows_lock = threading.RLock()
         # Taken before the write lock: loads of files wait for each other, not for commits of channels.
         self.load_lock = threading.RLock()
@@ -452,6 +452,11 @@ class Database:
             if self.write_lock.acquire(timeout=_TRIED_SECONDS):
                 break
             self.rows_lock.release()
+            # A commit that alters a table has the rows lock first.
+            self.write_lock.acquire()
+            if self.rows_lock.acquire(blocking=False):
+                break
+            self.write_lock.release()
         try:
             yield
         finally:

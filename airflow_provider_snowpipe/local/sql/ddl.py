@@ -466,11 +466,11 @@ def create_table(session: Session, reader: Reader) -> Result:
     if tree.args.get("exists") and known is not None:
         session.commit()
         return status(f"{path[-1]} already exists, statement succeeded.")
-    query = ""
-    if tree.expression is not None:
-        table, statements, query = _as_select(session, database, schema, name, tree)
-    else:
-        table, statements = _with_columns(session, database, schema, name, tree.this)
+    table, statements, query = (
+        _as_select(session, database, schema, name, tree)
+        if tree.expression is not None
+        else (*_with_columns(session, database, schema, name, tree.this), "")
+    )
     table = created_with(tree, table, () if lake is None else iceberg.OPTIONS)
     if lake is not None:
         table = dataclasses.replace(table, columns=iceberg.columns(table.columns))
@@ -478,18 +478,8 @@ def create_table(session: Session, reader: Reader) -> Result:
     written = [each for part in clustered for each in part.expressions]
     if written:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
-    replace = bool(tree.args.get("replace"))
     session.commit()
-    if known is not None and not replace:
-        raise object_exists(str(known))
-    if query:
-        # Commits of channels wait for what creates the table, but not for the query.
-        session.cursor.execute(f"CREATE OR REPLACE TEMPORARY TABLE _filled AS {query}")
-        statements.append(f"INSERT INTO {table.path} FROM temp._filled")
-    try:
-        database.tables.create(table, statements, replace=replace, cursor=session.cursor)
-    finally:
-        session.cursor.execute("DROP TABLE IF EXISTS temp._filled")
+    _create(session, database, table, (statements, query), replace=bool(tree.args.get("replace")))
     keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
     grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
     session.created_table(database.name, schema, name, grants_of)
@@ -497,6 +487,27 @@ def create_table(session: Session, reader: Reader) -> Result:
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
     return dataclasses.replace(status(f"Table {path[-1]} successfully created."), changed=counted)
+
+
+def _create(
+    session: Session, database: Database, table: Table, made_by: tuple[list[str], str], *, replace: bool
+) -> None:
+    """Create a table; commits of channels wait for this, but not for the query that fills it.
+
+    :param made_by: statements that create it, and the query, if any.
+    """
+    statements, query = made_by
+    if query and not replace and database.tables.find(table.schema, table.name) is not None:
+        raise object_exists(str(table))
+    if not query:
+        database.tables.create(table, statements, replace=replace, cursor=session.cursor)
+        return
+    session.cursor.execute(f"CREATE OR REPLACE TEMPORARY TABLE _filled AS {query}")
+    try:
+        filled = [*statements, f"INSERT INTO {table.path} FROM temp._filled"]
+        database.tables.create(table, filled, replace=replace, cursor=session.cursor)
+    finally:
+        session.cursor.execute("DROP TABLE temp._filled")
 
 
 def _with_columns(

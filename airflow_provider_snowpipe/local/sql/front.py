@@ -569,7 +569,7 @@ def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
     detail = str(error).split("\n", maxsplit=1)[0]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
     plain = re.sub(r"Required keyword: .* missing for <class .*?>", "an expression is missing", plain)
-    plain = re.sub(r"but got <Token token_type: (?:TokenType\.)?\w+, text: (.*?), line: .*?>", r"at '\1'", plain)
+    plain = re.sub(r"but got <Token token_type: [\w.]+, text: (.*?), line: .*?>", r"at '\1'", plain)
     plain = plain.replace("at 'SENTINEL'", "at the end")
     many = re.search(r"provided arguments \((\d+)\) is greater than .* arguments \((\d+)\)", plain)
     if many is not None:

@@ -389,8 +389,6 @@ _ARGUMENTS: dict[type[exp.Expr], tuple[tuple[str, ...], str]] = {
     exp.GenerateSeries: (("start", "end", "step"), "BIGINT"),
     exp.DateAdd: (("expression",), "BIGINT"), exp.TimeAdd: (("expression",), "BIGINT"),
 }  # fmt: skip
-# The nodes of which operands or arguments may be whole numbers of the engine's.
-OF_WHOLE = frozenset({*_ARGUMENTS, *_OPERATIONS})
 _NUMBERS = (exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Floor, exp.Ceil, exp.Round, exp.Trunc, exp.Abs, exp.Sum)
 
 

@@ -151,10 +151,6 @@ SERVICE_FUNCTIONS = (
 )  # fmt: skip
 
 
-_RELATIONS = (
-    exp.Values, exp.Table, exp.TableSample, exp.Lateral, exp.TableFromRows, exp.Join, exp.Pivot, exp.Order,
-    exp.With,
-)  # fmt: skip
 _ROW_NUMBERS = (exp.Seq1, exp.Seq2, exp.Seq4, exp.Seq8)
 
 
@@ -190,7 +186,7 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
 
     :raises SqlError: 000002 for another table function.
     """
-    found = list(tree.find_all(*_RELATIONS, *_ROW_NUMBERS))
+    found = list(tree.find_all(*_COMPLETED, exp.Lateral))
     for node in found:
         _complete(node)
     for node in found:
@@ -202,44 +198,58 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
 
 
 def _complete(node: exp.Expr) -> None:
-    """Name the columns of VALUES and the table of IDENTIFIER(..); SAMPLE (n ROWS) draws row by row."""
-    if isinstance(node, exp.Values):
-        _name_values(node)
-    elif isinstance(node, exp.Table):
-        if isinstance(node.this, exp.DynamicIdentifier):
-            _identifier(node, node.this.this)
-        elif node.args.get("catalog") and not node.db:
-            # "Object name resolution": the schema between two dots is PUBLIC.
-            node.set("db", _identifier_of("PUBLIC"))
-        if node.args.get("when") is not None:
-            raise unsupported("time travel (AT and BEFORE)")
-    elif isinstance(node, exp.TableFromRows) and isinstance(node.this, exp.Literal):
-        # "Table literals"
+    """Write a relation, a clause or a number of rows in a form that the engine takes, or refuse it."""
+    change = _COMPLETED.get(type(node))
+    if change is not None:
+        change(node)
+
+
+def _complete_table(node: exp.Table) -> None:
+    if isinstance(node.this, exp.DynamicIdentifier):
+        _identifier(node, node.this.this)
+    elif node.args.get("catalog") and not node.db:
+        # "Object name resolution": the schema between two dots is PUBLIC.
+        node.set("db", _identifier_of("PUBLIC"))
+    if node.args.get("when") is not None:
+        raise unsupported("time travel (AT and BEFORE)")
+
+
+def _complete_rows(node: exp.TableFromRows) -> None:
+    """TABLE('name') is the table ("Table literals")."""
+    if isinstance(node.this, exp.Literal):
         table = exp.Table(alias=node.args.get("alias"))
         _identifier(table, node.this)
         node.replace(table)
-    elif isinstance(node, exp.TableSample) and node.args.get("size") is not None:
+
+
+def _sample_rows(node: exp.TableSample) -> None:
+    """SAMPLE (n ROWS) draws row by row."""
+    if node.args.get("size") is not None:
         node.set("method", None)
-    elif isinstance(node, exp.Join) and node.args.get("match_condition") is not None:
-        _join_as_of(node)
-    elif isinstance(node, exp.Pivot) and any(node.find_all(exp.PivotAny, exp.Query)):
-        raise unsupported("PIVOT with ANY or a subquery")
-    elif isinstance(node, exp.Order):
-        _order_by_all(node)
-    elif isinstance(node, exp.With):
-        # The word RECURSIVE may be left out ("WITH").
-        names = {query.alias for query in node.expressions if isinstance(query.this, exp.Union)}
-        if any(not table.db and table.name in names for table in node.find_all(exp.Table)):
-            node.set("recursive", True)
-    elif isinstance(node, _ROW_NUMBERS) and isinstance(
-        node.find_ancestor(exp.Window, exp.Select), exp.Window
-    ):
-        # Windows by SEQ8() take rows as they come.
+
+
+def _number_rows(node: exp.Expr) -> None:
+    """Windows by SEQ8() take rows as they come."""
+    if isinstance(node.find_ancestor(exp.Window, exp.Select), exp.Window):
         node.replace(exp.null())
+
+
+def _check_pivot(node: exp.Pivot) -> None:
+    if node.find(exp.PivotAny, exp.Query):
+        raise unsupported("PIVOT with ANY or a subquery")
+
+
+def _recurse(node: exp.With) -> None:
+    """The word RECURSIVE may be left out ("WITH")."""
+    names = {query.alias for query in node.expressions if isinstance(query.this, exp.Union)}
+    if any(not table.db and table.name in names for table in node.find_all(exp.Table)):
+        node.set("recursive", True)
 
 
 def _join_as_of(join: exp.Join) -> None:
     """ASOF JOIN keeps rows without a match; the engine takes all conditions together ("ASOF JOIN")."""
+    if join.args.get("match_condition") is None:
+        return
     if join.args.get("using"):
         raise unsupported("ASOF JOIN with USING")
     join.set("on", exp.and_(join.args.pop("match_condition"), join.args.get("on"), copy=False))
@@ -259,6 +269,19 @@ def _order_by_all(order: exp.Order) -> None:
     for number, ordered in enumerate(each, start=1):
         ordered.set("this", exp.Literal.number(number))
     order.set("expressions", each)
+
+
+_COMPLETED: dict[type[exp.Expr], Callable[[Any], None]] = {
+    exp.Values: lambda node: _name_values(node),
+    exp.Table: _complete_table,
+    exp.TableFromRows: _complete_rows,
+    exp.TableSample: _sample_rows,
+    exp.Join: _join_as_of,
+    exp.Pivot: _check_pivot,
+    exp.Order: _order_by_all,
+    exp.With: _recurse,
+    **dict.fromkeys(_ROW_NUMBERS, _number_rows),
+}
 
 
 def _replace(session: Session, node: exp.Expr) -> None:
@@ -339,7 +362,8 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
 
 def _marked(given: exp.Expr) -> exp.Expr:
     """Return the input of FLATTEN from a document that keeps the digits of its numbers (macro ``_mark``)."""
-    root = within = exp.Paren(this=given.copy())
+    within = exp.Paren(this=given.copy())
+    root: exp.Expr = within
     while isinstance(root, (exp.JSONExtract, exp.Bracket, exp.Dot, exp.Paren)):
         root = root.this
     root.replace(exp.Anonymous(this="_mark", expressions=[root.copy()]))

@@ -303,7 +303,7 @@ def _exact_path(node: exp.Expr) -> None:
 
 
 def _is_decimal(node: exp.Expr | None) -> bool:
-    """Return True for what is cast to a NUMBER with a fraction, of which the engine would round more digits."""
+    """Return True for what is cast to a NUMBER with a fraction and more digits than the engine keeps."""
     cast = node.parent if isinstance(node, exp.Anonymous) and node.name == "_number_text" else None
     sizes = cast.to.expressions if isinstance(cast, exp.Cast) else []
     return len(sizes) == 2 and sizes[1].name != "0" and int(sizes[0].name) > _DIGITS_OF_DOUBLE

@@ -159,6 +159,24 @@ def test_channels_of_other_tables_commit_while_what_alters_a_table_waits(sql, he
     assert other.token() == "1"
 
 
+def test_a_commit_that_adds_a_column_and_what_alters_a_table_do_not_wait_for_each_other(sql, held):
+    sql.run("CREATE TABLE filled (id NUMBER, name VARCHAR)")
+    other = StreamedTable(sql.catalog.database("LOCAL"), "OTHER")
+    sql.run("ALTER TABLE other SET ENABLE_SCHEMA_EVOLUTION = TRUE")
+    session = other.open()
+
+    with writing(sql, held, LONG["insert"]):
+        alters = within(lambda: sql.run("ALTER TABLE filled ADD COLUMN more NUMBER"))
+        sent = other.send(session, b'{"ID":1,"ADDED":2}\n', token="1")
+        alters.join(0.3)
+        assert alters.is_alive()
+    alters.join(SECONDS)
+    sent.durable.result(SECONDS)
+
+    assert not alters.is_alive()
+    assert sql.values("SELECT id, added FROM other") == [(1, 2)]
+
+
 def test_a_checkpoint_is_postponed_while_a_statement_writes(sql, held):
     sql.run("CREATE TABLE filled (id NUMBER, name VARCHAR)")
     database = sql.catalog.database("LOCAL")

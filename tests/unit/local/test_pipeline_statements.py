@@ -257,10 +257,14 @@ def test_what_is_tried_may_be_an_aggregate(local, expression, expected):
         ("SELECT k, v FROM l ORDER BY ALL", [(1, 5), (1, 30), (2, 20), (3, None)]),
         ("SELECT k, COUNT(*) FROM l GROUP BY ALL ORDER BY ALL DESC", [(3, 1), (2, 1), (1, 2)]),
         ("SELECT * FROM r ORDER BY ALL DESC NULLS LAST", [(2, 15), (1, 10)]),
-        ("WITH c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3) SELECT x FROM c", [(1,), (2,), (3,)]),
+        (
+            "WITH c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3) SELECT x FROM c",
+            [(1,), (2,), (3,)],
+        ),
         ("WITH a AS (SELECT 1 AS x), b AS (SELECT x FROM a) SELECT x FROM b", [(1,)]),
         (
-            "SELECT l.k, l.v, r.v AS w FROM l ASOF JOIN r MATCH_CONDITION (l.v >= r.v) ON l.k = r.k ORDER BY 1, 2",
+            "SELECT l.k, l.v, r.v AS w FROM l ASOF JOIN r MATCH_CONDITION (l.v >= r.v) ON l.k = r.k "
+            "ORDER BY 1, 2",
             [(1, 5, None), (1, 30, 10), (2, 20, 15), (3, None, None)],
         ),
         (

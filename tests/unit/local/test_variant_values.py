@@ -356,7 +356,10 @@ def test_an_array_may_hold_a_column_that_is_named_as_a_function(sql):
         ("SELECT v:e FROM long", "1000000000000000000000.5"),
         ("SELECT v:t::VARCHAR FROM long", "1234567890123456.7890"),
         ("SELECT f.value FROM long, LATERAL FLATTEN(v) f WHERE f.key = 'n'", "12345678901234567890.123"),
-        ("SELECT f.this FROM long, LATERAL FLATTEN(v:o) f LIMIT 1", '{"n":-12345678901234567890.125,"t":"x"}'),
+        (
+            "SELECT f.this FROM long, LATERAL FLATTEN(v:o) f LIMIT 1",
+            '{"n":-12345678901234567890.125,"t":"x"}',
+        ),
         (
             "SELECT SUM(f.value:n::NUMBER(38, 3)) FROM long, LATERAL FLATTEN(v) f WHERE f.key = 'o'",
             Decimal("-12345678901234567890.125"),
