@@ -398,7 +398,7 @@ def test_no_error_names_the_engine(sql, statement, caplog):
         ("SELECT REGEXP_REPLACE('a', 'b', 'c', 1, 2)", "000002", "'REGEXP_REPLACE occurrence=2'"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_said_in_plain_words(sql, statement, code, words):
+def test_what_cannot_be_read_or_written_gets_an_error_in_plain_words(sql, statement, code, words):
     error = sql.refused(statement)
     assert (error.code, words in error.message) == (code, True), error.message
 
