@@ -90,8 +90,8 @@ class Load:
 
         wait_until(holds, seconds=_SECONDS, what=what)
 
-    def retry(self, try_number: int = 2, **changes: Any) -> dict[str, Any]:
-        return execute({**self.options, **changes}, FileState(self.state_file), try_number)
+    def retry(self, try_number: int = 2) -> dict[str, Any]:
+        return execute(self.options, FileState(self.state_file), try_number)
 
     def location(self) -> DriverLocation:
         return DriverLocation(**FileState(self.state_file).values()["snowpipe_driver"])
@@ -177,7 +177,8 @@ class TestWhileSparkWrites:
         psutil.wait_procs(processes, 30)
         assert not load.location().report_path.exists(), "the driver had ended before it was killed"
 
-        done = load.retry(source={"query": QUICK.format(rows=ROWS)})
+        load.options["source"] = {"query": QUICK.format(rows=ROWS)}
+        done = load.retry()
 
         assert load.applications == 2
         load.assert_every_row_is_there_once(done)
@@ -193,7 +194,8 @@ class TestWhileSparkWrites:
         assert load.staged() == []
         assert list(load.work.iterdir()) == []
 
-        done = load.retry(source={"query": QUICK.format(rows=ROWS)})
+        load.options["source"] = {"query": QUICK.format(rows=ROWS)}
+        done = load.retry()
 
         assert load.applications == 2
         load.assert_every_row_is_there_once(done)

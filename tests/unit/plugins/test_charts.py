@@ -8,6 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.airflow_version import AIRFLOW
+
+if AIRFLOW < (3, 1):
+    pytest.skip("Airflow 2 has no such pages", allow_module_level=True)
+
 from airflow_provider_snowpipe.plugins.rendering import (
     HEIGHT,
     MOST_POINTS,
