@@ -32,6 +32,7 @@ from airflow_provider_snowpipe.local.sql.execution import (
     Execution,
     Executions,
     describe,
+    expired,
     in_background,
 )
 from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
@@ -103,7 +104,7 @@ class ConnectorFront:
         self._catalog = catalog
         self._files = files
         self._sessions = Sessions(account, limits.session_idle_seconds)
-        self._executions = Executions()
+        self._executions = Executions(catalog.limits.result_bytes)
 
     def close(self) -> None:
         """Cancel the statements that still run."""
@@ -306,19 +307,22 @@ class ConnectorFront:
             return self._all_finished(session, execution)
         if not execution.wait(_ANSWER_SECONDS):
             return _in_progress(execution, _IN_PROGRESS_SYNC)
-        if execution.result is None:
+        result = execution.result
+        if result is None:
             assert execution.error is not None  # noqa: S101 - an ended statement has one of both
             return _failed(execution.error, execution.query_id)
-        if execution.result.transfer is not None and _ROWS_ONLY in request.headers.get("accept", ""):
+        if result.has_expired:
+            return _failed(expired(execution.query_id), execution.query_id)
+        if result.transfer is not None and _ROWS_ONLY in request.headers.get("accept", ""):
             # The driver took the statement for another one and would not move the files (observed by users
             # of Snowflake's drivers for Go and Node).
             return _failed(unsupported("unsupported_requested_format:snowflake"), execution.query_id)
-        data = _result_data(session, execution.result, execution.query_id, own=execution.parameters)
+        data = _result_data(session, result, execution.query_id, own=execution.parameters)
         if "rowset" not in data and "rowsetBase64" not in data:
-            data |= _in_chunks(session, execution, execution.result, request.headers.get("host", ""))
-        if execution.result.transfer is not None:
+            data |= _in_chunks(session, execution, result, request.headers.get("host", ""))
+        if result.transfer is not None:
             data |= self._files.instruct(
-                execution.result.transfer,
+                result.transfer,
                 session.opened_by,
                 request.headers.get("host", ""),
                 session.client,

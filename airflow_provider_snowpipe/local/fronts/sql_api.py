@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.sql.execution import (
     Batch,
     Execution,
     Executions,
+    expired,
     in_background,
     timed_out,
 )
@@ -58,7 +59,7 @@ class SqlApiFront:
         self._account = account
         self._catalog = catalog
         self._faults = faults
-        self._submissions = Executions()
+        self._submissions = Executions(catalog.limits.result_bytes)
         catalog.access.on_change(lambda: in_background(self._cancel_orphans))
 
     def close(self) -> None:
@@ -153,10 +154,13 @@ class SqlApiFront:
             return _in_progress(found)
         if found.error is not None:
             return _failure(found.error, found.query_id)
-        assert found.result is not None  # noqa: S101 - an ended statement has a result or an error
+        result = found.result
+        assert result is not None  # noqa: S101 - an ended statement has a result or an error
+        if result.has_expired:
+            return _failure(expired(found.query_id), found.query_id)
         wants_null = request.query.get("nullable", "true").lower() != "false"
         partition = _whole_number(request.query.get("partition", "0"), "partition")
-        answer = _result_set(found, found.result, partition, None if wants_null else "null")
+        answer = _result_set(found, result, partition, None if wants_null else "null")
         return Response.of_json(answer)
 
 

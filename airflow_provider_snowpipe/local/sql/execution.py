@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import secrets
 import threading
@@ -141,6 +142,17 @@ class Execution:
         self.error = error
         self._done.set()
 
+    @property
+    def held_bytes(self) -> int:
+        """About what its result takes in memory."""
+        return 0 if self.result is None else self.result.held_bytes
+
+    def expire(self) -> None:
+        """Forget the rows of the result."""
+        if self.result is not None:
+            self.result = dataclasses.replace(self.result, rows=[], held_bytes=0, has_expired=True)
+            self.chunks = []
+
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the end; False when the time ran out first."""
         return self._done.wait(seconds)
@@ -226,10 +238,19 @@ def timed_out(seconds: float) -> SqlError:
     return SqlError("000630", "57014", why)
 
 
-class Executions:
-    """The last statements of one front, by query id and by the client's request id."""
+def expired(query_id: str) -> SqlError:
+    """Return the error of who asks for a result that the service has forgotten (000710)."""
+    return SqlError("000710", "02000", f"Result for query {query_id} has expired")
 
-    def __init__(self) -> None:
+
+class Executions:
+    """The last statements of one front, by query id and by the client's request id.
+
+    :param most_bytes: about what their results may take in memory together; older ones expire.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._by_id: OrderedDict[str, Any] = OrderedDict()
         self._by_request: OrderedDict[tuple[Hashable, str], tuple[str, Any]] = OrderedDict()
@@ -267,12 +288,23 @@ class Executions:
                 self._by_id.popitem(last=False)
             while len(self._by_request) > _REMEMBERED:
                 self._by_request.popitem(last=False)
+            self._expire()
             return made, True
 
     def add(self, made: Any) -> None:
         """Remember one more object by its ``query_id``."""
         with self._lock:
             self._by_id[made.query_id] = made
+
+    def _expire(self) -> None:
+        single = [made for made in self._by_id.values() if isinstance(made, Execution)]
+        held = sum(made.held_bytes for made in single)
+        for made in single:
+            if held <= self._most_bytes:
+                break
+            held -= made.held_bytes
+            if made.held_bytes:
+                made.expire()
 
     def find(self, query_id: str) -> Any | None:
         """Return what has this query id, or None."""

@@ -225,16 +225,16 @@ def _fetched(
     cursor: duckdb.DuckDBPyConnection, projections: Sequence[exp.Expr] = (), most: int = DEFAULTS.result_bytes
 ) -> Result:
     columns = described(projections, [(name, kind) for name, kind, *_ in cursor.description])
-    rows = _rows(cursor, columns, most)
+    rows, held = _rows(cursor, columns, most)
     numbers.check_rows([str(kind) for _, kind, *_ in cursor.description], rows)
     zoned = [number for number, column in enumerate(columns) if column.type.kind == "TIMESTAMP_TZ"]
-    return Result(columns, [_zoned(row, zoned) for row in rows] if zoned else rows)
+    return Result(columns, [_zoned(row, zoned) for row in rows] if zoned else rows, held_bytes=held)
 
 
 def _rows(
     cursor: duckdb.DuckDBPyConnection, columns: Sequence[ResultColumn], most: int
-) -> list[Sequence[Any]]:
-    """Return all rows of a result, as long as the service has room for them.
+) -> tuple[list[Sequence[Any]], int]:
+    """Return all rows of a result and about the bytes that they take, if the service has room for them.
 
     :raises SqlError: 000603 when they take more bytes than that.
     """
@@ -243,8 +243,6 @@ def _rows(
     held = 0
     while batch := cursor.fetchmany(_FETCHED):
         rows += batch
-        if len(batch) < _FETCHED:
-            break
         held += len(batch) * (_ROW_BYTES + _VALUE_BYTES * len(columns))
         held += sum(
             len(row[number]) for number in texts for row in batch if isinstance(row[number], (str, bytes))
@@ -256,7 +254,9 @@ def _rows(
                 "The result is larger than the local service keeps in memory: ask for less at a time, or "
                 "start the service with --limits result-bytes=..",
             )
-    return rows
+        if len(batch) < _FETCHED:
+            break
+    return rows, held
 
 
 def _zoned(row: Sequence[Any], zoned: Sequence[int]) -> Sequence[Any]:

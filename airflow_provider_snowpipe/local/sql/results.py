@@ -53,6 +53,8 @@ class Result:
     :param transfer: files that the client is to move, for PUT and GET.
     :param changed: numbers of rows ``inserted``, ``updated``, ``deleted`` and ``unloaded``, and of matches of
         an UPDATE that were ``duplicated``; None where no rows are changed.
+    :param held_bytes: about what the rows of a query take in memory; 0 for those of other statements.
+    :param has_expired: True once the service has forgotten the rows.
     """
 
     columns: tuple[ResultColumn, ...]
@@ -60,6 +62,8 @@ class Result:
     statement_type: int = SELECT
     transfer: Transfer | None = None
     changed: Mapping[str, int] | None = None
+    held_bytes: int = 0
+    has_expired: bool = False
 
 
 def status(message: str) -> Result:

@@ -375,10 +375,13 @@ class Session:
         return min((seconds for seconds in found if seconds > 0), default=0.0)
 
     def remember(self, query_id: str, result: Result) -> None:
-        """Keep a result for RESULT_SCAN; the oldest ones are forgotten."""
+        """Keep a result for RESULT_SCAN; the oldest ones are forgotten, the sooner the larger they are."""
         self.results[query_id] = result
-        while len(self.results) > _REMEMBERED_RESULTS:
-            self.results.popitem(last=False)
+        held = sum(each.held_bytes for each in self.results.values())
+        while len(self.results) > _REMEMBERED_RESULTS or (
+            held > self.catalog.limits.result_bytes and len(self.results) > 1
+        ):
+            held -= self.results.popitem(last=False)[1].held_bytes
 
     def remember_copy(self, plan: CopyPlan, files: tuple[StagedFile, ...] | None = None) -> None:
         """Keep a COPY for VALIDATE; the oldest ones of the service are forgotten.
@@ -413,6 +416,7 @@ class Session:
         with self.lock:
             self.temporary.clear(self.catalog.storage)
             self._drop_temporary()
+            self.results.clear()
             if self._cursor is not None:
                 self.rollback()
                 self._cursor.close()

@@ -6,11 +6,13 @@ import json
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_provider_snowpipe.local.limits import Limits
 from tests.unit.local.service_in_process import Connector, ServiceInProcess
 
 # What connector 4.8.1 sends at login (observed).
@@ -153,6 +155,45 @@ def test_a_large_result_comes_in_parts(service: ServiceInProcess, client: str, f
         numbers = pa.concat_tables(tables)["N"].to_pylist()
     assert numbers == list(range(200_000))
     assert [one["rowCount"] for one in data["chunks"]] == [80_000, 80_000, 20_000]
+
+
+def test_results_expire_that_take_too_much_memory_together(tmp_path: Path) -> None:
+    service = ServiceInProcess(tmp_path / "home", Limits(result_bytes=5_000_000))
+    session = service.connect(**PYTHON, SESSION_PARAMETERS=AS_TEXT)
+
+    def answer(number: int, request_id: str = "") -> Any:
+        return session.query(f"SELECT {number}, REPEAT('x', 2000000)", request_id)
+
+    def stored(query_id: str) -> Any:
+        return session.call("GET", f"/queries/{query_id}/result")
+
+    made = session.query("CREATE TABLE t (a INT)")
+    first, second, third = (answer(number, f"request-{number}")["data"]["queryId"] for number in (1, 2, 3))
+    answer(4)
+    service_answers = [stored(first), answer(1, "request-1")]
+    assert [(one["code"], one["message"]) for one in service_answers] == [
+        ("000710", f"Result for query {first} has expired")
+    ] * 2
+    assert stored(third)["data"]["rowset"][0][0] == "3"
+    assert stored(second)["success"]
+    assert stored(made["data"]["queryId"])["success"]
+    service.close()
+
+
+def test_results_of_the_sql_api_expire_that_take_too_much_memory_together(tmp_path: Path) -> None:
+    service = ServiceInProcess(tmp_path / "home", Limits(result_bytes=5_000_000))
+
+    def answer() -> Any:
+        sent = {"statement": "SELECT REPEAT('x', 2000000)"}
+        return service.call("POST", "/api/v2/statements", sent, token=service.jwt()).json()
+
+    def stored(handle: str) -> Any:
+        return service.call("GET", f"/api/v2/statements/{handle}", token=service.jwt()).json()
+
+    handles = [answer()["statementHandle"] for _ in range(5)]
+    assert stored(handles[0])["code"] == "000710"
+    assert stored(handles[-1])["code"] == "090001"
+    service.close()
 
 
 def test_a_part_of_a_result_needs_its_key(service: ServiceInProcess) -> None:
