@@ -157,6 +157,16 @@ def test_the_resumed_task_reports_what_a_waiting_driver_would(lab):
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
+def test_a_try_after_a_deferral_that_nobody_resumed_submits_nothing(lab):
+    lab.channel.committed = TOKENS[0]
+    lab.defer()
+    lab.channel.committed = TOKENS[-1]
+
+    assert lab.execute()[0]["rows"] == 2
+    assert lab.submissions == 1
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 def test_a_try_after_a_lost_worker_waits_for_what_was_sent_and_submits_nothing(lab, monkeypatch, tmp_path):
     lab.channel.committed = TOKENS[0]
     with monkeypatch.context() as killed:

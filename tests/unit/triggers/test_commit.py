@@ -101,6 +101,15 @@ def test_a_failure_is_one_event_with_its_reason(service, service_connection, opt
     assert PAT not in json.dumps(event)
 
 
+def test_rows_that_were_rejected_before_are_none_of_the_loads(service, service_connection):
+    rejected = {"last_committed_offset_token": "b:2", "rows_error_count": 3}
+    service.on("bulk-channel-status", statuses(c1="a:2", c2=rejected))
+
+    (event,) = events(make(service_connection, fail_on_rejected_rows=True, rejected_baseline={"c2": 3}))
+
+    assert event["status"] == "success"
+
+
 def test_without_a_channel_there_is_nothing_to_wait_for(service_connection):
     assert events(make(service_connection, targets={})) == [{"status": "success", "tokens": {}}]
 
