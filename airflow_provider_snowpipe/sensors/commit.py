@@ -338,7 +338,7 @@ def rendered_in_triggerer(name: str, value: Any) -> Any:
                 f"{name} is {text}: a sensor with start_from_trigger=True takes a mapping, a template, or a "
                 'plain XCom such as load.output["targets"], nothing made of one'
             )
-        if getattr(getattr(value, "operator", None), "is_mapped", False):
+        if hasattr(getattr(value, "operator", None), "expand_input"):
             raise ConfigurationError(
                 f"{name} is the XCom of a mapped task, which the triggerer does not read: leave "
                 "start_from_trigger off"
