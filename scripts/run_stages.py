@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 REPOSITORY = Path(__file__).parents[1]
 STAGES = REPOSITORY / "scripts" / "stages.toml"
 WORKERS = 4
@@ -118,10 +120,20 @@ class Run:
             for thread in threads:
                 thread.join()
         finally:
-            with self._changed:
-                for process in self._processes:
-                    _signal(process, signal.SIGINT)
+            self._end()
         return sorted(self.outcomes, key=lambda one: self.stages.index(one.stage))
+
+    def _end(self) -> None:
+        """Interrupt what still runs, and kill it after some seconds or at a second interrupt."""
+        with self._changed:
+            try:
+                for process in self._processes:
+                    _interrupt(process)
+                # Not by Thread.join: Python 3.11 takes a thread for ended whose join was interrupted.
+                self._changed.wait_for(lambda: not self._processes, _END_SECONDS)
+            finally:
+                for process in self._processes:
+                    _kill(process)
 
     @staticmethod
     def _needs(stage: Stage) -> int:
@@ -192,9 +204,9 @@ def _stopped_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator
     def watch() -> None:
         if not ended.wait(seconds):
             stopped.set()
-            _signal(process, signal.SIGINT)
+            _interrupt(process)
             if not ended.wait(_END_SECONDS):
-                _signal(process, signal.SIGKILL)
+                _kill(process)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -205,9 +217,18 @@ def _stopped_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator
         watcher.join()
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt the process group of a stage."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal.SIGINT)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the session of a stage: also what has a group of its own, as a local service of the tests has."""
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) == process.pid:
+                os.kill(pid, signal.SIGKILL)
 
 
 def summary(outcomes: Sequence[Outcome], wall: float) -> Iterator[str]:

@@ -84,7 +84,13 @@ class LocalService:
         if self.config:
             command += ["--config", str(self.config)]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # an interrupt of the tests would end it before what waits for its answers
+            )
         self._wait_until_ready()
 
     @property

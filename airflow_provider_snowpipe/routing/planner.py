@@ -246,12 +246,12 @@ class _Choice:
             return None
         slack = 1 + policy.band
         moved = slack if self.previous is _STREAM else 1 if self.previous is None else 1 / slack
-        volume = shape.uncompressed(policy.costs)
-        if volume >= policy.flood_bytes * moved:
-            return f"{size(volume)} at once, of {size(policy.flood_bytes)} from which on files are taken"
-        count = shape.files.count if shape.files else 0
-        if count >= policy.many_files * moved:
-            return f"{count:,} files at once, of {policy.many_files:,} from which on they are loaded as files"
+        volume, most = shape.uncompressed(policy.costs), policy.flood_bytes * moved
+        if volume >= most:
+            return f"{size(volume)} at once, of {size(most)} from which on files are taken"
+        count, many = shape.files.count if shape.files else 0, policy.many_files * moved
+        if count >= many:
+            return f"{count:,} files at once, of {many:,.0f} from which on they are loaded as files"
         return None
 
     def _cheapest(self, fresh: list[LoadPath]) -> tuple[LoadPath, list[str]]:

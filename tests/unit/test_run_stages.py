@@ -5,13 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from scripts import run_stages
 from scripts.run_stages import STAGES, WORKERS, Outcome, Run, Stage, read_run, summary
+from tests.spark_job import wait_until
+
+OF_ITS_OWN_GROUP = """
+import os, time
+os.setpgid(0, 0)
+os.symlink(f"/proc/{os.getpid()}", os.environ["HERE"] + "/pid")
+time.sleep(600)
+"""
 
 Execute = Callable[..., list[Outcome]]
 
@@ -82,6 +93,57 @@ def test_stage_that_takes_too_long_is_stopped_with_its_processes(execute: Execut
 
     assert outcome.result.startswith("stopped")
     assert (tmp_path / "int").exists()
+
+
+@pytest.fixture
+def interrupt_when() -> Callable[[Path], None]:
+    """Interrupt this process once a file is there."""
+
+    def watch(file: Path) -> None:
+        wait_until(file.exists, seconds=60, what=f"{file.name} of the stage")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    return lambda file: threading.Thread(target=watch, args=(file,), daemon=True).start()
+
+
+@pytest.mark.usefixtures("started_in_the_background")
+def test_interrupted_run_lets_a_stage_clean_up(
+    execute: Execute, tmp_path: Path, interrupt_when: Callable[[Path], None]
+) -> None:
+    interrupt_when(tmp_path / "began")
+    with pytest.raises(KeyboardInterrupt):
+        execute(
+            Stage("long", "trap 'sleep 0.5; touch $HERE/cleaned' INT; touch $HERE/began; sleep 600 & wait")
+        )
+
+    assert (tmp_path / "cleaned").exists()
+
+
+@pytest.mark.usefixtures("started_in_the_background")
+def test_interrupted_run_kills_a_stage_that_does_not_end(
+    execute: Execute,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_when: Callable[[Path], None],
+) -> None:
+    monkeypatch.setattr(run_stages, "_END_SECONDS", 0.2)
+    of_its_own_group = tmp_path / "program.py"
+    of_its_own_group.write_text(OF_ITS_OWN_GROUP)
+    stubborn = f'trap "" INT; "$PYTHON" {of_its_own_group} & wait'
+
+    interrupt_when(tmp_path / "pid")
+    with pytest.raises(KeyboardInterrupt):
+        execute(Stage("stubborn", stubborn))
+
+    pid = int((tmp_path / "pid").readlink().name)
+    wait_until(lambda: not _runs(pid), seconds=60, what="the program's end")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_stage_is_left_out_when_the_run_is_out_of_time(execute: Execute, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
+from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, TOPIC_ID_SUFFIX
 from tests.airflow_connections import SetConnection
 from tests.local_connection import commit, committed, connect, connect_by_form, make_table
 from tests.local_service import LocalService
@@ -35,6 +36,8 @@ def test_channels_of_the_pipe_are_listed(local_service: LocalService, conn_id: s
     commit(local_service, table, "a", ["f:1"])
     commit(local_service, table, 'it\'s "b"', ["f:1", "f:2"])
     commit(local_service, make_table(local_service, f"OTHER_{table}"), "other", ["f:1"])
+    for suffix in (TOPIC_ID_SUFFIX, COMPARED_SUFFIX):  # beside "a": they hold no rows
+        commit(local_service, table, f"a{suffix}", ["f:1"])
 
     found = {one.name: one for one in SnowpipeHook(conn_id, table=table).list_channels()}
 

@@ -7,12 +7,14 @@ import sys
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.bulk import statement_client
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
+from tests.airflow_connections import SetConnection
 from tests.scripted_service import Received, Reply, ScriptedService
 
 DESCRIBED = [["ID", "NUMBER(38,0)", "COLUMN", "Y", None], ["NAME", "VARCHAR(5)", "COLUMN", "N", "'x'"]]
@@ -49,6 +51,22 @@ def test_two_requests_are_enough_and_no_connector(
     sent = service.requests("statements")
     assert [(one.method, one.query["async"]) for one in sent] == [("POST", "false")] * 2
     assert [json.loads(one.body)["timeout"] for one in sent] == [60, 60]
+
+
+def test_they_are_asked_for_with_the_role_of_the_connection(
+    service: ScriptedService, set_connection: SetConnection, service_connection: str
+) -> None:
+    service.on("statements", answer)
+    found = BaseHook.get_connection(service_connection)
+    set_connection(
+        service_connection,
+        **{name: getattr(found, name) for name in ("conn_type", "host", "password", "schema")},
+        extra={**found.extra_dejson, "role": "LOADER"},
+    )
+
+    SnowpipeHook(service_connection, table="T").columns_for_keys()
+
+    assert {json.loads(one.body)["role"] for one in service.requests("statements")} == {"LOADER"}
 
 
 def test_a_statement_that_still_runs_is_asked_for_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,6 +211,13 @@ class TestPipeName:
     def test_arguments_win_over_the_connection(self):
         connection = snowpipe(database="DB", schema="S", table="T")
         assert self.names(connection, pipe="P", database="D2", schema="S2") == "D2.S2.P"
+
+    def test_the_field_of_the_schema_wins_over_the_extra(self):
+        extra = {"database": "DB", "schema": "OF_EXTRA", "table": "T"}
+
+        both = SnowpipeConnection("c", "snowpipe", schema="OF_FIELD", extra=extra)
+        assert self.names(both) == "DB.OF_FIELD.T-STREAMING"
+        assert self.names(replace(both, schema="")) == "DB.OF_EXTRA.T-STREAMING"
 
     def test_connection_supplies_table_or_pipe(self):
         assert self.names(snowpipe(database="DB", schema="S", pipe="P")) == "DB.S.P"

@@ -1,14 +1,17 @@
-"""Addresses of kinds of storage that no provider of Airflow brings."""
+"""Addresses of kinds of storage that no provider of Airflow brings, and files that are written as a whole."""
 
 from __future__ import annotations
 
+import os
+import stat
+from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from airflow_provider_snowpipe.hooks.storage import file_system, storage_path
+from airflow_provider_snowpipe.hooks.storage import file_system, storage_path, write_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 
@@ -48,3 +51,30 @@ def test_a_storage_that_is_away_is_no_mistake_of_configuration(monkeypatch):
 
     with pytest.raises(OSError, match="connection failed"):
         file_system(path)
+
+
+def test_a_file_of_this_machine_is_for_its_owner_only_and_replaced_as_a_whole(tmp_path):
+    file = tmp_path / "folder" / "report.json"
+    write_text(storage_path(str(file), None), "first")
+    reader = file.open()
+
+    write_text(storage_path(str(file), None), "second")
+
+    assert (reader.read(), file.read_text()) == ("first", "second")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path, monkeypatch):
+    file = tmp_path / "report.json"
+    write_text(storage_path(str(file), None), "first")
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        write_text(storage_path(str(file), None), "second")
+
+    assert file.read_text() == "first"
+    assert os.listdir(tmp_path) == ["report.json"]

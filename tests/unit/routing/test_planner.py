@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath
-from airflow_provider_snowpipe.routing.planner import plan_load
+from airflow_provider_snowpipe.routing.planner import least_seconds, plan_load
 from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
@@ -127,6 +127,26 @@ BOUNDED = [
         reason="run before",
     ),
     Case("below the crossover, copied before", DataShape(bytes=4 * GB), COPY, previous=COPY),
+    Case(
+        "nearly as many files as a flood, copied before",
+        DataShape(files=files(810, 1 * KB)),
+        COPY,
+        previous=COPY,
+        reason="of 800 from which on",
+    ),
+    Case(
+        "fewer files than a flood of the band, copied before",
+        DataShape(files=files(790, 1 * KB)),
+        STREAM,
+        previous=COPY,
+    ),
+    Case(
+        "somewhat more files than a flood, streamed before",
+        DataShape(files=files(1_240, 1 * KB)),
+        STREAM,
+        (Concern.TINY_FILES,),
+        previous=STREAM,
+    ),
     Case("a day's files on a disk", DataShape(files=files(24, 1 * MB)), STREAM),
     Case(
         "a day's files in a stage", DataShape(files=files(24, 1 * MB, staged=True)), COPY, reason="in a stage"
@@ -396,6 +416,18 @@ def test_a_shape_gets_its_path_and_its_warnings(case):
     assert case.reason in " ".join(plan.reasons)
     assert plan.is_forced is ("path" in case.policy)
     assert plan.nothing_to_load is case.nothing
+
+
+def test_copy_is_as_soon_as_the_warehouse_lets_it_that_is_larger_than_the_largest_to_grow_to():
+    shape = DataShape(files=files(1_000, GB, staged=True))
+
+    grown, small = (
+        least_seconds(COPY, shape, LoadPolicy(warehouse=one, largest_warehouse=other))
+        for one, other in (("X-LARGE", "X-SMALL"), ("X-SMALL", "X-SMALL"))
+    )
+
+    assert grown == least_seconds(COPY, shape, LoadPolicy(warehouse="X-SMALL", largest_warehouse="X-LARGE"))
+    assert grown < small
 
 
 class TestDescription:

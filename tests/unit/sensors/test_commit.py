@@ -18,8 +18,9 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
@@ -193,6 +194,20 @@ class TestDeferred:
 
         with pytest.raises(AirflowSkipException, match="channel_missing"):
             make(service_connection, deferrable=True, **{option: True}).execute(context())
+
+    @pytest.mark.parametrize("options", [{}, {"soft_fail": True}])
+    def test_first_poll_that_failed_for_a_passing_reason_leaves_the_task_its_retries(
+        self, monkeypatch, service_connection, options
+    ):
+        def no_client(*_: Any, **__: Any) -> None:
+            raise RetriesExhaustedError("the token endpoint does not answer")
+
+        monkeypatch.setattr(SnowpipeHook, "get_client", no_client)
+
+        with pytest.raises(AirflowException, match="too_many_errors: the token endpoint") as raised:
+            make(service_connection, deferrable=True, **options).execute(context())
+
+        assert type(raised.value) is AirflowException
 
 
 class TestArguments:

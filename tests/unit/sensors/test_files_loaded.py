@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -17,9 +18,10 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.streaming.commits import WaitState
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.fake_account import BEFORE, MISSING, FakeAccount, StatementError
 from tests.local_connection import TaskInstance
@@ -68,6 +70,38 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options, text):
 def test_no_file_is_nothing_to_wait_for(files: Any, deferrable: bool) -> None:
     sensor = make(files=files, deferrable=deferrable, snowflake_conn_id="is_never_asked")
     assert sensor.execute({"ti": TaskInstance()}) == {}  # type: ignore[typeddict-item]
+
+
+def test_deferred_wait_ends_the_timeout_after_the_first_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FakeAccount(), monkeypatch)
+    before = time.time()
+
+    with pytest.raises(TaskDeferred) as deferred:
+        make(deferrable=True, timeout=1_000).execute({"ti": TaskInstance()})
+
+    deadline = deferred.value.trigger.deadline
+    assert before + 1_000 <= deadline <= time.time() + 1_000
+    assert deferred.value.timeout == timedelta(seconds=1_000 + SnowpipeFilesLoadedSensor.margin_seconds)
+
+
+def test_client_is_kept_between_polls_until_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = FakeAccount()
+    install(account, monkeypatch)
+    made: list[Any] = []
+    make_client = SnowpipeHook.get_load_history
+    monkeypatch.setattr(
+        SnowpipeHook,
+        "get_load_history",
+        lambda *given, **named: made.append(make_client(*given, **named)) or made[-1],
+    )
+    sensor, polls = make(), list[int]()
+    for fails in (False, False, True, False):
+        if fails:
+            account.fault("HISTORY", BEFORE, RetriesExhaustedError("no answer"))
+        sensor.poke({"ti": TaskInstance()})
+        polls.append(len(made))
+
+    assert polls == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["files", "prefix"])

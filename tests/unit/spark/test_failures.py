@@ -33,6 +33,21 @@ def test_error_of_the_task_is_found_in_the_text_of_a_converted_exception():
     assert str(error_of_task(text)) == "channel 'a': another writer opened it"
 
 
+def test_error_that_another_one_led_to_is_the_one_that_ended_the_task():
+    text = SPARK_TEXT.replace(
+        "airflow_provider_snowpipe",
+        "airflow_provider_snowpipe.streaming.errors.ApiError: 409\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "airflow_provider_snowpipe",
+    )
+
+    error = error_of_task(text)
+
+    assert error is not None
+    assert error_type_of(error) == "ChannelFencedError"
+    assert str(error) == "channel 'a': another writer opened it"
+
+
 def test_error_of_somebody_else_is_not_taken_for_ours():
     assert error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
 

@@ -134,3 +134,13 @@ def test_invalid_channel_is_dropped_by_force_only(snowpipe, client):
 
     assert (invalid.value.channel, invalid.value.http_status, invalid.value.code) == ("c", 409, ROW_SEQ_GAP)
     assert "c" in snowpipe.channels
+
+
+def test_drop_that_is_refused_is_not_taken_for_done(snowpipe, client):
+    snowpipe.channel("c", committed="7")
+    snowpipe.fault(before="drop", error=error(409, ROW_SEQ_GAP))
+
+    with pytest.raises(ChannelInvalidError, match="'c'"):
+        drop_channel(client, "c")
+
+    assert "c" in snowpipe.channels

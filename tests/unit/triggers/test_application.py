@@ -52,9 +52,10 @@ def follow(yarn, set_connection):
 
 def event(trigger: SnowpipeApplicationTrigger) -> dict[str, Any]:
     async def first() -> Any:
-        return (await anext(trigger.run())).payload
+        (one,) = [found.payload async for found in trigger.run()]
+        return one
 
-    found: dict[str, Any] = asyncio.run(first())
+    found: dict[str, Any] = asyncio.run(asyncio.wait_for(first(), 240))
     return found
 
 
@@ -239,6 +240,21 @@ class TestChannels:
         asyncio.run(all_of_them())
         assert len(service.requests("token")) == 1
         assert len(service.requests("bulk-channel-status")) < 20
+
+
+def test_errors_count_as_in_a_row_from_the_last_answer_on(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(application, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)
+    followed, away = FollowedApplication(log, 600.0), RetriesExhaustedError("no answer")
+
+    gave_up = []
+    for clock.now in (0.0, 599.0, 1_199.0, 1_200.0, 1_799.0, 1_800.0):
+        gave_up.append(followed.has_failed(away))
+        if clock.now == 599.0:
+            followed.has_seen(YarnApplication("application_1_1", "RUNNING"))
+
+    assert gave_up == [False, False, False, False, True, True]
 
 
 @pytest.mark.parametrize(

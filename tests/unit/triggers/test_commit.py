@@ -101,6 +101,21 @@ def test_a_failure_is_one_event_with_its_reason(service, service_connection, opt
     assert PAT not in json.dumps(event)
 
 
+@pytest.mark.parametrize("poll_interval", [17.0, 250.0])
+def test_a_wait_sets_the_pace_that_it_was_given(service, service_connection, poll_interval):
+    service.on("bulk-channel-status", *[statuses(c1=None, c2=None)] * 3, statuses(c1="a:2", c2="b:2"))
+    trigger = make(service_connection, poll_interval=poll_interval)
+
+    async def seconds() -> float:
+        now = asyncio.get_running_loop().time
+        began = now()
+        async for _ in trigger.run():
+            return now() - began
+        raise AssertionError("no event")
+
+    assert 3 * poll_interval * 0.8 <= asyncio.run(seconds()) <= 3 * poll_interval * 1.2
+
+
 def test_rows_that_were_rejected_before_are_none_of_the_loads(service, service_connection):
     rejected = {"last_committed_offset_token": "b:2", "rows_error_count": 3}
     service.on("bulk-channel-status", statuses(c1="a:2", c2=rejected))

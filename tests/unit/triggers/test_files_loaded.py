@@ -167,6 +167,18 @@ def test_its_time_ends_even_when_the_service_does_not_answer(service, conn_id):
     assert event["message"].startswith("0 of 2 files loaded after 9 s; missing: 'a', 'b'. See whether")
 
 
+def test_a_time_limit_of_somebody_else_is_not_taken_for_the_end_of_the_wait():
+    async def answers():
+        raise TimeoutError("of a connection")
+        yield
+
+    async def wait():
+        await anext(make("conn", timeout=60).filter_shared_stream(answers()))
+
+    with pytest.raises(TimeoutError, match="of a connection"):
+        asyncio.run(wait())
+
+
 @pytest.mark.parametrize("loaded", [["a"], []], ids=["loaded", "missing"])
 def test_a_triggerer_that_comes_back_after_the_deadline_asks_before_it_gives_up(service, conn_id, loaded):
     service.on("insertReport", report(*loaded))

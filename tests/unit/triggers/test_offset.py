@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offset_events import WatermarkJournal
 from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger, store_of
 from tests.airflow_connections import PAT, statuses
 from tests.asset_state import AssetState
@@ -110,6 +111,22 @@ class TestWithoutSharedStreams:
         assert first["channels"]["c1"] == {"token": "6", "rows": 6, "previous_token": "3", "previous_rows": 3}
         assert second["channels"]["c1"]["previous_token"] == "6"
         assert first["redelivered"] is False
+
+    def test_forgets_what_it_has_sent(self, service, service_connection, monkeypatch):
+        journals = []
+
+        class Journal(WatermarkJournal):
+            def __init__(self, *given: Any) -> None:
+                super().__init__(*given)
+                journals.append(self)
+
+        monkeypatch.setattr("airflow_provider_snowpipe.triggers.offset.WatermarkJournal", Journal)
+        Commits(service, last=60)
+
+        asyncio.run(first_events(make(service_connection), 10))
+
+        (journal,) = journals
+        assert len(journal._entries) <= 1
 
     def test_goes_on_when_polls_fail(self, service, service_connection, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
