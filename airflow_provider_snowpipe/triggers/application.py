@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -153,6 +154,7 @@ def _cluster(
     )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SnowpipeApplicationTrigger(BaseTrigger):
     """Wait until a Spark application on YARN or Kubernetes has ended, well or not.
 
@@ -177,31 +179,19 @@ class SnowpipeApplicationTrigger(BaseTrigger):
 
     supports_triggerer_queue = True
 
-    def __init__(
-        self,
-        *,
-        application_id: str,
-        spark_conn_id: str,
-        poll_interval: float = 10.0,
-        unreachable_seconds: float = UNREACHABLE_SECONDS,
-        start_path: str | None = None,
-        snowflake_conn_id: str | None = None,
-        table: str | None = None,
-        pipe: str | None = None,
-        database: str | None = None,
-        schema: str | None = None,
-    ) -> None:
+    application_id: str
+    spark_conn_id: str
+    poll_interval: float = 10.0
+    unreachable_seconds: float = UNREACHABLE_SECONDS
+    start_path: str | None = None
+    snowflake_conn_id: str | None = None
+    table: str | None = None
+    pipe: str | None = None
+    database: str | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.application_id = application_id
-        self.spark_conn_id = spark_conn_id
-        self.poll_interval = poll_interval
-        self.unreachable_seconds = unreachable_seconds
-        self.start_path = start_path
-        self.snowflake_conn_id = snowflake_conn_id
-        self.table = table
-        self.pipe = pipe
-        self.database = database
-        self.schema = schema
         self._cluster: Cluster | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
