@@ -111,7 +111,7 @@ class TaskLineage:
             sources=sources,
             sql=sql or None,
             rows=load.rows,
-            size=load.raw_bytes,
+            size=load.bytes,
         )
 
     @classmethod

@@ -153,7 +153,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
                 self.hook.pipe_name(),
                 named(load.unknown_columns),
             )
-        self._count(load)
+        count_load([load], self.hook.pipe_name(), type(self).__name__, waited=load.committed)
         loaded = LoadedChannel(
             channel,
             load.target_token,
@@ -261,22 +261,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         )
         return replace(rules, batch=batch)
 
-    def _count(self, load: SmallLoad) -> None:
-        count_load(
-            pipe=str(self.hook.pipe_name()),
-            operator=type(self).__name__,
-            rows=load.rows,
-            raw_bytes=load.raw_bytes,
-            rejected=load.rejected,
-            retries=load.retries,
-            append_seconds=load.append_seconds,
-            requests=load.requests,
-            request_seconds=load.request_seconds,
-            longest_request=load.longest_request,
-            commit_seconds=load.commit_seconds if load.committed else None,
-            lag_channels=0 if load.committed else 1,
-        )
-
     def _value(self, load: SmallLoad, rules: AppendRules) -> dict[str, Any]:
         return {
             "channel": load.channel,
@@ -287,7 +271,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             "to": load.target_token,
             "rows": load.rows,
             "skipped": load.skipped,
-            "bytes": load.raw_bytes,
+            "bytes": load.bytes,
             "rejected": load.rejected,
             "dead_lettered": load.dead_lettered,
             "unknown_columns": dict(load.unknown_columns),

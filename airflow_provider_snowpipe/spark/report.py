@@ -7,12 +7,12 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-from airflow_provider_snowpipe.streaming.arguments import add_counts
+from airflow_provider_snowpipe.streaming.arguments import SentRows, add_counts
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import VerifiedFileLineOffset
 
@@ -32,8 +32,8 @@ class UnreadableReportError(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelReport:
-    """What a run did on one channel.
+class ChannelReport(SentRows):
+    """What a run did on one channel; of tries that could not report any more only dead letters' files show.
 
     :param channel: the channel's name
     :param partition: the source's partition
@@ -41,27 +41,14 @@ class ChannelReport:
     :param to_token: the committed offset token that the run left behind (read after the last task; the last
         one sent where ``wait_for_commit`` is off)
     :param target_token: the offset token that proves this run complete, None if the partition has no row
-    :param rows: rows that this run put behind ``from_token``
-    :param bytes: their size as NDJSON, before compression
     :param rejected: rows that the service skipped during the run, part of ``rows``, and during earlier tries
         of it that could not report any more
     :param committed: True when the committed token was seen at or past the target
-    :param append_seconds: time until the service had received the rows
-    :param commit_seconds: time from then until they were committed, 0 where nobody waited
-    :param requests: appends that the service answered, or that Snowflake's SDK took
-    :param request_seconds: time that their answers took together, 0 with the SDK, which reports none
-    :param longest_request: the longest of them, seconds
-    :param retries: requests that had to be repeated
-    :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``; of tries that
-        could not report any more only the dead letters' files show
     :param latency_ms: the service's own average time from append to commit, milliseconds, when the run was
         settled; None where it reported none
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rows that it had skipped before the first try that could not report any more
-    :param undecoded: records that the run skipped because they cannot be decoded, not among ``rows``;
-        of tries that could not report any more nothing is known
-    :param unknown_columns: rows with a key that matches no column of the table, by key; at most 20 keys
     """
 
     channel: str
@@ -69,23 +56,12 @@ class ChannelReport:
     from_token: str | None = None
     to_token: str | None = None
     target_token: str | None = None
-    rows: int = 0
-    bytes: int = 0
     rejected: int = 0
     committed: bool = False
-    append_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    requests: int = 0
-    request_seconds: float = 0.0
-    longest_request: float = 0.0
-    retries: int = 0
-    dead_lettered: int = 0
     latency_ms: int | None = None
     inserted_before: int = 0
     errors_before: int = 0
     rejected_before: int = 0
-    undecoded: int = 0
-    unknown_columns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,15 +301,7 @@ def _loaded(found: ChannelReport, result: PartitionResult) -> ChannelReport:
     return replace(
         found,
         target_token=None if result.position is None else str(result.position),
-        rows=result.rows,
-        bytes=result.bytes,
-        append_seconds=result.append_seconds,
-        commit_seconds=result.commit_seconds,
-        requests=result.requests,
-        request_seconds=result.request_seconds,
-        longest_request=result.longest_request,
-        retries=result.retries,
-        dead_lettered=result.dead_lettered,
+        **result.counts(),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.spark.sources.source import SourcePartition
 from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
 from airflow_provider_snowpipe.spark.task.row_gate import Admission, DeadLetterFolder, OpenDeadLetters
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
@@ -100,24 +100,13 @@ class PartitionWork:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionResult:
-    """What one task achieved.
+class PartitionResult(SentRows):
+    """What one attempt of a task achieved.
 
     :param channel: the channel's name
     :param position: the last position that the service has, None if the partition has no row
     :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
         carries it to the service, and the driver sets it
-    :param rows: rows sent by this attempt
-    :param bytes: their size as NDJSON
-    :param append_seconds: time until the service had received them
-    :param commit_seconds: time from then until they were committed
-    :param requests: appends that the service answered, or that Snowflake's SDK took
-    :param request_seconds: time that their answers took together, 0 with the SDK, which reports none
-    :param longest_request: the longest of them, seconds
-    :param retries: requests that had to be repeated
-    :param dead_lettered: rows put aside by this attempt, not among ``rows``
-    :param undecoded: records skipped by this attempt because they cannot be decoded, likewise
-    :param unknown_columns: rows sent by this attempt that have a key which matches no column, by key
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can fix, None for success
@@ -127,17 +116,6 @@ class PartitionResult:
     channel: str
     position: Offset | None = None
     passed: Offset | None = None
-    rows: int = 0
-    bytes: int = 0
-    append_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    requests: int = 0
-    request_seconds: float = 0.0
-    longest_request: float = 0.0
-    retries: int = 0
-    dead_lettered: int = 0
-    undecoded: int = 0
-    unknown_columns: Mapping[str, int] = field(default_factory=dict)
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
