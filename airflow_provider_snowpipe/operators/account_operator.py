@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
     SNOWSIGHT_KEY,
@@ -195,17 +195,10 @@ class PipeArguments(AccountArguments):
         super().__init__(**kwargs)
         self.table = table
         self.pipe = pipe
-        if table is not None and pipe is not None:
-            raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
+        refuse_two_pipes(table, pipe)
 
     def _pipe_hook(self) -> SnowpipeHook:
-        return SnowpipeHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
-        )
+        return SnowpipeHook.of(self)
 
 
 class PipeOperator(PipeArguments, AccountOperator):

@@ -23,7 +23,7 @@ from airflow.triggers.base import BaseTrigger, StartTriggerArgs
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdict, FilesWatch
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
@@ -221,13 +221,7 @@ class WaitSensor(BaseSensorOperator):
         return kind(f"{reason}: {message}")
 
     def _hook(self) -> SnowpipeHook:
-        return SnowpipeHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
-        )
+        return SnowpipeHook.of(self)
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -420,10 +414,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         )
         self.fail_on_rejected_rows = fail_on_rejected_rows
         self.rejected_baseline = rejected_baseline
-        if self.table is not None and self.pipe is not None:
-            raise ConfigurationError(
-                f"table {self.table!r} and pipe {self.pipe!r} are both given: drop one of them"
-            )
+        refuse_two_pipes(self.table, self.pipe)
         self._budget()
         if offset_format is not None:
             offset_class(offset_format)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, check_channel_name
 from airflow_provider_snowpipe.streaming.offset_events import (
@@ -101,10 +101,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        if self.table is not None and self.pipe is not None:
-            raise ConfigurationError(
-                f"table {self.table!r} and pipe {self.pipe!r} are both given: drop one of them"
-            )
+        refuse_two_pipes(self.table, self.pipe)
         if self.channel is not None:
             check_channel_name(self.channel)
         self._rules()
@@ -184,7 +181,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
         )
 
     def _hook(self) -> SnowpipeHook:
-        return SnowpipeHook(self.snowflake_conn_id, **self._names())
+        return SnowpipeHook.of(self)
 
     def _names(self) -> dict[str, str | None]:
         return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
