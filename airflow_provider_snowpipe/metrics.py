@@ -72,7 +72,6 @@ def count_load(
     """Report one load under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
 
     :param channels: what was done on each channel
-    :param pipe: the pipe
     :param operator: the operator's class name
     :param waited: True where the load itself waited for the commit, and so knows how long that took
     :param run_seconds: time of a whole Spark run, None for another load
@@ -112,7 +111,6 @@ def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool)
     """Report a Spark run to Airflow's metrics.
 
     :param report: what it did
-    :param pipe: the pipe
     :param operator: the operator's class name
     :param waited: True where the run itself waited for the commit, and so knows how long that took
     """

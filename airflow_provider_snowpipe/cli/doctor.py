@@ -75,7 +75,6 @@ with open(report, "w") as file:
 class Finding:
     """What one check found.
 
-    :param check: its name
     :param state: ``ok``, ``warning``, ``failed``, or ``skipped`` where it could not be asked
     :param result: what it found, without any secret
     :param remedy: what to do, empty where nothing is to be done

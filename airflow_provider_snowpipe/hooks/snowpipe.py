@@ -239,8 +239,6 @@ class SnowpipeHook(AccountHook):
     def set_offset_token(self, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function, whoever writes to it.
 
-        :param channel: the channel's name
-        :param token: the token
         :raises SqlError: if the statement fails
         :raises ConfigurationError: if the pipe's table cannot be found
         """

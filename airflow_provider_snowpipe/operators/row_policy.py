@@ -92,10 +92,7 @@ class RowPolicyOperator(PipeArguments):
 
 @dataclass(frozen=True, slots=True)
 class SchemaPolicy:
-    """What an author's policy does about a table.
-
-    :param policy: the policy
-    """
+    """What an author's policy does about a table."""
 
     policy: RowPolicy
 

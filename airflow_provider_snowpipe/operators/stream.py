@@ -197,7 +197,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     ) -> dict[str, Any]:
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
-        :param context: the task's context
         :param event: the payload of the application trigger
         :param place: the submission
         :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not have it

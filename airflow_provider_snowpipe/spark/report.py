@@ -35,7 +35,6 @@ class UnreadableReportError(ConfigurationError):
 class ChannelReport(SentRows):
     """What a run did on one channel; of tries that could not report any more only dead letters' files show.
 
-    :param channel: the channel's name
     :param partition: the source's partition
     :param from_token: the committed offset token that the run found, None for NULL
     :param to_token: the committed offset token that the run left behind (read after the last task; the last
@@ -216,10 +215,7 @@ class ChannelStart:
         return sum(size for name, size in self.files_behind if name >= file)
 
     def status(self, now: ChannelStatus) -> ChannelStatus:
-        """What was known then of the counters; what was not is as it is now.
-
-        :param now: the channel's status
-        """
+        """What was known then of the counters; what was not is as it is now."""
         return replace(
             now,
             rows_inserted=now.rows_inserted if self.inserted_before is None else self.inserted_before,
@@ -307,10 +303,7 @@ class UiAddresses:
 
     @classmethod
     def of_context(cls, spark: SparkContext) -> Self:
-        """Ask a running application.
-
-        :param spark: its context
-        """
+        """Ask a running application."""
         settings = spark.getConf()
         return cls.of_settings(spark.uiWebUrl, spark.applicationId, lambda name: settings.get(name))
 

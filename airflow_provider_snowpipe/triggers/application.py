@@ -272,7 +272,6 @@ class SnowpipeApplicationTrigger(BaseTrigger):
 class FollowedApplication:
     """What the polls of one application have found: states go to the log once, and errors are counted.
 
-    :param log: the log
     :param unreachable_seconds: how long there may be errors only
     :param line_seconds: how old the last line has to be for one with more rows
     """
@@ -306,10 +305,7 @@ class FollowedApplication:
         self._state, self._rows, self._logged_at = application.state, rows, now
 
     def has_failed(self, error: SnowpipeError) -> bool:
-        """Take an error; True when there have been errors only for too long.
-
-        :param error: the error
-        """
+        """Take an error; True when there have been errors only for too long."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now

@@ -108,7 +108,6 @@ def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name:
 
     Topics are compared by the driver, which knows their ids.
 
-    :param one: a source
     :param other: another one, whose own task finds what is wrong with it
     :param prefix: the first part of the channels' names, of both
     :param source_name: the second part
@@ -148,7 +147,6 @@ class FirstRows:
 def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: int = SAMPLE_ROWS) -> FirstRows:
     """Read the first rows of a source's first partitions, as NDJSON.
 
-    :param spec: the source
     :param secrets: its passwords and keys
     :param count: rows in all
     :return: no line where the source has no row

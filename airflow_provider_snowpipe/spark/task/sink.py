@@ -42,7 +42,6 @@ class SinkSettings:
 
     :param account_url: the account's address
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
-    :param pipe: the pipe
     :param wait_for_commit: False ends the task when its rows are received
     :param commit_timeout: seconds to wait for the commit
     :param limits: when a batch is closed
@@ -87,8 +86,6 @@ class SinkSettings:
 class PartitionWork:
     """One partition with its channel and the position found before anything was opened.
 
-    :param channel: the channel's name
-    :param partition: the source's partition
     :param committed: the committed position when ``resume_at`` was found, None for NULL
     :param resume_at: the position just after it; found again if the channel has moved on
     """
@@ -103,7 +100,6 @@ class PartitionWork:
 class PartitionResult(SentRows):
     """What one attempt of a task achieved.
 
-    :param channel: the channel's name
     :param position: the last position that the service has, None if the partition has no row
     :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
         carries it to the service, and the driver sets it
@@ -126,7 +122,6 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
 
     :param settings: what the tasks of a run have in common
     :param token: the driver's scoped token
-    :param work: the partition
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
@@ -161,7 +156,6 @@ def load_channel(
 
     :param settings: what the tasks of a run have in common
     :param token: the driver's scoped token
-    :param channel: the channel's name
     :param rows_after: the rows that come after a committed position, None for NULL
     :param offset_class: the format of the channel's offset tokens
     :param gaps_legal: True when the source may skip positions

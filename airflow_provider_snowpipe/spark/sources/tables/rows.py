@@ -320,10 +320,7 @@ def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions
 
 
 def column_of(name: str) -> Column:
-    """A column by its exact name, dots included.
-
-    :param name: the name
-    """
+    """A column by its exact name, dots included."""
     from pyspark.sql import functions as sf
 
     return sf.col("`" + name.replace("`", "``") + "`")
