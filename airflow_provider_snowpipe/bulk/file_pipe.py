@@ -220,7 +220,6 @@ class PipeHistory:
 
     Each poll asks for the report since the one before. What the report cannot know is asked for once: what
     came before the first poll of a question, and what was missed between two polls.
-
     """
 
     def __init__(self, pipe: FilePipeClient) -> None:

@@ -359,7 +359,6 @@ class ExpectedFiles:
         A path is given relative to what COPY or the pipe names, which may be a path in the stage itself:
         ``a.csv`` of ``@S/in`` and ``in/a.csv`` of ``@S`` are one file. So what ends the location may come
         before the path. Where the location is that of a stage which is known here, all of it does.
-
         """
         if self.stage is not None and not is_of_stage(load, self.stage, self.url):
             return None

@@ -215,7 +215,6 @@ class DriverMemory:
 
         Where it ran on this machine is still remembered, since its directory may not be removed yet; an
         application on a cluster has nothing more to report.
-
         """
         if self._store is not None:
             self._store.set(_SENT_KEY, sent.to_kept())

@@ -275,7 +275,6 @@ class CommitStream:
 
     The triggerer calls :meth:`advance` with a poll when every event that any watcher derived from it is in
     Airflow's database ("persistence-gated advance", Airflow 3.3.2).
-
     """
 
     def __init__(self, poll: StatusPoll) -> None:

@@ -505,7 +505,6 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
     """Why COPY would make other rows of one file than the stream, None where it makes the same.
 
     A file of NDJSON is read for that: COPY takes documents wherever they begin and end, the stream lines.
-
     """
     if spec.format in ("text", "ndjson", "csv") and compression_of(file, spec.compression) == "xz":
         return f"file {file.path!r} is compressed with xz, which COPY does not read"
