@@ -165,7 +165,7 @@ class KubernetesPods:
         namespace, name = application_id.split(":")
         return f"kubectl logs -n {namespace} {name}"
 
-    def last_lines(self, pod: DriverPod) -> str:
+    def last_lines(self, pod: Any) -> str:
         """Read the end of the driver's log, empty where it cannot be read any more.
 
         :param pod: an answer of :meth:`application`
@@ -414,7 +414,7 @@ class ResourceManager:
         """What shows the driver's log."""
         return f"yarn logs -applicationId {application_id}"
 
-    def last_lines(self, application: YarnApplication) -> str:
+    def last_lines(self, application: Any) -> str:
         """Nothing: YARN's REST interface has no logs, and the end of the driver's is in the diagnostics.
 
         :param application: an answer of :meth:`application`
