@@ -6,6 +6,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -130,10 +131,6 @@ class WaitSensor(BaseSensorOperator):
     def _ended(self, context: Context, value: Any, *, resumed: bool) -> Any:
         """Report the complete wait; the task's value."""
 
-    @abstractmethod
-    def _trigger_arguments(self) -> dict[str, Any]:
-        """The trigger's arguments as they were given, also as templates."""
-
     def execute(self, context: Context) -> Any:
         """Poll once, then wait in the worker or, when deferrable, in the triggerer."""
         try:
@@ -244,18 +241,12 @@ class WaitSensor(BaseSensorOperator):
         )
         self.start_from_trigger = can_start_there(arguments.values())
 
-    def _shared_arguments(self) -> dict[str, Any]:
-        """Arguments that the triggers of both sensors take."""
-        return {
-            "table": self.table,
-            "pipe": self.pipe,
-            "database": self.database,
-            "schema": self.schema,
-            "snowflake_conn_id": self.snowflake_conn_id,
-            "poll_interval": self.poke_interval,
-            "max_consecutive_errors": self.max_consecutive_errors,
-            "end_from_trigger": self.end_from_trigger,
+    def _trigger_arguments(self) -> dict[str, Any]:
+        """The trigger's arguments as they were given, also as templates; they have the sensor's names."""
+        given = {
+            one.name: vars(self)[one.name] for one in fields(self.trigger_class) if one.name in vars(self)
         }
+        return {**given, "poll_interval": self.poke_interval}
 
 
 class RescheduleMemory:
@@ -477,13 +468,3 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
 
     def _budget(self) -> RetryBudget:
         return RetryBudget(self.max_consecutive_errors, self.stall_timeout)
-
-    def _trigger_arguments(self) -> dict[str, Any]:
-        return {
-            **self._shared_arguments(),
-            "targets": self.targets,
-            "offset_format": self.offset_format,
-            "fail_on_rejected_rows": self.fail_on_rejected_rows,
-            "rejected_baseline": self.rejected_baseline,
-            "stall_timeout": self.stall_timeout,
-        }
