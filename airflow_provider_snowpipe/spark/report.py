@@ -31,6 +31,33 @@ class UnreadableReportError(ConfigurationError):
     """What a driver has left is no report of this release."""
 
 
+def versioned_object(
+    text: str, what: str, key: str, version: int, error: type[ConfigurationError] = ConfigurationError
+) -> dict[str, Any]:
+    """Read the JSON object that submitting side and driver exchange, without the key of its version.
+
+    :param text: the JSON text
+    :param what: the object in words, for errors
+    :param key: the key of its version
+    :param version: the one that this release reads
+    :param error: the error's class
+    :raises ConfigurationError: if it is no object, or one of another version
+    """
+    try:
+        data: Any = json.loads(text)
+    except ValueError as reason:
+        raise error(f"{what} is not JSON ({reason})") from None
+    if not isinstance(data, dict):
+        raise error(f"{what} is a JSON {type(data).__name__}: it must be an object")
+    found = data.pop(key, None)
+    if found != version:
+        raise error(
+            f"{key} is {found!r} in {what}, and {version} is read here: install one version of "
+            "airflow-provider-snowpipe where Airflow and where Spark run"
+        )
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelReport(SentRows):
     """What a run did on one channel; of tries that could not report any more only dead letters' files show.
@@ -118,15 +145,9 @@ class RunReport:
 
         :raises UnreadableReportError: if the text is no report of this version
         """
-        try:
-            data: Any = json.loads(text)
-        except ValueError as error:
-            raise UnreadableReportError(f"the run report holds no JSON ({error})") from None
-        if not isinstance(data, Mapping) or data.get("report_version") != REPORT_VERSION:
-            raise UnreadableReportError(
-                f"the run report is not of version {REPORT_VERSION}: install one version of "
-                "airflow-provider-snowpipe where Airflow and where Spark run"
-            )
+        data = versioned_object(
+            text, "the run report", "report_version", REPORT_VERSION, UnreadableReportError
+        )
         required = {one.name for one in fields(ChannelReport)}
         try:
             channels = tuple(
