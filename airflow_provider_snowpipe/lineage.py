@@ -26,7 +26,6 @@ _CONTAINER_FIRST = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 class ChannelOffsets:
     """Where a task found and left one channel.
 
-    :param channel: the channel's name
     :param from_offset: the committed offset token before, None for NULL or unknown
     :param to_offset: the offset token that the task left, None for NULL
     :param rows: rows that the task sent, None for a task that sends none
@@ -56,7 +55,6 @@ class TaskLineage:
 
     :param hook: names account and pipe; its connection is read when somebody asks for the lineage
     :param offset_format: the tokens' format
-    :param channels: the channels
     :param loads: False for a task that waits for rows and loads none
     :param sources: addresses of what was read
     :param sql: the query that gave the rows
@@ -111,7 +109,7 @@ class TaskLineage:
             sources=sources,
             sql=sql or None,
             rows=load.rows,
-            size=load.raw_bytes,
+            size=load.bytes,
         )
 
     @classmethod

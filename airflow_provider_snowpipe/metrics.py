@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import Stats
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+    from airflow_provider_snowpipe.streaming.append import SmallLoad
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 
@@ -60,63 +62,39 @@ METRICS = {
 
 
 def count_load(
-    *,
-    pipe: str,
+    channels: Sequence[ChannelReport | SmallLoad],
+    pipe: PipeName,
     operator: str,
-    rows: int,
-    raw_bytes: int,
-    rejected: int,
-    dead_lettered: int = 0,
-    retries: int = 0,
-    append_seconds: float | None = None,
-    requests: int = 0,
-    request_seconds: float = 0.0,
-    longest_request: float = 0.0,
-    commit_seconds: float | None = None,
+    *,
+    waited: bool,
     run_seconds: float | None = None,
-    commit_lag_ms: float | None = None,
-    lag_channels: int = 0,
 ) -> None:
     """Report one load under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
 
-    :param pipe: the pipe's full name
-    :param operator: the operator's class
-    :param rows: rows that the service received
-    :param raw_bytes: their bytes of NDJSON
-    :param rejected: rows that the service skipped
-    :param dead_lettered: rows put aside before the others were sent
-    :param retries: requests that were repeated
-    :param append_seconds: time until the rows were received, None when not measured
-    :param requests: appends that were answered
-    :param request_seconds: time that their answers took together, 0 when not measured
-    :param longest_request: the longest of them, seconds
-    :param commit_seconds: time from then until they were committed, None when not waited for
+    :param channels: what was done on each channel
+    :param operator: the operator's class name
+    :param waited: True where the load itself waited for the commit, and so knows how long that took
     :param run_seconds: time of a whole Spark run, None for another load
-    :param commit_lag_ms: the service's own average time from append to commit, None where it reports none
-    :param lag_channels: channels that had not committed everything when the task ended
     """
-    tags = {"pipe": pipe, "operator": operator}
-    for name, value in (
-        ("rows", rows),
-        ("bytes", raw_bytes),
-        ("rejected", rejected),
-        ("dead_lettered", dead_lettered),
-        ("appends", requests),
-        ("retries", retries),
-    ):
-        _report(name, value, tags)
+    tags = {"pipe": str(pipe), "operator": operator}
+    for name in ("rows", "bytes", "rejected", "dead_lettered", "retries"):
+        _report(name, sum(getattr(channel, name) for channel in channels), tags)
+    requests = sum(channel.requests for channel in channels)
+    _report("appends", requests, tags)
+    answers = sum(channel.request_seconds for channel in channels)
+    longest = max((channel.longest_request for channel in channels), default=0.0)
+    commit = max((channel.commit_seconds for channel in channels), default=None)
     for name, seconds in (
-        ("append_time", append_seconds),
-        ("append_latency", request_seconds / requests if requests and request_seconds else None),
-        ("append_latency_max", longest_request or None),
-        ("commit_latency", commit_seconds),
+        ("append_time", max((channel.append_seconds for channel in channels), default=None)),
+        ("append_latency", answers / requests if requests and answers else None),
+        ("append_latency_max", longest or None),
+        ("commit_latency", commit if waited else None),
         ("run", run_seconds),
     ):
         if seconds is not None:
             _report(name, seconds * 1000, tags)
-    if commit_lag_ms is not None:
-        _report("commit_lag", commit_lag_ms, tags)
-    _report("lag_channels", lag_channels, tags)
+    behind = sum(channel.target_token is not None and not channel.committed for channel in channels)
+    _report("lag_channels", behind, tags)
 
 
 def count_change(what: str, *, pipe: str, operator: str) -> None:
@@ -133,29 +111,13 @@ def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool)
     """Report a Spark run to Airflow's metrics.
 
     :param report: what it did
-    :param pipe: the pipe
     :param operator: the operator's class name
     :param waited: True where the run itself waited for the commit, and so knows how long that took
     """
-    channels = report.channels
-    commit = max((channel.commit_seconds for channel in channels), default=None)
-    count_load(
-        pipe=str(pipe),
-        operator=operator,
-        rows=report.rows,
-        raw_bytes=report.bytes,
-        rejected=sum(channel.rejected for channel in channels),
-        dead_lettered=report.dead_lettered,
-        retries=sum(channel.retries for channel in channels),
-        append_seconds=max((channel.append_seconds for channel in channels), default=None),
-        requests=sum(channel.requests for channel in channels),
-        request_seconds=sum(channel.request_seconds for channel in channels),
-        longest_request=max((channel.longest_request for channel in channels), default=0.0),
-        commit_seconds=commit if waited else None,
-        run_seconds=report.seconds,
-        commit_lag_ms=max((one.latency_ms for one in channels if one.latency_ms is not None), default=None),
-        lag_channels=sum(channel.target_token is not None and not channel.committed for channel in channels),
-    )
+    count_load(report.channels, pipe, operator, waited=waited, run_seconds=report.seconds)
+    lags = [channel.latency_ms for channel in report.channels if channel.latency_ms is not None]
+    if lags:
+        _report("commit_lag", max(lags), {"pipe": str(pipe), "operator": operator})
 
 
 def _report(name: str, value: float, tags: dict[str, str]) -> None:

@@ -31,7 +31,6 @@ _POLL_SECONDS = 0.2
 class LoadedChannel:
     """What a task knows of one channel that it loaded or waited for.
 
-    :param channel: the channel's name
     :param token: its committed offset token, None where none was seen
     :param committed: True when all rows of this task were seen to be committed
     :param rows: rows that this task put there, None where the task does not know
@@ -58,7 +57,6 @@ def describe_outlets(
     its rows were seen to be committed (:func:`_add_table_event`).
 
     :param task: the operator, for its outlets
-    :param context: the task's context
     :param hook: of the pipe
     :param channels: what was loaded
     """
@@ -94,9 +92,7 @@ def describe_file_load(
     load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
 
     :param task: the operator, for its outlets
-    :param context: the task's context
     :param hook: of the account
-    :param table: the table
     :param rows: rows that are in the table now
     :param loader: ``COPY``, or the pipe's full name
     """
@@ -123,7 +119,6 @@ def describe_file_load(
 def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
     """Build the data of an event.
 
-    :param pipe: the pipe's name
     :param channels: the channels that it is about
     """
     committed = [one for one in channels if one.committed]

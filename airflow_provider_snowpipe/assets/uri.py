@@ -35,7 +35,6 @@ class TableAddress:
     :param account: the account identifier, ``<organization>-<account>``
     :param database: the table's database
     :param schema: the table's schema
-    :param table: the table
     :param channel: a channel into the table, None for all
     :raises ConfigurationError: if a name is not usable
     """
@@ -73,7 +72,6 @@ class TableAddress:
     def of(cls, parts: SplitResult, uri: str | None = None) -> Self:
         """Read a URI that is split already.
 
-        :param parts: its parts
         :param uri: the URI, for the error's text
         :raises ConfigurationError: if it has another form
         """

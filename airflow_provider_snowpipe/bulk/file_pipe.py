@@ -81,8 +81,6 @@ class FilePipeClient:
     """A client of one file pipe's REST API, which takes key pairs only. The constructor does no I/O.
 
     :param account_url: the account's address, ``https://<host>[:<port>]``
-    :param credentials: the key pair
-    :param pipe: the pipe
     :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
     :param retry: pauses and budget of every request
     :raises ConfigurationError: if the URL or the bundle is not usable
@@ -222,8 +220,6 @@ class PipeHistory:
 
     Each poll asks for the report since the one before. What the report cannot know is asked for once: what
     came before the first poll of a question, and what was missed between two polls.
-
-    :param pipe: a client of the pipe
     """
 
     def __init__(self, pipe: FilePipeClient) -> None:
@@ -310,7 +306,6 @@ class Submission:
         A pipe takes a file that it has loaded not again, also where only some of its rows fitted. One that
         failed it takes again, and then the failure of before must not count.
 
-        :param files: the files
         :param history: the pipe's loads of them, from the oldest
         :param now: the time
         :param where: from where the pipe loads them, None where that is not known
@@ -354,7 +349,6 @@ class Submission:
     def submit(self, client: FilePipeClient, identity: RunIdentity) -> Submission:
         """Give the files to the pipe, 5,000 a post.
 
-        :param client: a client of the pipe
         :param identity: whose work it is
         :return: the same with what the pipe has reported
         """

@@ -84,7 +84,6 @@ class FilePipeAdmin:
     """The SQL of one file pipe.
 
     :param run: runs SQL in the pipe's account
-    :param pipe: the pipe
     :param is_rehearsal: True reads only: the change lists what would be run
     """
 
@@ -295,7 +294,6 @@ class PipeDefinition:
     :param integration: the notification integration of these events
     :param aws_sns_topic: the topic that they come from instead
     :param error_integration: the notification integration that gets the errors
-    :param comment: a comment
     :raises ConfigurationError: if a pipe cannot have one of the COPY statement's options
     """
 
@@ -334,7 +332,6 @@ class PipeDefinition:
     def create(self, pipe: PipeName, *, replace: bool = False) -> str:
         """Write the statement that makes the pipe.
 
-        :param pipe: the pipe
         :param replace: True replaces a pipe of that name, with its queue and its memory of files
         """
         words = ["CREATE OR REPLACE PIPE" if replace else "CREATE PIPE", pipe.quoted]
@@ -479,7 +476,6 @@ class PipeTarget:
     def of(cls, pipe: PipeName, definition: str, *, auto_ingest: bool = False) -> Self:
         """Read a pipe's COPY statement; names without a database or a schema are those of the pipe's own.
 
-        :param pipe: the pipe
         :param definition: the statement, as ``DESCRIBE PIPE`` shows it
         :param auto_ingest: True where events of new files feed the pipe
         :raises ConfigurationError: if it shows none, or one that names no table or no stage

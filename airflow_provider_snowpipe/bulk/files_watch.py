@@ -165,7 +165,6 @@ class FilesVerdict:
 class FilesWatch:
     """One wait's memory between polls.
 
-    :param expected: the files
     :param since: loads before this time do not count; None for all that load history remembers, 14 days
     :param tolerance: which loads that did not go well are accepted
     :param budget: which failed polls are accepted

@@ -311,7 +311,6 @@ def warehouse_seconds(
 
     :param run: runs SQL in the account
     :param database: any database that the role may use
-    :param query_tag: the tag
     :param since: the first timestamp
     :param now: the time
     """
@@ -339,7 +338,6 @@ def running_statements(run: RunSql, database: str, query_tag: str) -> list[str]:
 
     :param run: runs SQL in the account, as the user who has submitted the statements
     :param database: any database that the role may use
-    :param query_tag: the tag
     :raises SqlError: if that cannot be asked: nobody knows then whether a statement runs
     """
     statement = (
@@ -360,7 +358,6 @@ def may_have_run(
 
     :param run: runs SQL in the account, as the user who has submitted the statements
     :param database: any database that the role may use
-    :param query_tag: the tag
     :param since: when the statement ended at the earliest
     :param text: the statement, None for whichever
     :raises SqlError: if that cannot be asked
@@ -385,7 +382,6 @@ def attributed_credits(run: RunSql, query_tags: Collection[str], since: dt.datet
     """The credits that the account attributes to statements with some query tags, as far as it knows.
 
     :param run: runs SQL in the account
-    :param query_tags: the tags
     :param since: the first timestamp
     """
     tags = sorted(query_tags)

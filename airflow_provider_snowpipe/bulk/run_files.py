@@ -83,7 +83,6 @@ class RunManifest(WrittenFiles):
 
     :param work: whose they are, in words
     :param attempt: the attempt that staged them
-    :param files: the files
     :param columns: the table's columns that their rows have; none where nobody has to know
     :param json_columns: those of them that hold JSON as text
     :param source: what the rows were read from, in words that tell it from another one; empty where the files
@@ -110,7 +109,6 @@ class RunManifest(WrittenFiles):
     def from_json(cls, text: str, where: str) -> Self:
         """Read a manifest.
 
-        :param text: its text
         :param where: where it is, for errors
         :raises ConfigurationError: if it is none of this version
         """
@@ -142,7 +140,6 @@ def run_folder(names: Sequence[str], *more: str) -> str:
 def loaded_files(manifest: RunManifest, folder: str, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
     """The loads of a manifest's files, by their paths below the folder.
 
-    :param manifest: the manifest
     :param folder: its folder's own name
     :param history: loads into the table, from the oldest
     """
@@ -178,7 +175,6 @@ def refuse_other_files(manifest: RunManifest, folder: str, history: Iterable[Fil
     That nobody can have loaded who went by the manifest that was staged first; asked all the same just before
     COPY, since that is judged by the clocks of a stage.
 
-    :param manifest: the manifest
     :param folder: its folder's own name
     :param history: loads into the table, from the oldest
     :raises FilesGivenTwiceError: if there are such files
@@ -444,7 +440,6 @@ class FirstTryFiles:
     what it lists, so that tries that begin at once with the same files agree; each lists the names after
     writing its own, and where there are two, none of them loads.
 
-    :param account: the account
     :param identity: whose work it is
     :param target: the table's full name and the stage
     :param choice: tells the choice of these files from another one
@@ -490,7 +485,6 @@ class FirstTryFiles:
     def keep(self, staged: StagedFiles, limit: int | None) -> StagedFiles:
         """Write the files down before the first COPY, which takes these.
 
-        :param staged: the files
         :param limit: bytes after which COPY begins no more files; they are cut to it if all sizes are known
         :raises FilesGivenTwiceError: if another try has listed others in the meantime
         """

@@ -148,7 +148,6 @@ class Staging:
     ) -> PutKind | None:
         """Decide how a file is to be uploaded; None where it is not.
 
-        :param file: the file
         :param listed: what is in the stage
         :param md5: reads its content, which is done only where it decides
         :raises StagedFileDiffersError: if another content is staged under its name, with ``fail``
@@ -175,7 +174,6 @@ class Staging:
     def put(self, file: SourceFile, path: str, root: str, kind: PutKind, parallel: int) -> str:
         """Write the statement that uploads one file.
 
-        :param file: the file
         :param path: where it is on this machine
         :param root: the stage's own path, as :meth:`StageReference.location` writes it
         :param kind: how

@@ -124,7 +124,6 @@ class StagedFiles:
     """Files of one stage.
 
     :param files: by their paths below the stage
-    :param stage: the stage
     :param url: what an external stage stands for, None for an internal one
     """
 
@@ -148,7 +147,6 @@ class StagedFiles:
         """Read what :meth:`to_json` gave.
 
         :param kept: the JSON
-        :param stage: the stage
         """
         return cls({file[0]: StagedFile(*file) for file in kept["files"]}, stage, kept["url"])
 
@@ -361,8 +359,6 @@ class ExpectedFiles:
         A path is given relative to what COPY or the pipe names, which may be a path in the stage itself:
         ``a.csv`` of ``@S/in`` and ``in/a.csv`` of ``@S`` are one file. So what ends the location may come
         before the path. Where the location is that of a stage which is known here, all of it does.
-
-        :param load: the load
         """
         if self.stage is not None and not is_of_stage(load, self.stage, self.url):
             return None
@@ -387,7 +383,6 @@ def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -
 
     Files of two stages may have the same paths, and one table takes both.
 
-    :param load: the load
     :param stage: the stage; its database and schema are compared where it names both
     :param url: what an external stage stands for, None for an internal one
     """
@@ -453,7 +448,6 @@ def possible_paths(names: Sequence[str]) -> set[str]:
 def newest_loads(expected: ExpectedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
     """The newest load of each file that ended, by the path under which it is waited for.
 
-    :param expected: the files
     :param history: loads from the oldest
     """
     known: dict[str, FileLoad] = {}

@@ -50,6 +50,11 @@ _SHOWN_PACKAGES = (
     "snowflake-connector-python",
     "pyarrow",
 )
+_EXAMPLE = (
+    '{"conn_type": "snowflake", "login": "USER", "schema": "PUBLIC", "extra": {"account": '
+    '"ORGANIZATION-ACCOUNT", "database": "DATABASE", "role": "ROLE", "private_key_file": '
+    '"/path/to/rsa_key.p8"}}'
+)
 _MISSING_OBJECT = frozenset({2003, 2043})
 _MOST_ROLES = 50
 _MASTER_PORTS = {"spark": 7077, "k8s": 443, "sc": 15002}
@@ -75,7 +80,6 @@ with open(report, "w") as file:
 class Finding:
     """What one check found.
 
-    :param check: its name
     :param state: ``ok``, ``warning``, ``failed``, or ``skipped`` where it could not be asked
     :param result: what it found, without any secret
     :param remedy: what to do, empty where nothing is to be done
@@ -251,24 +255,11 @@ class Doctor:
         try:
             connection = self._hook.get_connection(self._conn_id)
         except AirflowNotFoundException:
-            value = json.dumps(
-                {
-                    "conn_type": "snowflake",
-                    "login": "USER",
-                    "schema": "PUBLIC",
-                    "extra": {
-                        "account": "ORGANIZATION-ACCOUNT",
-                        "database": "DATABASE",
-                        "role": "ROLE",
-                        "private_key_file": "/path/to/rsa_key.p8",
-                    },
-                }
-            )
             raise _Ended(
                 FAILED,
                 f"the connection {self._conn_id!r} does not exist",
-                f"airflow connections add {self._conn_id} --conn-json '{value}', or, for the local service, "
-                'eval "$(snowpipe-local env --data-dir DIR)"',
+                f"airflow connections add {self._conn_id} --conn-json '{_EXAMPLE}', or, for the local "
+                'service, eval "$(snowpipe-local env --data-dir DIR)"',
             ) from None
         settings = SnowpipeConnection.of(connection, connection.extra_dejson)
         url = settings.account_url()

@@ -117,7 +117,6 @@ class AccountHook(BaseHook):
         """Run one statement in the account; its rows, with the columns' names in lower case.
 
         :param statement: the statement, with ``%s`` for each value that it binds
-        :param values: the values
         :raises SqlError: if it fails, or signing in for it
         """
         with self.sql_session(statement, values) as run:
@@ -226,7 +225,6 @@ class AccountHook(BaseHook):
     def past_loads(self, table: str, since: dt.datetime | None = None) -> list[dict[str, Any]]:
         """The files that were loaded into a table, as ``COPY_HISTORY`` reports them, from the oldest.
 
-        :param table: the table
         :param since: the first timestamp, None for the 14 days that are remembered
         :raises SqlError: if the statement fails, or signing in for it
         """
@@ -239,7 +237,6 @@ class AccountHook(BaseHook):
     def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
         """What ``COPY_HISTORY`` reports of some files, from the oldest load.
 
-        :param table: the table
         :param paths: their paths below the stage
         :param pipe: only loads by this pipe, None for all
         :raises SqlError: if the statement fails, or signing in for it
@@ -255,7 +252,6 @@ class AccountHook(BaseHook):
 
         A role without the right to that view gets none, and a warning in the log.
 
-        :param table: the table
         :param paths: their paths below the stage
         :param by_pipes: True for loads by pipes as well, up to 365 days ago
         :raises SqlError: if a statement fails, or signing in for it
@@ -266,7 +262,6 @@ class AccountHook(BaseHook):
     def loads_in_folder(self, table: str, folder: str) -> list[FileLoad]:
         """What ``COPY_HISTORY`` reports of the files of one folder, from the oldest load.
 
-        :param table: the table
         :param folder: the folder's name, as no other one is called
         :raises SqlError: if the statement fails, or signing in for it
         """
@@ -386,7 +381,6 @@ def _translated_errors(
 ) -> Iterator[None]:
     """Raise what goes wrong as this package's errors.
 
-    :param settings: the connection
     :param purpose: what was tried: a statement, or words for it
     :param values: what the statement binds
     """
@@ -458,7 +452,6 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
 def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
     """What Snowflake's connector needs to sign in as a ``snowpipe`` connection does.
 
-    :param settings: the connection
     :raises ConfigurationError: if something is missing
     """
     from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccessToken

@@ -53,7 +53,6 @@ class SnowpipeBulkHook(SnowpipeHook):
 
         :param database: where the table is
         :param schema: the same
-        :param table: the table
         """
         return type(self)(self.snowflake_conn_id, table=table, database=database, schema=schema)
 
@@ -98,7 +97,6 @@ class SnowpipeBulkHook(SnowpipeHook):
     def pipe_target(self, pipe: str) -> PipeTarget | None:
         """From where a file pipe loads into which table; None for no such pipe, or none that the role sees.
 
-        :param pipe: the pipe
         :raises ConfigurationError: if its definition does not show it
         :raises SqlError: if the statement fails, or signing in for it
         """
@@ -147,7 +145,6 @@ class StageUpload:
     Threading: each file is worked on by one thread, and each thread has a session of its own; counters are
     guarded by a lock.
 
-    :param account: the account
     :param staging: how
     :param root: the stage's own path, as :meth:`StageReference.location` writes it
     :param source: where the files are
@@ -171,7 +168,6 @@ class StageUpload:
     def run(self, files: Sequence[SourceFile]) -> Staged:
         """Upload what is not in the stage; the first error ends it.
 
-        :param files: the files
         :raises SqlError: if a PUT fails, or the sign-in
         :raises StagedFileDiffersError: if another content is staged, with ``if_staged="fail"``
         """
@@ -193,10 +189,7 @@ class StageUpload:
         )
 
     def kind_of(self, file: SourceFile) -> PutKind | None:
-        """How a file would be uploaded, None where it would not.
-
-        :param file: the file
-        """
+        """How a file would be uploaded, None where it would not."""
         with ExitStack() as stack:
             return self.staging.decide(
                 file, self.listed, lambda: _md5_of(stack.enter_context(self.source.local(file)))

@@ -53,10 +53,7 @@ class DriverPod:
 
     @classmethod
     def of(cls, pod: Any) -> Self:
-        """Read it from the client's ``V1Pod``.
-
-        :param pod: the pod
-        """
+        """Read it from the client's ``V1Pod``."""
         return cls(
             id=f"{pod.metadata.namespace}:{pod.metadata.name}",
             state=pod.status.phase or "Pending",
@@ -123,7 +120,6 @@ class KubernetesPods:
     def application(self, application_id: str) -> DriverPod:
         """Ask for a pod.
 
-        :param application_id: its id
         :raises RetriesExhaustedError: if the API does not answer, or not with what it should
         :raises ConfigurationError: if Airflow may not ask
         """
@@ -147,7 +143,6 @@ class KubernetesPods:
     def kill(self, application_id: str) -> None:
         """Delete a pod, and the secret that was made for it; where there is none, nothing.
 
-        :param application_id: its id
         :raises RetriesExhaustedError: if the API does not take it
         :raises ConfigurationError: if Airflow may not delete
         """
@@ -158,10 +153,7 @@ class KubernetesPods:
             self.delete_secret(pod.labels[SECRET_LABEL], namespace)
 
     def kill_command(self, application_id: str) -> str:
-        """What stops a pod by hand.
-
-        :param application_id: its id
-        """
+        """What stops a pod by hand."""
         namespace, name = application_id.split(":")
         return f"kubectl delete pod -n {namespace} {name}"
 
@@ -173,7 +165,7 @@ class KubernetesPods:
         namespace, name = application_id.split(":")
         return f"kubectl logs -n {namespace} {name}"
 
-    def last_lines(self, pod: DriverPod) -> str:
+    def last_lines(self, pod: Any) -> str:
         """Read the end of the driver's log, empty where it cannot be read any more.
 
         :param pod: an answer of :meth:`application`
@@ -218,7 +210,6 @@ class KubernetesPods:
     def delete_secret(self, name: str, namespace: str = "") -> None:
         """Remove a secret; where there is none, nothing.
 
-        :param name: its name
         :param namespace: empty for this client's
         :raises RetriesExhaustedError: if the API does not take it
         :raises ConfigurationError: if Airflow may not remove it
@@ -382,7 +373,6 @@ class ResourceManager:
     def application(self, application_id: str) -> YarnApplication:
         """Ask for an application.
 
-        :param application_id: its id
         :raises RetriesExhaustedError: if the ResourceManager does not answer, or not with what it should
         """
         answer = self._ask("GET", f"apps/{application_id}")
@@ -410,7 +400,6 @@ class ResourceManager:
     def kill(self, application_id: str) -> None:
         """Ask YARN to kill an application; one that has ended stays as it is.
 
-        :param application_id: its id
         :raises RetriesExhaustedError: if the ResourceManager does not take it
         """
         answer = self._ask("PUT", f"apps/{application_id}/state", json={"state": "KILLED"})
@@ -418,20 +407,14 @@ class ResourceManager:
             raise self._unusable(answer)
 
     def kill_command(self, application_id: str) -> str:
-        """What stops an application by hand.
-
-        :param application_id: its id
-        """
+        """What stops an application by hand."""
         return f"yarn application -kill {application_id}"
 
     def log_command(self, application_id: str) -> str:
-        """What shows the driver's log.
-
-        :param application_id: the application's id
-        """
+        """What shows the driver's log."""
         return f"yarn logs -applicationId {application_id}"
 
-    def last_lines(self, application: YarnApplication) -> str:
+    def last_lines(self, application: Any) -> str:
         """Nothing: YARN's REST interface has no logs, and the end of the driver's is in the diagnostics.
 
         :param application: an answer of :meth:`application`

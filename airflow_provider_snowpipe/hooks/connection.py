@@ -316,10 +316,7 @@ class SnowpipeConnection:
         return account.replace("_", "-").lower() + _DOMAIN
 
     def text(self, name: str) -> str | None:
-        """A field of the extra, None when it is empty.
-
-        :param name: its name
-        """
+        """A field of the extra, None when it is empty."""
         value = self.extra.get(name)
         return None if value is None or value == "" else str(value)
 

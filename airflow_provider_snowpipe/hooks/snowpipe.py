@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.hooks.account import AccountHook
@@ -51,6 +51,15 @@ class SnowpipeHook(AccountHook):
 
     conn_type = "snowpipe"
     hook_name = "Snowpipe Streaming"
+
+    @classmethod
+    def of(cls, task: Any) -> Self:
+        """Make the hook of an operator, sensor, notifier or trigger that has these parameters.
+
+        :param task: has them as attributes of their names, rendered
+        """
+        names = {name: getattr(task, name) for name in ("table", "pipe", "database", "schema")}
+        return cls(task.snowflake_conn_id, **names)
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
@@ -230,8 +239,6 @@ class SnowpipeHook(AccountHook):
     def set_offset_token(self, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function, whoever writes to it.
 
-        :param channel: the channel's name
-        :param token: the token
         :raises SqlError: if the statement fails
         :raises ConfigurationError: if the pipe's table cannot be found
         """
@@ -287,6 +294,15 @@ class SnowpipeHook(AccountHook):
         return settings.pipe_name(
             table=self.table, pipe=self.pipe, database=self.database, schema=self.schema
         )
+
+
+def refuse_two_pipes(table: str | None, pipe: str | None) -> None:
+    """Refuse a table, which stands for its default pipe, beside a pipe.
+
+    :raises ConfigurationError: if both are given
+    """
+    if table is not None and pipe is not None:
+        raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
 
 
 def _client(settings: SnowpipeConnection, pipe: PipeName, retry: RetryPolicy | None) -> SnowpipeClient:

@@ -34,7 +34,6 @@ class _LeftAddress(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address that the task left, empty where there is none.
 
-        :param operator: the operator
         :param ti_key: the task instance
         """
         found = XCom.get_value(ti_key=ti_key, key=self.key)
@@ -73,7 +72,6 @@ def leave_channel_page(task_instance: Any, address: str) -> None:
     """Leave the address of a page, where pages are served.
 
     :param task_instance: the running task instance
-    :param address: the address
     """
     if PAGES_ARE_SERVED:
         ChannelPageLink().leave(task_instance, address)
@@ -85,7 +83,6 @@ def channel_page(
     """The address of a channel's page, without a host, so that it holds under every name of the server.
 
     :param hook: names connection and pipe
-    :param channel: the channel's name
     :param target: the offset token that it should commit, None where nobody expects one
     :param offset_format: the target's format
     """
@@ -140,7 +137,6 @@ def channels_query(pipe: PipeName, prefix: str = "", page: int = 1) -> str:
 def pipe_query(pipe: PipeName, *, sort: str = "lag", descending: bool = True, page: int = 1) -> str:
     """What comes after the connection in the address of a pipe's page.
 
-    :param pipe: the pipe
     :param sort: the column that orders its channels
     :param descending: the greatest first
     :param page: which hundred channels, from 1
@@ -163,7 +159,6 @@ class PageAddress:
     """What the address of a page names: the connection, the pipe, and the channel where it is of one.
 
     :param connection: the connection's id
-    :param pipe: the pipe
     :param channel: the channel, None in the address of a list
     :param target: the offset token that the task should commit there, None where the address has none
     """
@@ -246,7 +241,6 @@ def snowsight_address(account: str, pipe: PipeName) -> str | None:
     """The address of a default pipe's table, or of a pipe.
 
     :param account: the account identifier, ``<organization>-<account>``
-    :param pipe: the pipe
     """
     organization, _, name = account.partition("-")
     if not name:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
@@ -96,8 +96,7 @@ class SnowpipeLagNotifier(BaseNotifier):
         self.max_channels = max_channels
         self.notifier = notifier
         self.notifier_arguments = notifier_arguments
-        if table is not None and pipe is not None:
-            raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
+        refuse_two_pipes(table, pipe)
         if notifier_arguments is not None and not isinstance(notifier, str):
             raise ConfigurationError("notifier_arguments is given: name the notifier's class, notifier='…'")
         if max_channels < 1:
@@ -147,13 +146,7 @@ class SnowpipeLagNotifier(BaseNotifier):
             await passed_on
 
     def _hook(self) -> SnowpipeHook:
-        return SnowpipeHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
-        )
+        return SnowpipeHook.of(self)
 
     def _expected(self) -> CommitTargets | None:
         from airflow_provider_snowpipe.streaming.progress import CommitTargets

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
     SNOWSIGHT_KEY,
@@ -59,7 +59,6 @@ def check_arguments(
 ) -> None:
     """Make sure that arguments have values that no rendering of templates can fix.
 
-    :param operator: the operator
     :param fail_or_report: names of those that are ``fail`` or ``report``
     :param seconds: names of those that are numbers of seconds
     :raises ConfigurationError: if one has another value; names it
@@ -108,8 +107,6 @@ class AccountArguments(BaseOperator):
     def bulk_hook(self, table: str | None = None, pipe: str | None = None) -> SnowpipeBulkHook:
         """The hook of the account, and of a table and a file pipe in it; after templates are rendered.
 
-        :param table: the table
-        :param pipe: the pipe
         :raises ConfigurationError: if what chooses files was rendered to None, which would choose all of them
         """
         lost = [name for name in self.chosen_by if getattr(self, name) is None]
@@ -144,10 +141,7 @@ class AccountOperator(AccountArguments):
 
 
 def run_identity(context: Context) -> RunIdentity:
-    """Name the work by DAG, run, task and map index.
-
-    :param context: the task's context
-    """
+    """Name the work by DAG, run, task and map index."""
     from airflow_provider_snowpipe.bulk.copy import RunIdentity
 
     ti: Any = context["ti"]
@@ -172,10 +166,7 @@ class FileOperator(AccountOperator):
         return self.bulk_hook()
 
     def pipe_name(self, pipe: str) -> PipeName:
-        """The full name of a pipe.
-
-        :param pipe: its name
-        """
+        """The full name of a pipe."""
         return PipeName(*self.hook.database_and_schema(), pipe)
 
 
@@ -195,17 +186,10 @@ class PipeArguments(AccountArguments):
         super().__init__(**kwargs)
         self.table = table
         self.pipe = pipe
-        if table is not None and pipe is not None:
-            raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
+        refuse_two_pipes(table, pipe)
 
     def _pipe_hook(self) -> SnowpipeHook:
-        return SnowpipeHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
-        )
+        return SnowpipeHook.of(self)
 
 
 class PipeOperator(PipeArguments, AccountOperator):
@@ -244,7 +228,6 @@ class PipeOperator(PipeArguments, AccountOperator):
 def leave_links(context: Context, hook: SnowpipeHook, page: str) -> None:
     """Leave the addresses behind a task's links, from its first step on.
 
-    :param context: the task's context
     :param hook: of the pipe
     :param page: the address of the page of its channels
     """
@@ -257,8 +240,6 @@ def leave_links(context: Context, hook: SnowpipeHook, page: str) -> None:
 def require_name(argument: str, value: str | None) -> str:
     """Return a name that must have been given, or rendered.
 
-    :param argument: the argument's name
-    :param value: its value
     :raises ConfigurationError: if it is empty
     """
     if not isinstance(value, str) or not value:

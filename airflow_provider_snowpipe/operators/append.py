@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.submission import application_name
-from airflow_provider_snowpipe.streaming.arguments import check_one_of, named
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
@@ -147,13 +147,8 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
                 load.skipped,
                 rules.batch,
             )
-        if load.unknown_columns:
-            self.log.warning(
-                "the table of pipe %s has no column for these keys, whose values were passed over: %s",
-                self.hook.pipe_name(),
-                named(load.unknown_columns),
-            )
-        self._count(load)
+        self._warn_of_unknown(load.unknown_columns, self.hook.pipe_name())
+        count_load([load], self.hook.pipe_name(), type(self).__name__, waited=load.committed)
         loaded = LoadedChannel(
             channel,
             load.target_token,
@@ -253,28 +248,8 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     def _rules(self, batch: int | None) -> AppendRules:
         from airflow_provider_snowpipe.streaming.append import AppendRules
 
-        rules = AppendRules(
-            on_error=self.on_error,
-            on_older_batch=self.on_older_batch,
-            wait_for_commit=self.wait_for_commit,
-            commit_timeout=self.commit_timeout,
-        )
-        return replace(rules, batch=batch)
-
-    def _count(self, load: SmallLoad) -> None:
-        count_load(
-            pipe=str(self.hook.pipe_name()),
-            operator=type(self).__name__,
-            rows=load.rows,
-            raw_bytes=load.raw_bytes,
-            rejected=load.rejected,
-            retries=load.retries,
-            append_seconds=load.append_seconds,
-            requests=load.requests,
-            request_seconds=load.request_seconds,
-            longest_request=load.longest_request,
-            commit_seconds=load.commit_seconds if load.committed else None,
-            lag_channels=0 if load.committed else 1,
+        return AppendRules(
+            batch, self.on_error, self.on_older_batch, self.wait_for_commit, self.commit_timeout
         )
 
     def _value(self, load: SmallLoad, rules: AppendRules) -> dict[str, Any]:
@@ -287,7 +262,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             "to": load.target_token,
             "rows": load.rows,
             "skipped": load.skipped,
-            "bytes": load.raw_bytes,
+            "bytes": load.bytes,
             "rejected": load.rejected,
             "dead_lettered": load.dead_lettered,
             "unknown_columns": dict(load.unknown_columns),

@@ -63,7 +63,6 @@ class BulkDriverOperator(SparkDriverOperator):
 
         A try whose worker died with the driver or after it is taken over, files and all.
 
-        :param context: the task's context
         :param make_plan: makes the plan, if a new driver is to be started
         :param folder: URL of the folder in which each attempt makes its own, None for one that is gone
             after the block
@@ -139,7 +138,6 @@ def _report_of(run: DriverRun) -> WriteReport | None:
 def local_path(url: str) -> Path:
     """The path of a folder of this machine.
 
-    :param url: its URL
     :raises ConfigurationError: if it is elsewhere
     """
     parts = urlsplit(url)

@@ -329,7 +329,6 @@ def copy_arguments(
     Columns are matched by their names. Where one holds JSON as text, which only an expression parses, all are
     named: a COPY cannot do both.
 
-    :param manifest: the manifest
     :param table_columns: describes the table
     :param options: the author's options of COPY
     :raises ConfigurationError: if an option contradicts these
@@ -414,7 +413,6 @@ class BulkRun:
     :param hook: the account, with the table
     :param stage: the run's folder
     :param work: whose work it is, in words
-    :param table: the table
     :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
     :param parallel: files that are put at a time
     :param log: writes a line to the task's log

@@ -147,7 +147,6 @@ class DriverMemory:
 
     Before that, and with ``durable=False``, it knows only whether this is a retry, and of which run.
 
-    :param context: the task's context
     :param durable: False forgets everything; before Airflow 3.3 the Spark provider sets it to False whatever
         the author specified
     """
@@ -183,10 +182,7 @@ class DriverMemory:
         return int((self._run_began - _CLOCKS).timestamp() * 1_000)
 
     def keep_location(self, location: DriverLocation) -> None:
-        """Remember where the driver is about to run.
-
-        :param location: the location
-        """
+        """Remember where the driver is about to run."""
         if self._store is not None:
             self._store.set(_DRIVER_KEY, asdict(location))
 
@@ -219,8 +215,6 @@ class DriverMemory:
 
         Where it ran on this machine is still remembered, since its directory may not be removed yet; an
         application on a cluster has nothing more to report.
-
-        :param sent: the load
         """
         if self._store is not None:
             self._store.set(_SENT_KEY, sent.to_kept())
@@ -359,10 +353,7 @@ def _wait(processes: list[Process], seconds: float) -> list[Process]:
 
 
 def runs(process: Process) -> bool:
-    """True while a process runs; a zombie does not.
-
-    :param process: the process
-    """
+    """True while a process runs; a zombie does not."""
     import psutil
 
     try:

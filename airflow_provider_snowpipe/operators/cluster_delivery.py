@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.hooks.cluster import (
     APPLICATION_ID,
@@ -34,56 +34,6 @@ NEW_SECRET = "create"  # noqa: S105  a value of the operator's
 PLAN_NAME = "snowpipe-plan.json"
 JOB_NAME = "snowpipe-job.py"
 _PACKAGE = "airflow_provider_snowpipe"
-
-
-class Delivery(Protocol):
-    """What one submission brings to its driver, and removes afterwards."""
-
-    def check(self, conf: Mapping[str, str], properties: str) -> None:
-        """Refuse what would fail on the cluster.
-
-        :param conf: the Spark settings of the operator
-        :param properties: what the author's properties file sets
-        :raises ConfigurationError: with the remedy
-        """
-
-    @property
-    def job(self) -> str:
-        """The application as ``spark-submit`` gets it."""
-
-    def put_job(self, application: str) -> None:
-        """Put the job where :attr:`job` is, if it is not there."""
-
-    def put(self, file: Path) -> str:
-        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it."""
-
-    def write_plan(self, text: str) -> str:
-        """Write the plan; the application's argument."""
-
-    def write_secrets(self, text: str) -> None:
-        """Put the credentials where the driver, and nobody else, takes them."""
-
-    def complete(self, hook: SubmitHook) -> None:
-        """Add the settings of the submission to those of the author, which the hook has."""
-
-    def submitted(self, line: str) -> str | None:
-        """The application's id, where a line of ``spark-submit`` shows that the cluster has it."""
-
-    def remove(self, application: Application | None) -> None:
-        """Remove what of the submission is left on the cluster.
-
-        :param application: what became of it, None where nobody knows
-        """
-
-
-def delivery_of(settings: ClusterSettings, submission: Submission) -> Delivery:
-    """The delivery of a submission to the cluster of its Spark connection.
-
-    :param settings: the task's
-    :param submission: the submission
-    """
-    kubernetes = "k8s" in spark_master(settings.conn_id)
-    return (KubernetesDelivery if kubernetes else YarnDelivery)(settings, submission)
 
 
 # -- YARN ------------------------------------------------------------------------------------------------
@@ -376,3 +326,19 @@ def is_of_this_machine(path: Any) -> bool:
     :param path: as ``storage_path`` makes it
     """
     return path.protocol in ("file", "local", "")
+
+
+# -- The one of a Spark connection -----------------------------------------------------------------------
+
+Delivery = YarnDelivery | KubernetesDelivery
+"""What one submission brings to its driver, and removes afterwards."""
+
+
+def delivery_of(settings: ClusterSettings, submission: Submission) -> Delivery:
+    """The delivery of a submission to the cluster of its Spark connection.
+
+    :param settings: the task's
+    :param submission: the submission
+    """
+    kubernetes = "k8s" in spark_master(settings.conn_id)
+    return (KubernetesDelivery if kubernetes else YarnDelivery)(settings, submission)

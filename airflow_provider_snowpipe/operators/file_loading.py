@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 class FileLoading:
     """One task's loading of files.
 
-    :param task: the task
-    :param context: its context
     :param resumed: True where the task was deferred for a load
     :param listed: the files of a stage that a COPY was given before the task was deferred
     :param reported: what the pipe's trigger has reported of files, by their paths below the pipe's location
@@ -264,7 +262,6 @@ _PARALLEL = 4
 class _NamedByContent:
     """Files under the names that they have in the stage, as links in a folder.
 
-    :param folder: the folder
     :param files: the files' own paths by those below the stage's
     """
 
@@ -273,10 +270,7 @@ class _NamedByContent:
 
     @contextmanager
     def local(self, file: StagedSource) -> Iterator[Path]:
-        """Have a file on this machine, as long as the block runs.
-
-        :param file: the file
-        """
+        """Have a file on this machine, as long as the block runs."""
         link = self.folder / file.below
         link.parent.mkdir(parents=True)
         link.symlink_to(self.files[file.below])
@@ -388,7 +382,6 @@ class FileLoader:
     def rows_of(self, share: CopyShare, value: Mapping[str, Any]) -> int:
         """Rows of a share that are in the table.
 
-        :param share: the share
         :param value: what loading it has given, as of a COPY task
         """
         loads = {**value["loaded_before"], **value["files"]}

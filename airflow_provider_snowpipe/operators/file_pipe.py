@@ -195,7 +195,6 @@ class SnowpipePipeOperator(FileOperator):
 
         Snowflake names a file that waits, or that the pipe has loaded since, no second time.
 
-        :param admin: the pipe
         :param began: when the run began
         """
         known, hook = admin.known(), self.hook

@@ -224,7 +224,6 @@ def wait_for_pipe(
     """Leave the worker until a pipe has loaded files; the task's ``execute_complete`` comes back.
 
     :param task: the operator
-    :param load: the load
     :param submission: its files
     :param value: what was submitted
     :raises TaskDeferred: always

@@ -334,10 +334,6 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
     """Report tokens and rows to asset events and lineage, and tokens to the next sensor.
 
     Files of a stage come through no channel, so that there are only rows to report.
-
-    :param task: the task
-    :param context: its context
-    :param value: its value
     """
     hook, rows, channels = task.bulk_hook(task.table), value["rows_loaded"], value["channels"]
     files = task.source_files()

@@ -76,10 +76,7 @@ def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:
 
 
 def path_before(context: Context) -> LoadPath | None:
-    """The path that the run before took by its own choice, None where there was none or it was forced.
-
-    :param context: the task's context
-    """
+    """The path that the run before took by its own choice, None where there was none or it was forced."""
     ti: Any = context["ti"]
     kept = ti.xcom_pull(task_ids=ti.task_id, key=PLAN_KEY, include_prior_dates=True, map_indexes=ti.map_index)
     if not isinstance(kept, Mapping) or kept.get("is_forced") or kept.get("path") not in list(LoadPath):
@@ -454,7 +451,6 @@ _ASKED_AGAIN = dt.timedelta(days=2)
 def loads_before(context: Context, table: str) -> tuple[MeasuredLoad, ...]:
     """The last loads of the table, as the run before has kept them.
 
-    :param context: the task's context
     :param table: the table, or the pipe that stands for it
     """
     ti: Any = context["ti"]
@@ -470,7 +466,6 @@ class LoadAccount:
 
     :param hook: asks the account about COPY statements
     :param policy: the author's side, and the figures
-    :param context: the task's context
     """
 
     hook: SnowpipeBulkHook

@@ -18,7 +18,6 @@ def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None
     """Refuse mapped instances of which two would have the same channel of the same pipe.
 
     :param operator: one mapped instance
-    :param context: its context
     :raises ConfigurationError: if two have; names the channel
     """
     index = getattr(context.get("ti"), "map_index", None)
@@ -77,7 +76,6 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
     written as a template is not compared.
 
     :param operator: the task, rendered
-    :param context: its context
     :raises ConfigurationError: if there is such a source
     """
     from airflow_provider_snowpipe.spark.submit.source import plain_source, shared_channel

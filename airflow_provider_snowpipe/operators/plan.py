@@ -100,7 +100,6 @@ class SnowpipePlan:
 
         Airflow calls it when it renders the sensor's ``targets``.
 
-        :param context: the task's context
         :param jinja_env: renders ``work_path``
         :raises ConfigurationError: if there is no report
         :raises AirflowException: if the run failed, in its own words

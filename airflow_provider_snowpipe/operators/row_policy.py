@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.account_operator import PipeArguments, check_arguments
 from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
+from airflow_provider_snowpipe.streaming.arguments import named
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
@@ -18,6 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
     from airflow_provider_snowpipe.spark.submit.checked_values import OnError
+    from airflow_provider_snowpipe.streaming.names import PipeName
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
@@ -86,16 +88,22 @@ class RowPolicyOperator(PipeArguments):
         for one in fields(RowPolicy):
             setattr(self, one.name, getattr(row_policy, one.name))
 
+    def _warn_of_unknown(self, columns: Mapping[str, int], pipe: PipeName) -> None:
+        """Name the keys of rows that match no column, with the rows that have them."""
+        if columns:
+            self.log.warning(
+                "the table of pipe %s has no column for these keys, whose values were passed over: %s",
+                pipe,
+                named(columns),
+            )
+
     def _schema_policy(self) -> SchemaPolicy:
         return SchemaPolicy(RowPolicy(**{one.name: getattr(self, one.name) for one in fields(RowPolicy)}))
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaPolicy:
-    """What an author's policy does about a table.
-
-    :param policy: the policy
-    """
+    """What an author's policy does about a table."""
 
     policy: RowPolicy
 

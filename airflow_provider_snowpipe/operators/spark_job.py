@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
-    from airflow_provider_snowpipe.streaming.auth import Credentials
-
 
 _OWN_ARGUMENTS = ("application", "application_args", "java_class", "conn_id")
 _LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
@@ -84,66 +81,14 @@ def refuse_own_arguments(given: Mapping[str, Any]) -> None:
             )
 
 
-class DriverRun(Protocol):
-    """One run of the job's driver as a task sees it: what surrounds ``spark-submit`` in one deploy mode."""
-
-    @property
-    def directory(self) -> Path:
-        """What this task writes for ``spark-submit``."""
-
-    def plan_keys(self) -> dict[str, str]:
-        """Paths of report and credentials in the plan."""
-
-    def put(self, file: Path) -> str:
-        """Take the archive of our code; its address for ``--py-files``, empty where the job brings it."""
-
-    def write_plan(self, text: str) -> str:
-        """Write the plan; the application's argument that names it."""
-
-    def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
-        """Put the credentials of account and source where the driver, and nobody else, takes them."""
-
-    def prepare(self, hook: SubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
-        """Complete the settings of the submission; the environment of ``spark-submit``.
-
-        :param hook: the settings
-        :param env_vars: the author's variables, which win
-        """
-
-    def submit(
-        self, hook: SubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
-    ) -> None:
-        """Run ``spark-submit`` to its end, instead of the hook's own ``submit``.
-
-        :param hook: builds the command and reads the output
-        :param environment: what ``spark-submit`` needs on this machine; the hook's own settings win
-        :param application: the job's file
-        :raises AirflowException: if ``spark-submit`` fails
-        """
-
-    def follow(self) -> None:
-        """Wait until the driver has ended, if it has not yet."""
-
-    def text(self, name: str) -> str | None:
-        """Read what the driver has left, None if there is nothing."""
-
-    def stop(self) -> None:
-        """End the driver and everything that it started; none is started any more."""
-
-    def is_over(self) -> bool:
-        """True where nothing runs, or nobody will search for what does."""
-
-    def hide_ui(self) -> None:
-        """Remove the address of the application's page, if it ended with it."""
-
-    def remove(self) -> None:
-        """Remove whatever the run left on the disk."""
+DriverRun = ClientRun | ClusterRun
+"""One run of the job's driver as a task sees it: what surrounds ``spark-submit`` in one deploy mode."""
 
 
 class SparkDriverOperator(SparkSubmitOperator):
     """What every operator has that runs a job of ours: one driver, found again after a worker's death.
 
-    Where the driver runs is the matter of a :class:`DriverRun`: beside the task
+    Where the driver runs is the matter of its run: beside the task
     (:class:`~airflow_provider_snowpipe.operators.client_job.ClientRun`) or on the cluster
     (:class:`~airflow_provider_snowpipe.operators.cluster_job.ClusterRun`).
 

@@ -335,7 +335,6 @@ class SourceFiles:
     def local(self, file: SourceFile) -> Iterator[Path]:
         """Have a file on this machine, as long as the block runs; one of an object store is copied here.
 
-        :param file: the file
         :raises SourceUnavailableError: if it cannot be read
         """
         root, key, _ = self._found[file.below]
@@ -352,16 +351,12 @@ class SourceFiles:
             yield path
 
     def is_local(self, file: SourceFile) -> bool:
-        """True for a file of this machine.
-
-        :param file: the file
-        """
+        """True for a file of this machine."""
         return self._found[file.below][0].protocol in _LOCAL
 
     def mark(self, file: SourceFile) -> str:
         """Distinguish a file's content from another one of the same name and size.
 
-        :param file: the file
         :returns: the MD5 of a file of this machine; for one of an object store what that keeps of it, an
             ETag or the timestamp of its last change
         """
@@ -431,7 +426,6 @@ class CompactedStage:
     def form(self, files: Sequence[SourceFile]) -> CompactForm | None:
         """Describe the files; None where they are as they should be.
 
-        :param files: the files
         :raises ConfigurationError: if they cannot be combined
         """
         form = self.options.form_of([file.below for file in files])
@@ -439,10 +433,7 @@ class CompactedStage:
         return form if form.is_worth_it(sizes, self.options.target_file_bytes) else None
 
     def staged(self, files: Sequence[SourceFile]) -> RunManifest | None:
-        """What is staged of this content, None if nothing is.
-
-        :param files: the files
-        """
+        """What is staged of this content, None if nothing is."""
         marks = self._of_each(files, lambda _, file: self.source.mark(file), "snowpipe-digest")
         facts = [(file.below, file.size, mark) for file, mark in zip(files, marks, strict=True)]
         folder = run_folder((_WORK,), content_key(facts, self.options))
@@ -459,9 +450,7 @@ class CompactedStage:
     ) -> RunManifest:
         """Have Spark combine the files, and stage what it makes; :meth:`staged` has been asked.
 
-        :param context: the task's context
         :param writer: runs Spark
-        :param files: the files
         :param form: what they are
         :raises ConfigurationError: if Spark cannot read a file of that name
         """
@@ -489,10 +478,7 @@ class CompactedStage:
             return folder.keep_manifest(manifest)
 
     def names(self, manifest: RunManifest) -> list[str]:
-        """Paths of the new files below the stage's.
-
-        :param manifest: the manifest
-        """
+        """Paths of the new files below the stage's."""
         folder = "" if self._folder is None else self._folder.folder
         return [f"{folder}/{name}" for name in manifest.names]
 

@@ -44,7 +44,7 @@ from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
 from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
-from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument, named
+from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 
@@ -197,7 +197,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     ) -> dict[str, Any]:
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
-        :param context: the task's context
         :param event: the payload of the application trigger
         :param place: the submission
         :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not have it
@@ -431,12 +430,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         count_run(report, pipe, type(self).__name__, waited=self.wait_for_commit and not self._defers)
         describe_outlets(self, context, self._pipe_hook(), loaded_channels(report))
         value = value_of(report, pipe, load.offset_format)
-        if report.unknown_columns:
-            self.log.warning(
-                "the table of pipe %s has no column for these keys, whose values were passed over: %s",
-                pipe,
-                named(report.unknown_columns),
-            )
+        self._warn_of_unknown(report.unknown_columns, pipe)
         memory.forget()
         return value
 

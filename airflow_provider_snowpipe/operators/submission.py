@@ -111,7 +111,6 @@ def require_spark_submit(binary: str, path: str) -> None:
 def spark_connection(conn_id: str) -> Any:
     """Look the Spark connection up; Airflow's own hook would take YARN where there is none.
 
-    :param conn_id: its id
     :raises ConfigurationError: if there is no such connection; names how to make one
     """
     try:
@@ -213,7 +212,6 @@ def report_of(text: str | None) -> RunReport | None:
 def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str, dict[str, Any]]:
     """What the run owes on each channel, as a commit sensor takes it; a channel without a new row as well.
 
-    :param report: the run's report
     :param offset_format: the tokens' format
     :param on_error: ``continue`` accepts skipped rows
     """
@@ -293,10 +291,7 @@ def settle_load(load: SubmittedLoad, hook: SnowpipeHook, *, on_error: str, await
 
 
 def end_of_task(error: SnowpipeError) -> AirflowException:
-    """Put an error of ours in the words and the class that a failed driver gives the task.
-
-    :param error: the error
-    """
+    """Put an error of ours in the words and the class that a failed driver gives the task."""
     text = error_line(type(error).__name__, error)
     return AirflowException(text) if error.retryable else AirflowFailException(text)
 

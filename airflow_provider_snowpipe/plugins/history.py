@@ -67,7 +67,6 @@ class HistoryLimits:
 class Rights:
     """What a user may read, by Airflow's own checks.
 
-    :param dag_ids: DAGs
     :param may_read: whether a connection of that id
     """
 
@@ -127,9 +126,6 @@ class Where:
 class TaskKey:
     """A task instance.
 
-    :param dag_id: its DAG
-    :param run_id: its run
-    :param task_id: its task
     :param map_index: which one of a mapped task, -1 where it is not mapped
     """
 
@@ -143,9 +139,7 @@ class TaskKey:
 class ChannelWork:
     """What one task did on one channel, or saw of it.
 
-    :param channel: the channel's name
     :param target: the offset token that the task owed, None where it owed nothing
-    :param offset_format: its format
     :param found: the committed offset token that the task found
     :param committed: the committed offset token that it left or saw, None where it saw none
     :param rows: rows that it sent, None for a task that only read
@@ -171,7 +165,6 @@ class TaskWork:
 
     :param key: the task instance
     :param connection: the connection's id
-    :param pipe: the pipe
     :param operator: the operator's class name
     :param state: the task's state in Airflow
     :param began: when it began, None where it has not
@@ -293,7 +286,6 @@ class PlannedLoad:
     :param key: the task instance
     :param state: its state in Airflow
     :param began: when it began
-    :param plan: the plan
     :param shape: the data's shape, empty where the task left none
     :param outcome: ``path``, ``estimated`` and ``actual``, empty until the load has ended well
     """

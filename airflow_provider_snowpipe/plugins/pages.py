@@ -87,10 +87,8 @@ def pipe(
 ) -> HTMLResponse:
     """Show what tasks did on a pipe.
 
-    :param connection_id: the connection
     :param database: the pipe's database
     :param schema: the pipe's schema
-    :param pipe: the pipe
     :param session: of Airflow's database
     :param user: who asks
     :param sort: the column that orders the channels
@@ -166,8 +164,6 @@ def plans(session: SessionDep, user: GetUserDep, page: Page = 1) -> HTMLResponse
 def run_tab(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> HTMLResponse:
     """Show what a run did on pipes, and its plans.
 
-    :param dag_id: the DAG
-    :param run_id: the run
     :param session: of Airflow's database
     :param user: who asks
     """
@@ -178,8 +174,6 @@ def run_tab(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> 
 def task_tab(dag_id: str, task_id: str, session: SessionDep, user: GetUserDep) -> HTMLResponse:
     """Show what a task did on pipes in all of its runs, and its plans.
 
-    :param dag_id: the DAG
-    :param task_id: the task
     :param session: of Airflow's database
     :param user: who asks
     """
@@ -192,9 +186,6 @@ def task_instance_tab(
 ) -> HTMLResponse:
     """Show what a task instance did on pipes, and its plan.
 
-    :param dag_id: the DAG
-    :param run_id: the run
-    :param task_id: the task
     :param map_index: which one of a mapped task; Airflow leaves its placeholder for one that is not mapped
     :param session: of Airflow's database
     :param user: who asks
@@ -248,7 +239,6 @@ _COLUMNS: Mapping[str, tuple[str, bool, Callable[[ChannelState], Any]]] = {
 def ordered(channels: Sequence[ChannelState], column: str, *, descending: bool) -> list[ChannelState]:
     """Sort channels by a column, those that are alike by name.
 
-    :param channels: the channels
     :param column: a key of the columns
     :param descending: the greatest first
     """
@@ -313,8 +303,6 @@ def channel(
     :param connection_id: the Airflow connection to ask through
     :param database: the pipe's database
     :param schema: the pipe's schema
-    :param pipe: the pipe
-    :param channel: the channel's name
     :param session: of Airflow's database
     :param user: who asks
     :param target: the offset token that it should have committed
@@ -346,7 +334,6 @@ def channels(
     :param connection_id: the Airflow connection to ask through
     :param database: the pipe's database
     :param schema: the pipe's schema
-    :param pipe: the pipe
     :param prefix: only channels whose name begins so
     :param page: which hundred of them, from 1
     """
@@ -373,7 +360,6 @@ def view_of_channel(
     """Ask after a channel and show what the service reports of it.
 
     :param hook: names connection and pipe
-    :param channel: the channel's name
     :param target: the offset token that it should have committed, None where nobody expects one
     :param offset_format: the target's format
     :param past: what tasks did on the channel

@@ -25,7 +25,6 @@ EXPIRES_SOON = dt.timedelta(days=7)
 class ChannelState:
     """How far a channel is, as far as tasks have seen it.
 
-    :param channel: its name
     :param committed: the last committed offset token that a task saw
     :param target: the last offset token that a task owed
     :param rows: rows that tasks sent
@@ -139,7 +138,6 @@ class PipeState:
     """How far a pipe is, as far as tasks have seen it.
 
     :param connection: the connection's id
-    :param pipe: the pipe
     :param tasks: what worked on it, from the oldest
     :param channels: each channel's state
     :param points: rows over time
@@ -158,7 +156,6 @@ class PipeState:
         """Go through what tasks did.
 
         :param connection: the connection's id
-        :param pipe: the pipe
         :param tasks: from the oldest
         :param channel: this channel only, None for all
         """

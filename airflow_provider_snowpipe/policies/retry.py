@@ -41,7 +41,6 @@ class SnowpipeRetryPolicy(RetryPolicy):
         :param exception: what ended the task
         :param try_number: the try that failed, counted from 1
         :param max_tries: how many there are
-        :param context: the task's context
         """
         advice = advise(exception)
         if advice.worth is Worth.FAIL:

@@ -64,8 +64,6 @@ class Figure:
     """One figure of the cost model.
 
     :param name: the field of :class:`CostModel`
-    :param value: its value
-    :param unit: its unit
     :param source: who published it, or what the guess rests on
     :param is_guess: True when nobody published it
     """
@@ -310,9 +308,6 @@ class LoadPolicy:
         return None if self.path == AUTO else LoadPath(self.path)
 
     def floor(self, path: LoadPath) -> float:
-        """Seconds until a row can be queried at best: as measured, or else by the figures.
-
-        :param path: the path
-        """
+        """Seconds until a row can be queried at best: as measured, or else by the figures."""
         figure: float = getattr(self.costs, f"{path.value}_floor_seconds")
         return self.measured.get(path, figure)

@@ -38,7 +38,6 @@ def plan_load(
 ) -> LoadPlan:
     """Choose streaming, COPY or a pipe for data of a shape, with the reasons.
 
-    :param shape: the data
     :param policy: the author's side, None for its defaults
     :param previous: the path of the run before, or its plan, which stays unless another is clearly better
     """
@@ -357,8 +356,6 @@ def least_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float
 
     Of unbounded data this is the last row of a file, and never where more arrives than the channels take.
 
-    :param path: the path
-    :param shape: the data
     :param policy: whose figures count
     """
     if not shape.bounded:

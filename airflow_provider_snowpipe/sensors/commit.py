@@ -6,6 +6,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +24,7 @@ from airflow.triggers.base import BaseTrigger, StartTriggerArgs
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesVerdict, FilesWatch
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
@@ -130,10 +131,6 @@ class WaitSensor(BaseSensorOperator):
     def _ended(self, context: Context, value: Any, *, resumed: bool) -> Any:
         """Report the complete wait; the task's value."""
 
-    @abstractmethod
-    def _trigger_arguments(self) -> dict[str, Any]:
-        """The trigger's arguments as they were given, also as templates."""
-
     def execute(self, context: Context) -> Any:
         """Poll once, then wait in the worker or, when deferrable, in the triggerer."""
         try:
@@ -221,13 +218,7 @@ class WaitSensor(BaseSensorOperator):
         return kind(f"{reason}: {message}")
 
     def _hook(self) -> SnowpipeHook:
-        return SnowpipeHook(
-            self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
-        )
+        return SnowpipeHook.of(self)
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -250,18 +241,12 @@ class WaitSensor(BaseSensorOperator):
         )
         self.start_from_trigger = can_start_there(arguments.values())
 
-    def _shared_arguments(self) -> dict[str, Any]:
-        """Arguments that the triggers of both sensors take."""
-        return {
-            "table": self.table,
-            "pipe": self.pipe,
-            "database": self.database,
-            "schema": self.schema,
-            "snowflake_conn_id": self.snowflake_conn_id,
-            "poll_interval": self.poke_interval,
-            "max_consecutive_errors": self.max_consecutive_errors,
-            "end_from_trigger": self.end_from_trigger,
+    def _trigger_arguments(self) -> dict[str, Any]:
+        """The trigger's arguments as they were given, also as templates; they have the sensor's names."""
+        given = {
+            one.name: vars(self)[one.name] for one in fields(self.trigger_class) if one.name in vars(self)
         }
+        return {**given, "poll_interval": self.poke_interval}
 
 
 class RescheduleMemory:
@@ -420,10 +405,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         )
         self.fail_on_rejected_rows = fail_on_rejected_rows
         self.rejected_baseline = rejected_baseline
-        if self.table is not None and self.pipe is not None:
-            raise ConfigurationError(
-                f"table {self.table!r} and pipe {self.pipe!r} are both given: drop one of them"
-            )
+        refuse_two_pipes(self.table, self.pipe)
         self._budget()
         if offset_format is not None:
             offset_class(offset_format)
@@ -486,13 +468,3 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
 
     def _budget(self) -> RetryBudget:
         return RetryBudget(self.max_consecutive_errors, self.stall_timeout)
-
-    def _trigger_arguments(self) -> dict[str, Any]:
-        return {
-            **self._shared_arguments(),
-            "targets": self.targets,
-            "offset_format": self.offset_format,
-            "fail_on_rejected_rows": self.fail_on_rejected_rows,
-            "rejected_baseline": self.rejected_baseline,
-            "stall_timeout": self.stall_timeout,
-        }

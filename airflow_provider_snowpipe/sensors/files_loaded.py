@@ -184,15 +184,3 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
 
     def _choice(self) -> FileChoice:
         return FileChoice(self.files, self.prefix, self.count, self.stage)
-
-    def _trigger_arguments(self) -> dict[str, Any]:
-        return {
-            **self._shared_arguments(),
-            "files": self.files,
-            "prefix": self.prefix,
-            "count": self.count,
-            "since": self.since,
-            "on_partial": self.on_partial,
-            "on_failed": self.on_failed,
-            "timeout": self.timeout,
-        }

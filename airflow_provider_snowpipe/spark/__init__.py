@@ -29,8 +29,6 @@ def register(spark: SparkSession) -> None:
 
     Where this package is installed for the driver's Python, PySpark finds the format by itself, through the
     module ``pyspark_snowpipe``; calling this as well does no harm.
-
-    :param spark: the session
     """
     from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
 

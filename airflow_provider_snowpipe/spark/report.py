@@ -7,12 +7,12 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-from airflow_provider_snowpipe.streaming.arguments import add_counts
+from airflow_provider_snowpipe.streaming.arguments import SentRows, add_counts
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import VerifiedFileLineOffset
 
@@ -31,37 +31,50 @@ class UnreadableReportError(ConfigurationError):
     """What a driver has left is no report of this release."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelReport:
-    """What a run did on one channel.
+def versioned_object(
+    text: str, what: str, key: str, version: int, error: type[ConfigurationError] = ConfigurationError
+) -> dict[str, Any]:
+    """Read the JSON object that submitting side and driver exchange, without the key of its version.
 
-    :param channel: the channel's name
+    :param text: the JSON text
+    :param what: the object in words, for errors
+    :param key: the key of its version
+    :param version: the one that this release reads
+    :param error: the error's class
+    :raises ConfigurationError: if it is no object, or one of another version
+    """
+    try:
+        data: Any = json.loads(text)
+    except ValueError as reason:
+        raise error(f"{what} is not JSON ({reason})") from None
+    if not isinstance(data, dict):
+        raise error(f"{what} is a JSON {type(data).__name__}: it must be an object")
+    found = data.pop(key, None)
+    if found != version:
+        raise error(
+            f"{key} is {found!r} in {what}, and {version} is read here: install one version of "
+            "airflow-provider-snowpipe where Airflow and where Spark run"
+        )
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelReport(SentRows):
+    """What a run did on one channel; of tries that could not report any more only dead letters' files show.
+
     :param partition: the source's partition
     :param from_token: the committed offset token that the run found, None for NULL
     :param to_token: the committed offset token that the run left behind (read after the last task; the last
         one sent where ``wait_for_commit`` is off)
     :param target_token: the offset token that proves this run complete, None if the partition has no row
-    :param rows: rows that this run put behind ``from_token``
-    :param bytes: their size as NDJSON, before compression
     :param rejected: rows that the service skipped during the run, part of ``rows``, and during earlier tries
         of it that could not report any more
     :param committed: True when the committed token was seen at or past the target
-    :param append_seconds: time until the service had received the rows
-    :param commit_seconds: time from then until they were committed, 0 where nobody waited
-    :param requests: appends that the service answered, or that Snowflake's SDK took
-    :param request_seconds: time that their answers took together, 0 with the SDK, which reports none
-    :param longest_request: the longest of them, seconds
-    :param retries: requests that had to be repeated
-    :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``; of tries that
-        could not report any more only the dead letters' files show
     :param latency_ms: the service's own average time from append to commit, milliseconds, when the run was
         settled; None where it reported none
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rows that it had skipped before the first try that could not report any more
-    :param undecoded: records that the run skipped because they cannot be decoded, not among ``rows``;
-        of tries that could not report any more nothing is known
-    :param unknown_columns: rows with a key that matches no column of the table, by key; at most 20 keys
     """
 
     channel: str
@@ -69,23 +82,12 @@ class ChannelReport:
     from_token: str | None = None
     to_token: str | None = None
     target_token: str | None = None
-    rows: int = 0
-    bytes: int = 0
     rejected: int = 0
     committed: bool = False
-    append_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    requests: int = 0
-    request_seconds: float = 0.0
-    longest_request: float = 0.0
-    retries: int = 0
-    dead_lettered: int = 0
     latency_ms: int | None = None
     inserted_before: int = 0
     errors_before: int = 0
     rejected_before: int = 0
-    undecoded: int = 0
-    unknown_columns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +145,9 @@ class RunReport:
 
         :raises UnreadableReportError: if the text is no report of this version
         """
-        try:
-            data: Any = json.loads(text)
-        except ValueError as error:
-            raise UnreadableReportError(f"the run report holds no JSON ({error})") from None
-        if not isinstance(data, Mapping) or data.get("report_version") != REPORT_VERSION:
-            raise UnreadableReportError(
-                f"the run report is not of version {REPORT_VERSION}: install one version of "
-                "airflow-provider-snowpipe where Airflow and where Spark run"
-            )
+        data = versioned_object(
+            text, "the run report", "report_version", REPORT_VERSION, UnreadableReportError
+        )
         required = {one.name for one in fields(ChannelReport)}
         try:
             channels = tuple(
@@ -240,10 +236,7 @@ class ChannelStart:
         return sum(size for name, size in self.files_behind if name >= file)
 
     def status(self, now: ChannelStatus) -> ChannelStatus:
-        """What was known then of the counters; what was not is as it is now.
-
-        :param now: the channel's status
-        """
+        """What was known then of the counters; what was not is as it is now."""
         return replace(
             now,
             rows_inserted=now.rows_inserted if self.inserted_before is None else self.inserted_before,
@@ -331,10 +324,7 @@ class UiAddresses:
 
     @classmethod
     def of_context(cls, spark: SparkContext) -> Self:
-        """Ask a running application.
-
-        :param spark: its context
-        """
+        """Ask a running application."""
         settings = spark.getConf()
         return cls.of_settings(spark.uiWebUrl, spark.applicationId, lambda name: settings.get(name))
 

@@ -42,7 +42,6 @@ class OpenAction(StrEnum):
 class Opening:
     """What was done to a channel.
 
-    :param channel: its name
     :param action: created, fenced, or left as it was
     :param committed: its committed offset token afterwards, None for NULL
     """
@@ -56,7 +55,6 @@ class Opening:
 class Dropping:
     """What dropping a channel did.
 
-    :param channel: its name
     :param existed: False when there was nothing to drop
     :param committed: the offset token that went with it, None for NULL
     :param discarded: True when rows went with it that were received and not committed; None when unknown
@@ -99,8 +97,6 @@ def open_channel(
 ) -> Opening:
     """Make sure that a channel exists.
 
-    :param client: the pipe's client
-    :param channel: the channel's name
     :param offset_token: the token that a new channel starts with; an existing one keeps its own
     :param if_exists: ``skip`` leaves an existing channel alone, ``fence`` shuts its writers out
     :param uncommitted_timeout: seconds to wait for rows of a fenced writer to be committed
@@ -125,8 +121,6 @@ def drop_channel(
     The channel is opened first. That shuts its writer out, so that no row can arrive between the last
     commit and the drop, and it is refused while there are uncommitted rows.
 
-    :param client: the pipe's client
-    :param channel: the channel's name
     :param force: True drops at once, with whatever is not committed
     :param commit_timeout: seconds to wait for the commit
     :raises UncommittedRowsError: if rows are still not committed then; the channel is still there
@@ -163,8 +157,6 @@ def _drop(client: SnowpipeClient, channel: str) -> None:
 def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) -> OpenedChannel:
     """Open a channel as soon as none of its rows is uncommitted.
 
-    :param client: the pipe's client
-    :param channel: the channel's name
     :param timeout: seconds
     :raises UncommittedRowsError: if there still are some when the time is over; nothing has changed
     """
@@ -211,7 +203,6 @@ SetToken = Callable[[str, str], object]
 class TokenChange:
     """A token that a channel is to get, and what the decision was made on.
 
-    :param channel: the channel's name
     :param token: the new token
     :param expected: the committed token that it replaces, None for NULL
     :param rows_inserted: the channel's visible rows then, None where they are not known
@@ -256,7 +247,6 @@ class TokenChange:
 class OffsetReset:
     """A token that was set.
 
-    :param channel: the channel's name
     :param old: the committed offset token before, None for NULL
     :param new: the committed offset token now
     """
@@ -275,7 +265,6 @@ def direction(old: str | None, new: str, offset_class: type[Offset] | None, chan
     :param old: the committed token, None for NULL
     :param new: the token to be set
     :param offset_class: the tokens' format, None when it is not known
-    :param channel: the channel's name
     :raises OffsetTokenError: if a token does not have that format
     """
     if offset_class is None:
@@ -307,8 +296,6 @@ def reset_offset_token(
     The channel is watched for a while; if anything moves, nothing is done. Then the token is set by
     :func:`compare_and_set`, on condition that it is the one that was seen.
 
-    :param client: the pipe's client
-    :param channel: the channel's name
     :param token: the new offset token
     :param observe: polls the channel once
     :param set_token: sets the token of a channel by the system function
@@ -347,7 +334,6 @@ def compare_and_set(
     while rows are uncommitted, so that the token read after it is the last token of those. A writer that
     opens the channel after that, with the old token, is fenced too, and found by its rows if it had any.
 
-    :param client: the pipe's client
     :param change: the channel, its new token, and what it was planned on
     :param set_token: sets the token of a channel by the system function
     :param overwrite: True discards rows that are not committed, and compares nothing
@@ -366,7 +352,6 @@ def compare_and_set(
 def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = False) -> ChannelStatus:
     """Shut out the writers of a channel, and make sure that it is as a change of its token expects it.
 
-    :param client: the pipe's client
     :param change: the planned change
     :param overwrite: True discards rows that are not committed, and compares nothing
     :return: the channel's status
@@ -386,7 +371,6 @@ def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = Fals
 def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seconds: float) -> None:
     """Watch many channels at the same time, through their statuses.
 
-    :param client: the pipe's client
     :param channels: their names
     :param observe_seconds: how long
     :raises WriterActiveError: if somebody writes to one of them

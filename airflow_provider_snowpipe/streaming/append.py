@@ -7,11 +7,12 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
+from airflow_provider_snowpipe.streaming.arguments import SentRows
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -231,45 +232,25 @@ def _field(line: bytes, column: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class SmallLoad:
+class SmallLoad(SentRows):
     """What an append did.
 
     :param channel: the channel's name
     :param from_token: the committed token before, None for NULL
     :param target_token: the token that proves the rows committed, None when there were none
-    :param rows: rows sent
     :param skipped: rows left out because they were committed already
-    :param raw_bytes: bytes of NDJSON sent
     :param rejected: rows that the service skipped because they do not fit the table
-    :param rejected_baseline: rows of the channel that it had skipped before
     :param committed: True when the rows were seen to be committed
-    :param append_seconds: time until the service had received them
-    :param commit_seconds: time from then until they were committed, 0 when not waited for
-    :param requests: appends that the service answered
-    :param request_seconds: time that their answers took together
-    :param longest_request: the longest of them, seconds
-    :param retries: requests that had to be repeated
-    :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``
-    :param unknown_columns: rows that have a key which matches no column of the table, by key
+    :param rejected_baseline: rows of the channel that it had skipped before
     """
 
     channel: str
     from_token: str | None
     target_token: str | None
-    rows: int
     skipped: int
-    raw_bytes: int
     rejected: int
     committed: bool
     rejected_baseline: int = 0
-    append_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    requests: int = 0
-    request_seconds: float = 0.0
-    longest_request: float = 0.0
-    retries: int = 0
-    dead_lettered: int = 0
-    unknown_columns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +399,7 @@ def append_to_channel(
         target_token=str(rows.offsets[-1]) if rows.offsets and left.offsets else from_token,
         rows=counters.rows,
         skipped=len(rows.lines) - len(left.lines),
-        raw_bytes=counters.raw_bytes,
+        bytes=counters.raw_bytes,
         rejected=rejected,
         committed=rules.wait_for_commit or not left.lines or passed is not None,
         rejected_baseline=baseline,

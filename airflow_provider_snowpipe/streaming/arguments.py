@@ -1,4 +1,4 @@
-"""Arguments of authors, checked: mappings, words of a few, and what to do about unknown columns."""
+"""Arguments of authors, checked: mappings, words of a few, unknown columns; and what was sent of the rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -140,7 +140,7 @@ def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
 # -- What a run reports of keys of its rows for which the table has no column: how many rows have each ---
 #
 # How they are found is :mod:`~airflow_provider_snowpipe.streaming.key_check`'s; this is all that operators
-# need.
+# need. Beside them stands what else was counted of the rows.
 
 OnUnknown = Literal["warn", "fail", "ignore"]
 UNKNOWN_COLUMNS: tuple[OnUnknown, ...] = ("warn", "fail", "ignore")
@@ -169,3 +169,50 @@ def named(counts: Mapping[str, int]) -> str:
     :param counts: rows by key
     """
     return ", ".join(f"{key!r} ({rows:,} rows)" for key, rows in add_counts({}, counts).items())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SentRows:
+    """What was sent on one channel, and what that took.
+
+    :param rows: rows that were sent
+    :param bytes: their size as NDJSON, before compression
+    :param append_seconds: time until the service had received them
+    :param commit_seconds: time from then until they were committed, 0 where nobody waited
+    :param requests: appends that the service answered, or that Snowflake's SDK took
+    :param request_seconds: time that their answers took together, 0 with the SDK, which reports none
+    :param longest_request: the longest of them, seconds
+    :param retries: requests that had to be repeated
+    :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``
+    :param undecoded: records that were skipped because they cannot be decoded, likewise
+    :param unknown_columns: rows with a key that matches no column of the table, by key; at most 20 keys
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    append_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    requests: int = 0
+    request_seconds: float = 0.0
+    longest_request: float = 0.0
+    retries: int = 0
+    dead_lettered: int = 0
+    undecoded: int = 0
+    unknown_columns: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def counts(self) -> dict[str, Any]:
+        """What was sent, by name, for another value that has it."""
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(SentRows)}
+
+    def and_then(self, more: SentRows) -> Self:
+        """The same value with what was sent later on the same channel.
+
+        :param more: what was sent later
+        """
+        together: dict[str, Any] = {
+            "longest_request": max(self.longest_request, more.longest_request),
+            "unknown_columns": add_counts(self.unknown_columns, more.unknown_columns),
+        }
+        later = more.counts()
+        added = {name: one + later[name] for name, one in self.counts().items() if name not in together}
+        return dataclasses.replace(self, **added, **together)

@@ -62,7 +62,6 @@ class KeyPair:
     """A user's RSA key pair, used as a JSON Web Token (RS256).
 
     :param account: the account's identifier; what follows its first dot (a region) is dropped
-    :param user: the user's name
     :param private_key: PKCS#8 or PKCS#1 in PEM, or the base64 text between its markers
     :param passphrase: for an encrypted key
     :param role: the role that the session takes, None for the user's default
@@ -171,10 +170,7 @@ class OAuthToken(_GivenToken):
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Requests that prove who asks by the user's own credentials.
-
-    :param credentials: the credentials
-    """
+    """Requests that prove who asks by the user's own credentials."""
 
     credentials: Credentials
 

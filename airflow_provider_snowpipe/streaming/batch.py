@@ -25,7 +25,6 @@ _RATIO_WEIGHT = 0.3
 class Undecoded:
     """A record that is no row, because it cannot be decoded.
 
-    :param position: its position
     :param reason: in words
     :param payload: its value as the source has it
     :param key: its key, None if it has none
@@ -114,7 +113,6 @@ class Batch:
     :param body: the bytes as sent
     :param encoding: the value of ``Content-Encoding``, None for plain text
     :param raw_bytes: bytes of NDJSON in it
-    :param rows: rows in it
     :param start: position of the first row
     :param end: position of the last row
     """

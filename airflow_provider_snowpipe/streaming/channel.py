@@ -224,7 +224,6 @@ class Channel(ChannelSession):
         the committed token: they lie after it, and this writer starts just after it, too. A writer that has
         only its own rows must not discard those of others.
 
-        :param client: the pipe's client
         :param name: the channel's name
         :param offset_class: the format of its offset tokens
         :param limits: when batches close

@@ -72,7 +72,6 @@ class SnowpipeClient:
     :param account_url: the account's address, ``https://<host>[:<port>]``
     :param credentials: a key pair, PAT or OAuth token; or, on an executor, the driver's scoped token, which
         is used as it is and never renewed
-    :param pipe: the pipe
     :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
     :param timeouts: for every attempt of every request
     :param retry: pauses and budget of every request

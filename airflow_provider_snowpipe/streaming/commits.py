@@ -143,7 +143,6 @@ def decide(
     NULL never is. A channel that has its target needs no valid session any more, so its status code does not
     matter then.
 
-    :param status: the channel's status
     :param progress: the committed position and the target, None for a channel that owes nothing
     :param rejected_baseline: rows that the service had skipped before; one more rejects the commit. None
         accepts skipped rows
@@ -223,7 +222,6 @@ def judge(
 
     :param statuses: a status for each channel; one that is left out counts as missing, unless it owes
         nothing
-    :param expected: the targets
     :param standing: channels that are stalled if they are behind
     """
     found = {name: statuses.get(name) or ChannelStatus.missing(name) for name in expected.targets}

@@ -172,7 +172,6 @@ class OffsetTokenMovedError(WriterActiveError):
     """A channel's committed token is not the one that setting it was planned on.
 
     :param message: what happened, with both tokens
-    :param channel: the channel's name
     :param expected: the committed token that was expected, None for NULL
     :param committed: the committed token that was found, None for NULL
     """
@@ -228,10 +227,7 @@ class PipeFailedOverError(ApiError):
 
 
 class ChannelError(ApiError):
-    """A request on one channel was refused.
-
-    :param channel: the channel's name
-    """
+    """A request on one channel was refused."""
 
     error_id = "SP16"
     remedy = "read the service's own code and text in the message; it names the channel"
@@ -403,7 +399,6 @@ class ExecutorLostError(SnowpipeError):
 class CommitTimeoutError(SnowpipeError):
     """A channel did not commit its target in time; the rows may still be committed later.
 
-    :param channel: the channel's name
     :param committed: the committed offset token last seen, None for NULL
     :param target: the offset token waited for
     """
@@ -423,7 +418,6 @@ class CommitTimeoutError(SnowpipeError):
 class RowsRejectedError(SnowpipeError):
     """The service skipped rows that do not fit the table.
 
-    :param channel: the channel's name
     :param rejected: number of rows skipped since the channel was opened by this run
     :param last_error: the service's own text for the last of them, None where it gave none
     """
@@ -499,7 +493,6 @@ def error_line(kind: str, text: object) -> str:
     """An error as a task's log has it, with the code by which the documentation lists its class.
 
     :param kind: the name of the error's class; one that this package has not gets no code
-    :param text: its text
     """
     found = error_class(kind)
     code = f" [{found.error_id}]" if found.__name__ == kind else ""

@@ -42,7 +42,6 @@ _NOTHING = _KeysFound()
 class KeyCheck:
     """Answers through the rows of one channel for keys that match no column; letters count as they are not.
 
-    :param columns: the table's columns
     :param reads_all: True reads every block
     """
 
@@ -58,7 +57,6 @@ class KeyCheck:
         """Find the keys of a block that match no column.
 
         :param body: NDJSON
-        :param rows: its rows
         """
         if not rows:
             return _NOTHING
@@ -146,9 +144,7 @@ class KeyCheck:
 class UnknownKeys:
     """The keys of one channel's rows that match no column, counted by the rows that have them.
 
-    :param columns: the table's columns
     :param policy: ``warn`` counts them and refuses rows of which no key matches; ``fail`` refuses each
-    :param channel: the channel's name
     """
 
     def __init__(self, columns: Iterable[TableColumn], policy: OnUnknown, channel: str) -> None:
@@ -162,7 +158,6 @@ class UnknownKeys:
         """Count the keys of some rows that match no column.
 
         :param body: NDJSON
-        :param rows: its rows
         :param where: their positions, for errors
         :return: the rows of which no key matches, for :meth:`refuse`
         :raises UnknownColumnsError: if there is one and the policy is ``fail``

@@ -26,7 +26,6 @@ class ChannelLag:
     def of(cls, status: ChannelStatus, targets: CommitTargets | None) -> Self:
         """Hold a status against its target.
 
-        :param status: the channel's status
         :param targets: the targets, None where there are none
         :raises OffsetTokenError: if the committed token is not of the targets' format
         """

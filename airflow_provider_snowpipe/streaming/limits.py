@@ -20,8 +20,6 @@ _STATE = "as of September 2026"
 class DocumentedLimit:
     """A limit of the service that Snowflake has published.
 
-    :param value: its value
-    :param unit: its unit
     :param source: the page that documents it, and of when
     """
 

@@ -51,7 +51,6 @@ class KeptToken:
 class OffsetBackup:
     """The tokens of a pipe's channels at one time.
 
-    :param pipe: the pipe
     :param taken_at: the time, with its zone
     :param channels: what was kept, by the channels' names
     :param offset_format: the tokens' format, None when the caller did not name it
@@ -142,7 +141,6 @@ def take_backup(
 ) -> OffsetBackup:
     """Put the tokens of channels into a backup that replaces the one before.
 
-    :param pipe: the pipe
     :param statuses: the state of each channel
     :param previous: the backup that will be replaced, None for the first
     :param now: the time, with its zone
@@ -223,7 +221,6 @@ class RestoreAction(StrEnum):
 class RestoreStep:
     """What is done to one channel.
 
-    :param channel: its name
     :param action: create it with the token, set the token, or leave it
     :param committed: its committed offset token when this was planned, None for NULL
     :param token: the token of the backup
@@ -251,7 +248,6 @@ def plan_restore(
 
     A channel of the backup without a token has nothing to restore.
 
-    :param backup: the backup
     :param statuses: the state of each channel of it that is to be restored
     :param offset_class: the tokens' format; None lets only equal tokens pass
     :param allow_older_tokens: True sets a token back, too
@@ -284,7 +280,6 @@ def restore_channels(
 ) -> dict[str, str | None]:
     """Do what was planned, channel by channel, each on condition that it is as it was when planned.
 
-    :param client: the pipe's client
     :param steps: the plan
     :param set_token: sets the token of a channel by the system function
     :param overwrite: True discards rows that are not committed, and sets tokens whatever they are
@@ -309,7 +304,6 @@ def restore_channels(
 def chosen(backup: OffsetBackup, channels: Sequence[str] | None) -> list[str]:
     """The channels of a backup that are to be restored.
 
-    :param backup: the backup
     :param channels: their names, None for all
     :raises ConfigurationError: if the backup does not hold one of them
     """

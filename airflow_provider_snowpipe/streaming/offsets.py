@@ -199,7 +199,6 @@ class TopicPartitionOffset(Offset):
     Two of them compare only when topic and partition agree: a channel that holds another partition's token
     was opened for the wrong partition.
 
-    :param topic: the topic
     :param partition: the partition's number
     :param offset: the offset within the partition
     """

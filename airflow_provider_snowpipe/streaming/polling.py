@@ -108,7 +108,6 @@ def shared_in_loop(kind: type[Shared], key: Hashable, make: Callable[[], Shared]
 
     :param kind: its class
     :param key: what distinguishes those of the class, such as connection and pipe
-    :param make: makes it
     """
     known = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
     found = known.get((kind, key))
@@ -219,7 +218,6 @@ class PolledChannels:
         """Let one waiter go, with the values it came with.
 
         :param names: its channels
-        :param interval: its interval
         """
         _take(self._waiters, interval)
         for name in names:

@@ -43,7 +43,6 @@ class ChannelStatus:
     Counters are cumulative over the channel's whole life, reopenings included ("Channels and exactly-once
     delivery"); compare them with their value at open.
 
-    :param channel: the channel's name
     :param code: ``SUCCESS``, or the reason why the channel cannot be used; a refusal arrives as data here,
         never as an HTTP error
     :param committed: the offset token of the last commit, None for NULL
@@ -362,8 +361,6 @@ class ChannelTarget:
     def read(cls, channel: str, value: Any) -> Self:
         """Read the value of a channel: what :meth:`to_json` gives, or a plain token.
 
-        :param channel: the channel's name
-        :param value: the value
         :raises ConfigurationError: if it is neither
         """
         is_name = isinstance(channel, str) and channel
@@ -463,7 +460,6 @@ class CommitTargets:
     def progress(self, status: ChannelStatus) -> Progress | None:
         """How far a channel is, None where it owes nothing.
 
-        :param status: its status
         :raises OffsetTokenError: if its committed token does not have the target's format, or has reached
             the target in this format and not in another one that both tokens have, and nobody but the author
             of the wait has named the format

@@ -85,7 +85,6 @@ class CheckedBlock:
 class RowCheck:
     """The check of one channel's rows; remembers how its source writes the columns.
 
-    :param columns: the table's columns
     :raises ConfigurationError: if there is none, or two differ only in case
     """
 
@@ -289,10 +288,7 @@ _FIRST = {"NUMBER": Form.NUMBER, "FLOAT": Form.NUMBER, "BOOLEAN": Form.BOOLEAN, 
 
 
 class ColumnForm:
-    """One column as a source writes it.
-
-    :param column: the column
-    """
+    """One column as a source writes it."""
 
     def __init__(self, column: TableColumn) -> None:
         self.column = column

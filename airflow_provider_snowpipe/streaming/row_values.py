@@ -271,10 +271,7 @@ class Fault:
 
 
 class RowValues:
-    """The exact check of single rows.
-
-    :param columns: the table's columns
-    """
+    """The exact check of single rows."""
 
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         self._columns = [(column, column.column_type) for column in columns]

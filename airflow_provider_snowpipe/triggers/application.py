@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_snowpipe.hooks.cluster import KubernetesPods, ResourceManager
+from airflow_provider_snowpipe.hooks.cluster import (
+    DriverPod,
+    KubernetesPods,
+    ResourceManager,
+    YarnApplication,
+)
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
 from airflow_provider_snowpipe.spark.progress import FollowedChannels
@@ -29,58 +35,10 @@ UNREACHABLE_SECONDS = 600.0
 """So long a cluster may not answer, as while it is started again, before a wait gives up."""
 
 
-class Application(Protocol):
-    """What a cluster reports of one application."""
-
-    @property
-    def id(self) -> str:
-        """By which the cluster knows it."""
-
-    @property
-    def state(self) -> str:
-        """In the cluster's own words."""
-
-    @property
-    def tracking_url(self) -> str | None:
-        """Its page, if it has one."""
-
-    @property
-    def tags(self) -> frozenset[str]:
-        """What it was given to be found by."""
-
-    @property
-    def is_active(self) -> bool:
-        """True while it may still send rows."""
-
-    @property
-    def has_succeeded(self) -> bool:
-        """True when the cluster calls it a success, which is no evidence of what is committed."""
-
-
-class Cluster(Protocol):
-    """Where applications are found, followed and stopped."""
-
-    @property
-    def elsewhere(self) -> str:
-        """Why an application may not be found although it was submitted."""
-
-    def application(self, application_id: str) -> Application:
-        """Ask for an application; one that the cluster does not know (any more) has ended."""
-
-    def tagged(self, tag: str) -> Sequence[Application]:
-        """List the applications with a tag, the newest first."""
-
-    def last_lines(self, application: Any) -> str:
-        """Read the end of the driver's log, where the cluster shows it."""
-
-    def kill(self, application_id: str) -> None:
-        """Stop an application; one that has ended stays as it is."""
-
-    def kill_command(self, application_id: str) -> str:
-        """What stops it by hand."""
-
-    def log_command(self, application_id: str) -> str:
-        """What shows its log by hand."""
+Application = DriverPod | YarnApplication
+"""What a cluster reports of one application."""
+Cluster = KubernetesPods | ResourceManager
+"""Where applications are found, followed and stopped."""
 
 
 def spark_master(conn_id: str) -> str:
@@ -153,6 +111,7 @@ def _cluster(
     )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SnowpipeApplicationTrigger(BaseTrigger):
     """Wait until a Spark application on YARN or Kubernetes has ended, well or not.
 
@@ -177,31 +136,19 @@ class SnowpipeApplicationTrigger(BaseTrigger):
 
     supports_triggerer_queue = True
 
-    def __init__(
-        self,
-        *,
-        application_id: str,
-        spark_conn_id: str,
-        poll_interval: float = 10.0,
-        unreachable_seconds: float = UNREACHABLE_SECONDS,
-        start_path: str | None = None,
-        snowflake_conn_id: str | None = None,
-        table: str | None = None,
-        pipe: str | None = None,
-        database: str | None = None,
-        schema: str | None = None,
-    ) -> None:
+    application_id: str
+    spark_conn_id: str
+    poll_interval: float = 10.0
+    unreachable_seconds: float = UNREACHABLE_SECONDS
+    start_path: str | None = None
+    snowflake_conn_id: str | None = None
+    table: str | None = None
+    pipe: str | None = None
+    database: str | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.application_id = application_id
-        self.spark_conn_id = spark_conn_id
-        self.poll_interval = poll_interval
-        self.unreachable_seconds = unreachable_seconds
-        self.start_path = start_path
-        self.snowflake_conn_id = snowflake_conn_id
-        self.table = table
-        self.pipe = pipe
-        self.database = database
-        self.schema = schema
         self._cluster: Cluster | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -223,7 +170,7 @@ class SnowpipeApplicationTrigger(BaseTrigger):
         while True:
             try:
                 self._cluster = self._cluster or await async_cluster_of(self.spark_conn_id)
-                application = await asyncio.to_thread(self._cluster.application, self.application_id)
+                application = await asyncio.to_thread(self._ask, self._cluster)
             except SnowpipeError as error:
                 if not error.retryable or followed.has_failed(error):
                     return _event(LOST, str(error))
@@ -232,6 +179,9 @@ class SnowpipeApplicationTrigger(BaseTrigger):
                 if not application.is_active:
                     return _event(ENDED, str(application))
             await asyncio.sleep(self.poll_interval)
+
+    def _ask(self, cluster: Cluster) -> Application:
+        return cluster.application(self.application_id)
 
     async def _follow_channels(self, followed: FollowedApplication) -> None:
         """Keep what the load's channels have committed; whatever fails here leaves the wait as it is."""
@@ -282,7 +232,6 @@ class SnowpipeApplicationTrigger(BaseTrigger):
 class FollowedApplication:
     """What the polls of one application have found: states go to the log once, and errors are counted.
 
-    :param log: the log
     :param unreachable_seconds: how long there may be errors only
     :param line_seconds: how old the last line has to be for one with more rows
     """
@@ -316,10 +265,7 @@ class FollowedApplication:
         self._state, self._rows, self._logged_at = application.state, rows, now
 
     def has_failed(self, error: SnowpipeError) -> bool:
-        """Take an error; True when there have been errors only for too long.
-
-        :param error: the error
-        """
+        """Take an error; True when there have been errors only for too long."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -41,6 +41,7 @@ LOG_SECONDS = 60.0
 Source = TypeVar("Source")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WaitTrigger(BaseEventTrigger):
     """Wait in a poll that many triggers share, and send one event.
 
@@ -61,27 +62,17 @@ class WaitTrigger(BaseEventTrigger):
     value_key: ClassVar[str]
     """The key of the task's value in an event of success."""
 
-    def __init__(
-        self,
-        *,
-        snowflake_conn_id: str,
-        poll_interval: float,
-        table: str | None = None,
-        pipe: str | None = None,
-        database: str | None = None,
-        schema: str | None = None,
-        max_consecutive_errors: int = 10,
-        end_from_trigger: bool = False,
-    ) -> None:
+    snowflake_conn_id: str
+    poll_interval: float
+    table: str | None = None
+    pipe: str | None = None
+    database: str | None = None
+    schema: str | None = None
+    max_consecutive_errors: int = 10
+    end_from_trigger: bool = False
+
+    def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.snowflake_conn_id = snowflake_conn_id
-        self.table = table
-        self.pipe = pipe
-        self.database = database
-        self.schema = schema
-        self.poll_interval = poll_interval
-        self.max_consecutive_errors = max_consecutive_errors
-        self.end_from_trigger = end_from_trigger
         self._reported_done = -1
         self._reported_at = 0.0
 
@@ -178,19 +169,13 @@ def failure_event(reason: StrEnum, message: str) -> TriggerEvent:
 
 
 def stored_form(trigger: BaseTrigger) -> tuple[str, dict[str, Any]]:
-    """The class path and the arguments that make a trigger again; it keeps each in an attribute of its name.
+    """The class path and the arguments that make a trigger again.
 
-    :param trigger: the trigger
+    :param trigger: a trigger that is a dataclass
     """
-    kind = type(trigger)
-    names = {
-        name: None
-        for base in kind.__mro__
-        if "__init__" in vars(base)
-        for name, one in inspect.signature(vars(base)["__init__"]).parameters.items()
-        if one.kind is one.KEYWORD_ONLY
-    }
-    return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
+    kind: Any = type(trigger)
+    arguments = {one.name: getattr(trigger, one.name) for one in fields(kind)}
+    return f"{kind.__module__}.{kind.__qualname__}", arguments
 
 
 def poll_retry() -> RetryPolicy:
@@ -219,6 +204,7 @@ async def connect(
 # -- The trigger of commits ------------------------------------------------------------------------------
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SnowpipeCommitTrigger(WaitTrigger):
     """Wait until every channel has committed its target token, then send one event.
 
@@ -239,28 +225,16 @@ class SnowpipeCommitTrigger(WaitTrigger):
         target has a baseline
     :param rejected_baseline: skipped rows that do not count, by channel, or its JSON text
     :param stall_timeout: give up when a channel short of its target commits nothing for this many seconds
-    :param kwargs: those of :class:`~airflow_provider_snowpipe.triggers.commit.WaitTrigger`
     """
 
     value_key = "tokens"
 
-    def __init__(
-        self,
-        *,
-        targets: Mapping[str, Any] | Sequence[Any] | str,
-        offset_format: str | None = None,
-        poll_interval: float = 5.0,
-        fail_on_rejected_rows: bool | None = None,
-        rejected_baseline: Mapping[str, int] | str | None = None,
-        stall_timeout: float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(poll_interval=poll_interval, **kwargs)
-        self.targets = targets
-        self.offset_format = offset_format
-        self.fail_on_rejected_rows = fail_on_rejected_rows
-        self.rejected_baseline = rejected_baseline
-        self.stall_timeout = stall_timeout
+    targets: Mapping[str, Any] | Sequence[Any] | str
+    offset_format: str | None = None
+    poll_interval: float = 5.0
+    fail_on_rejected_rows: bool | None = None
+    rejected_baseline: Mapping[str, int] | str | None = None
+    stall_timeout: float | None = None
 
     def shared_stream_key(self) -> Hashable:
         """What the triggers of one poll have in common: connection and pipe, as they were named."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ _LATE_SECONDS = 60.0
 """Time for polls where the deadline is over; Airflow's own limit of the task lies two minutes behind it."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SnowpipeFilesLoadedTrigger(WaitTrigger):
     """Wait until the loads of files have ended, then send one event.
 
@@ -49,38 +51,25 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
     :param poll_interval: seconds between two polls
     :param deadline: when to give up, seconds since 1970; None for ``timeout`` seconds from here
     :param timeout: how long the whole wait was to take, in seconds; None for ever
-    :param kwargs: those of :class:`~airflow_provider_snowpipe.triggers.commit.WaitTrigger`
     """
 
     value_key = "files"
 
-    def __init__(
-        self,
-        *,
-        files: Sequence[str] | str | None = None,
-        prefix: str | None = None,
-        count: int | str | None = None,
-        stage: str | None = None,
-        stage_url: str | None = None,
-        since: str | None = None,
-        on_partial: str = "fail",
-        on_failed: str = "fail",
-        poll_interval: float = 15.0,
-        deadline: float | None = None,
-        timeout: float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(poll_interval=poll_interval, **kwargs)
-        self.files = list(files) if isinstance(files, tuple) else files
-        self.prefix = prefix
-        self.count = count
-        self.stage = stage
-        self.stage_url = stage_url
-        self.since = since
-        self.on_partial = on_partial
-        self.on_failed = on_failed
-        self.deadline = deadline
-        self.timeout = timeout
+    files: Sequence[str] | str | None = None
+    prefix: str | None = None
+    count: int | str | None = None
+    stage: str | None = None
+    stage_url: str | None = None
+    since: str | None = None
+    on_partial: str = "fail"
+    on_failed: str = "fail"
+    poll_interval: float = 15.0
+    deadline: float | None = None
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.files = list(self.files) if isinstance(self.files, tuple) else self.files
         self._waits: FilesWatch | None = None
 
     def shared_stream_key(self) -> Hashable:

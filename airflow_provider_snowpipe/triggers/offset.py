@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, check_channel_name
 from airflow_provider_snowpipe.streaming.offset_events import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SnowpipeOffsetTrigger(BaseEventTrigger):
     """Start DAGs when channels commit: an ``AssetWatcher``'s trigger, one event for each step.
 
@@ -83,43 +84,26 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
     :raises ConfigurationError: if an argument is wrong
     """
 
-    def __init__(
-        self,
-        *,
-        channel: str | None = None,
-        channel_prefix: str | None = None,
-        passes: str | None = None,
-        every_rows: int | None = None,
-        offset_format: str = "file:line",
-        start: str = START_NOW,
-        table: str | None = None,
-        pipe: str | None = None,
-        database: str | None = None,
-        schema: str | None = None,
-        snowflake_conn_id: str = SnowpipeHook.default_conn_name,
-        account: str | None = None,
-        poll_interval: float = 5.0,
-        list_interval: float = 60.0,
-    ) -> None:
+    channel: str | None = None
+    channel_prefix: str | None = None
+    passes: str | None = None
+    every_rows: int | None = None
+    offset_format: str = "file:line"
+    start: str = START_NOW
+    table: str | None = None
+    pipe: str | None = None
+    database: str | None = None
+    schema: str | None = None
+    snowflake_conn_id: str = SnowpipeHook.default_conn_name
+    account: str | None = None
+    poll_interval: float = 5.0
+    list_interval: float = 60.0
+
+    def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.channel = channel
-        self.channel_prefix = channel_prefix
-        self.passes = passes
-        self.every_rows = every_rows
-        self.offset_format = offset_format
-        self.start = start
-        self.table = table
-        self.pipe = pipe
-        self.database = database
-        self.schema = schema
-        self.snowflake_conn_id = snowflake_conn_id
-        self.account = account
-        self.poll_interval = poll_interval
-        self.list_interval = list_interval
-        if table is not None and pipe is not None:
-            raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
-        if channel is not None:
-            check_channel_name(channel)
+        refuse_two_pipes(self.table, self.pipe)
+        if self.channel is not None:
+            check_channel_name(self.channel)
         self._rules()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -197,7 +181,7 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
         )
 
     def _hook(self) -> SnowpipeHook:
-        return SnowpipeHook(self.snowflake_conn_id, **self._names())
+        return SnowpipeHook.of(self)
 
     def _names(self) -> dict[str, str | None]:
         return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
@@ -291,8 +275,6 @@ class CommitStream:
 
     The triggerer calls :meth:`advance` with a poll when every event that any watcher derived from it is in
     Airflow's database ("persistence-gated advance", Airflow 3.3.2).
-
-    :param poll: the poll
     """
 
     def __init__(self, poll: StatusPoll) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 ENDED, LOST = "ended", "lost"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SnowpipeStatementTrigger(BaseTrigger):
     """Wait until a statement that was submitted to the SQL API has ended, well or not.
 
@@ -34,21 +36,14 @@ class SnowpipeStatementTrigger(BaseTrigger):
 
     supports_triggerer_queue = True
 
-    def __init__(
-        self,
-        *,
-        handle: str,
-        statement: str,
-        snowflake_conn_id: str,
-        poll_interval: float = 5.0,
-        max_consecutive_errors: int = 10,
-    ) -> None:
+    handle: str
+    statement: str
+    snowflake_conn_id: str
+    poll_interval: float = 5.0
+    max_consecutive_errors: int = 10
+
+    def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.handle = handle
-        self.statement = statement
-        self.snowflake_conn_id = snowflake_conn_id
-        self.poll_interval = poll_interval
-        self.max_consecutive_errors = max_consecutive_errors
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments that make this trigger again."""

@@ -66,7 +66,7 @@ def test_a_stage_is_named_by_its_account_and_its_full_name(set_connection, stage
 
 
 def test_without_the_provider_a_task_that_loaded_has_no_lineage_and_no_error():
-    load = SmallLoad("c", None, "1:2", 2, 0, 20, 0, committed=True)
+    load = SmallLoad("c", None, "1:2", 0, 0, committed=True, rows=2, bytes=20)
     hook = SnowpipeHook("no_such_connection", table="T")
     lineage = TaskLineage.of_append(hook, "batch:row", load, file=None, sql="SELECT 1")
     operator = SnowpipeAppendRowsOperator(task_id="t", table="T", rows=[])
@@ -78,7 +78,7 @@ def test_without_the_provider_a_task_that_loaded_has_no_lineage_and_no_error():
 
 
 def test_an_append_that_sent_nothing_leaves_the_offset_where_it_was():
-    load = SmallLoad("c", "1:2", None, 0, 2, 0, 0, committed=True)
+    load = SmallLoad("c", "1:2", None, 2, 0, committed=True)
     lineage = TaskLineage.of_append(SnowpipeHook("c", table="T"), "batch:row", load, file="/f", sql=None)
     (channel,) = lineage.channels
     assert (channel.from_offset, channel.to_offset, lineage.sources) == ("1:2", "1:2", ("/f",))

@@ -1,28 +1,37 @@
 """What tasks report to Airflow's metrics, with a receiver instead of statsd."""
 
-from airflow_provider_snowpipe.metrics import METRICS, count_change, count_load
+from airflow_provider_snowpipe.metrics import METRICS, count_change, count_run
+from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.metrics_receiver import receiver
 
 __all__ = ["receiver"]
 
+PIPE = PipeName("DB", "S", "T-STREAMING")
+
 
 def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver):
-    count_load(
-        pipe="DB.S.T-STREAMING",
-        operator="Op",
-        rows=5,
-        raw_bytes=70,
-        rejected=1,
-        dead_lettered=4,
-        retries=2,
+    one = ChannelReport(
+        *("a", "a", None, None, "5", 1, True, 700),
+        rows=3,
+        bytes=50,
         append_seconds=0.25,
-        requests=4,
-        request_seconds=0.2,
-        longest_request=0.125,
         commit_seconds=1.5,
-        commit_lag_ms=700,
-        lag_channels=3,
+        requests=3,
+        request_seconds=0.15,
+        longest_request=0.125,
+        retries=2,
     )
+    behind = [
+        ChannelReport(name, name, target_token="7", rows=1, bytes=10, dead_lettered=2, **seconds)
+        for name, seconds in (
+            ("b", {"append_seconds": 0.125, "requests": 1, "request_seconds": 0.05, "longest_request": 0.05}),
+            ("c", {"commit_seconds": 0.5}),
+        )
+    ]
+    empty = ChannelReport("d", "d", latency_ms=600)
+
+    count_run(RunReport("app", (one, *behind, empty), 2.0), PIPE, "Op", waited=True)
 
     assert {name: value for name, (value, _) in receiver.sent.items()} == {
         "snowpipe.rows": 5,
@@ -35,15 +44,18 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver):
         "snowpipe.append_latency": 50.0,
         "snowpipe.append_latency_max": 125.0,
         "snowpipe.commit_latency": 1500.0,
+        "snowpipe.run": 2000.0,
         "snowpipe.commit_lag": 700,
-        "snowpipe.lag_channels": 3,
+        "snowpipe.lag_channels": 2,
     }
     for _, tags in receiver.sent.values():
         assert tags == {"pipe": "DB.S.T-STREAMING", "operator": "Op"}
 
 
 def test_what_was_not_measured_is_not_reported(receiver):
-    count_load(pipe="P", operator="Op", rows=0, raw_bytes=0, rejected=0, run_seconds=2.0)
+    report = ChannelReport("c", "c", target_token="5", commit_seconds=1.0)
+
+    count_run(RunReport("app", (report,), 2.0), PIPE, "Op", waited=False)
 
     assert "snowpipe.commit_latency" not in receiver.sent
     assert "snowpipe.append_latency" not in receiver.sent
@@ -59,20 +71,9 @@ def test_a_change_of_a_channel_is_counted(receiver):
 
 
 def test_the_list_of_metrics_is_what_tasks_report(receiver):
-    count_load(
-        pipe="P",
-        operator="Op",
-        rows=1,
-        raw_bytes=1,
-        rejected=0,
-        append_seconds=0.5,
-        requests=1,
-        request_seconds=0.1,
-        longest_request=0.1,
-        commit_seconds=0.5,
-        run_seconds=1.0,
-        commit_lag_ms=5.0,
-    )
+    report = ChannelReport("c", "c", latency_ms=5, requests=1, request_seconds=0.1, longest_request=0.1)
+
+    count_run(RunReport("app", (report,), 1.0), PIPE, "Op", waited=True)
     for what in ("opened", "dropped", "reset", "backed_up", "restored"):
         count_change(what, pipe="P", operator="Op")
 

@@ -62,7 +62,6 @@ def combine(slices: Sequence[LineSlice], target: Path, header: bytes | None) -> 
 def header_of(file: LineFile) -> bytes:
     """The first line of a file, without its end.
 
-    :param file: the file
     :raises ConfigurationError: if it has no end within a megabyte
     """
     return _split_header(_unmarked(_whole(file)), file.path)[0]
@@ -170,7 +169,6 @@ class LineFile:
 class LineSlice:
     """Lines of one file that begin between two of its bytes.
 
-    :param file: the file
     :param start: the first byte
     :param end: the byte after the last one
     """

@@ -99,7 +99,6 @@ def _driver_client(options: WriteOptions) -> SnowpipeClient:
 def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
     """Make sure that the pipe is there and the channels fit the options, and get a scoped token.
 
-    :param options: the options of the write
     :param integer_offsets: True if the offset column holds numbers
     :raises SourcePositionError: if a channel was written over another number of partitions
     """
@@ -123,7 +122,6 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
 def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
     """Drop the channels by which a write's tasks have agreed on a batch, where they had to.
 
-    :param options: the options of the write
     :param seen: what the driver had found
     :param batch: the batch's id
     """
@@ -182,7 +180,6 @@ def settle_batch(
 ) -> tuple[ChannelReport, ...]:
     """Believe the committed tokens, not the messages; the batch succeeds only if this returns.
 
-    :param options: the options of the write
     :param outcomes: the tasks' messages, in the order of the partitions
     :param batch: the batch in words, for errors and the log
     :param integer_offsets: True if the offset column holds numbers
@@ -278,7 +275,6 @@ def identity_of(
 ) -> BatchIdentity | None:
     """The identity of a batch, None where an offset column identifies rows.
 
-    :param options: the options of the write
     :param batch: the batch's id
     :param query_id: the streaming query's id, None for ``df.write``
     :param given_writer: what stands for ``df.write``
@@ -309,7 +305,6 @@ def driver_token(options: WriteOptions) -> ScopedToken:
 
     Credentials that were replaced, in the file or the environment, are read anew.
 
-    :param options: the options of the write
     :raises ConfigurationError: if there are no usable credentials
     :raises AuthenticationError: if the service refuses them
     """
@@ -355,7 +350,6 @@ def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
 
     Kept for a minute, since each micro-batch asks twice.
 
-    :param options: the options of the write
     :raises SqlError: if the table cannot be described
     :raises ConfigurationError: if there are no usable credentials, or the table has no column
     """
@@ -407,8 +401,6 @@ class Finding:
 class BegunBatch:
     """A batch with rows that an earlier run has committed.
 
-    :param options: the options of the write
-    :param identity: the batch
     :param committed: the tokens of its channels that have rows of it
     :param variants: the DataFrame's VARIANT columns
     """
@@ -426,8 +418,6 @@ class BegunBatch:
 
         Channels that a column names are found by ``SHOW CHANNELS``, over the SQL API.
 
-        :param options: the options of the write
-        :param identity: the batch
         :param variants: the DataFrame's VARIANT columns
         :return: None where there is nothing to compare: the batch is new, or has one channel, which its own
             task compares, or nothing of it can be sent any more

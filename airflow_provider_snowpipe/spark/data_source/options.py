@@ -137,7 +137,6 @@ class WriteOptions:
     """The options of one write; holds no credential.
 
     :param account_url: the account's address, ``https://<host>[:<port>]``
-    :param pipe: the pipe
     :param channel_prefix: first part of each channel's name, stable over runs
     :param credentials_file: path of the credentials file on the driver, None for the environment's
     :param ca_bundle: PEM file of trusted roots, on the driver and the executors

@@ -87,7 +87,6 @@ class RowEncoder:
     def pieces(self, rows: pa.RecordBatch) -> Iterator[Piece]:
         """Encode a batch; pieces are no larger than a part may be unless one row is.
 
-        :param rows: the batch
         :return: its rows in order
         :raises EncodingError: if a value has no faithful form
         """
@@ -132,7 +131,6 @@ _PARTS = {"value", "metadata"}
 def encode_rows(rows: pa.RecordBatch, options: NdjsonOptions, variants: Set[str]) -> bytes:
     """Write rows as NDJSON, VARIANT columns among them.
 
-    :param rows: the rows
     :param options: forms of the values that JSON has none for
     :param variants: the VARIANT columns
     :raises EncodingError: if a column's type or value has no faithful form; names the column
@@ -222,9 +220,7 @@ def position_in_batch(
 ) -> BatchDigestOffset | None:
     """Find out what of a batch is committed on a channel.
 
-    :param channel: the channel's name
     :param committed: its committed position, None for NULL
-    :param mine: the batch
     :return: the committed position where it lies within the batch, None where the batch is new
     :raises SupersededError: if a later micro-batch is committed
     :raises SourcePositionError: if the token was written by another query or over other partitions
@@ -278,8 +274,6 @@ def _layout(partitions: int) -> str:
 class DigestedShare:
     """One channel's share of a batch.
 
-    :param channel: the channel's name
-    :param identity: the batch
     :param encoder: writes the rows
     :param rejected_before: rows that the service had skipped on the channel before this batch
     """
@@ -373,7 +367,6 @@ def ordered_offset_class(*, integer: bool, partitions: int | None) -> type[Offse
 class OrderedRows:
     """One channel's rows with an offset column.
 
-    :param channel: the channel's name
     :param column: the offset column
     :param partitions: number of partitions, None where a column names the channel
     :param encoder: writes the rows

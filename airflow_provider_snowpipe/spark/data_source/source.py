@@ -132,7 +132,6 @@ class SnowpipeDataSource(DataSource):
 class _Writer:
     """What both writers have in common.
 
-    :param options: the options of the write
     :param prepared: the scoped token, and what the driver found
     :param form: what the tasks need to know of the rows
     """

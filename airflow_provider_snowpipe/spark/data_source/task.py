@@ -85,10 +85,7 @@ class BatchesSeen:
 
 
 def compares_before_sending(options: WriteOptions) -> bool:
-    """True where a begun batch's rows might lie in other channels than they lay in, as far as options show.
-
-    :param options: the options of the write
-    """
+    """True where a begun batch's rows might lie in other channels than before, as far as options show."""
     return options.offset_column is None and not options.fixed_spread and (options.partitions or 0) > 1
 
 
@@ -96,7 +93,6 @@ def compares_before_sending(options: WriteOptions) -> bool:
 class Task:
     """One attempt at one partition.
 
-    :param options: the options of the write
     :param token: the driver's scoped token
     :param seen: what the driver found
     :param identity: the batch, None where an offset column identifies rows
@@ -301,15 +297,7 @@ def _loaded(found: ChannelReport, result: PartitionResult) -> ChannelReport:
     return replace(
         found,
         target_token=None if result.position is None else str(result.position),
-        rows=result.rows,
-        bytes=result.bytes,
-        append_seconds=result.append_seconds,
-        commit_seconds=result.commit_seconds,
-        requests=result.requests,
-        request_seconds=result.request_seconds,
-        longest_request=result.longest_request,
-        retries=result.retries,
-        dead_lettered=result.dead_lettered,
+        **result.counts(),
     )
 
 
@@ -350,8 +338,6 @@ def row_rules(
     A batch has a directory of its own, because its row numbers mean nothing outside of it: an attempt may
     then clear away what others left without touching another batch's or another query's rows.
 
-    :param options: the options of the write
-    :param columns: the table's columns
     :param identity: the batch, None where an offset column identifies rows
     :returns: None if rows are not checked before they are sent
     """

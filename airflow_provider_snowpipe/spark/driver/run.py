@@ -22,7 +22,6 @@ from airflow_provider_snowpipe.spark.sources.source import Partition, Source, So
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
-from airflow_provider_snowpipe.streaming.arguments import add_counts
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
@@ -320,21 +319,10 @@ class Run:
             if result.error_type is not None:
                 failed.append(result)
                 continue
-            self._results[result.channel] = PartitionResult(
-                channel=result.channel,
+            self._results[result.channel] = replace(
+                before.and_then(result),
                 position=result.position or before.position,
                 passed=result.passed,
-                rows=before.rows + result.rows,
-                bytes=before.bytes + result.bytes,
-                append_seconds=before.append_seconds + result.append_seconds,
-                commit_seconds=before.commit_seconds + result.commit_seconds,
-                requests=before.requests + result.requests,
-                request_seconds=before.request_seconds + result.request_seconds,
-                longest_request=max(before.longest_request, result.longest_request),
-                retries=before.retries + result.retries,
-                dead_lettered=before.dead_lettered + result.dead_lettered,
-                undecoded=before.undecoded + result.undecoded,
-                unknown_columns=add_counts(before.unknown_columns, result.unknown_columns),
                 complete=result.complete,
             )
         if failed:
@@ -346,23 +334,16 @@ class Run:
         """Sum up what was sent on one channel."""
         start, result = self._start[name], self._results[name]
         target = result.position
+        counts: dict[str, Any] = {
+            name: round(one, 3) if isinstance(one, float) else one for name, one in result.counts().items()
+        }
         return ChannelReport(
             channel=name,
             partition=self._partitions[name].name,
             from_token=start.committed,
             to_token=None if target is None else str(target),
             target_token=None if target is None else str(target),
-            rows=result.rows,
-            bytes=result.bytes,
-            append_seconds=round(result.append_seconds, 3),
-            commit_seconds=round(result.commit_seconds, 3),
-            requests=result.requests,
-            request_seconds=round(result.request_seconds, 3),
-            longest_request=round(result.longest_request, 3),
-            retries=result.retries,
-            dead_lettered=result.dead_lettered,
-            undecoded=result.undecoded,
-            unknown_columns=result.unknown_columns,
+            **counts,
             inserted_before=start.rows_inserted,
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],

@@ -79,7 +79,6 @@ def spec_of_address(address: str) -> type[SourceSpec] | None:
 def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecrets = _NO_SECRETS) -> Source:
     """Make the source that a spec describes; nothing is read yet.
 
-    :param spec: the spec
     :param on_data_loss: what to do if a committed position is not in the source any more
     :param secrets: the source's passwords and keys, which no plan holds
     """

@@ -95,7 +95,6 @@ class SourceSpec(TypedArgument, ABC):
     def check_dead_letter_topic(self, topic: str) -> None:
         """Refuse a topic for rows that do not fit the table, where the source cannot write to it.
 
-        :param topic: the topic
         :raises ConfigurationError: if it cannot
         """
         raise ConfigurationError(
@@ -112,7 +111,6 @@ class SourceSpec(TypedArgument, ABC):
         """Names under which somebody else may have loaded a partition, to be refused when its own is new.
 
         :param prefix: the plan's prefix
-        :param partition: the partition's name
         """
         return ()
 
@@ -121,7 +119,6 @@ class SourceSpec(TypedArgument, ABC):
 
         :param prefix: the plan's prefix
         :param source_name: the plan's source name
-        :param partition: the partition's name
         """
         return channel_name(prefix, source_name, partition)
 
@@ -185,7 +182,6 @@ class Partition(ABC):
         """Open the store of rows that do not fit the table; called in the task.
 
         :param path: the plan's ``dead_letter_path``
-        :param channel: the channel's name
         :param offset_class: the format of its positions
         :param after: the committed position, None for NULL
         :raises DeadLetterError: if it cannot be reached

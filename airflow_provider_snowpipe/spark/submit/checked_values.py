@@ -73,18 +73,12 @@ class TypedArgument:
 
 
 def is_template(value: Any) -> bool:
-    """True for a text that Airflow renders before the task runs.
-
-    :param value: any value
-    """
+    """True for a text that Airflow renders before the task runs."""
     return isinstance(value, str) and ("{{" in value or "{%" in value)
 
 
 def is_task_output(value: Any) -> bool:
-    """True for the output of another task, which Airflow fetches before the task runs.
-
-    :param value: any value
-    """
+    """True for the output of another task, which Airflow fetches before the task runs."""
     return hasattr(value, "resolve") and not isinstance(value, os.PathLike)
 
 
@@ -250,7 +244,6 @@ class RowPolicy(TypedArgument):
 class RowRules:
     """The check of a run's rows; travels to the executors and holds no credential.
 
-    :param columns: the table's columns
     :param dead_letter_path: where rows go that do not fit, None if the first one ends the run
     :param application: the run's name, written with each row that is put aside
     :param pipe: full name of the pipe, which tells its channels from those of the same names of another one

@@ -69,8 +69,6 @@ if TYPE_CHECKING:
 class PartitionPosition:
     """How far a partition's rows are in the table.
 
-    :param partition: its name
-    :param channel: its channel
     :param files: names of its files that are not empty, in order
     :param committed: the last row that is in, None for none; under an intent, the last one before the COPY
     :param has_rest: True where the file of that row has more rows
@@ -105,7 +103,6 @@ class PartitionPosition:
 def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tuple[str, ...]:
     """The files that COPY may take: all that no stream has begun.
 
-    :param position: the partition
     :param growing: True while something appends to the last file, which is left to the stream
     :raises PartlyStreamedError: if a file is streamed in part
     :raises SourcePositionError: if a file has changed since a COPY began, or is gone
@@ -133,7 +130,6 @@ def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tupl
 def promised_files(position: PartitionPosition) -> tuple[str, ...]:
     """The files of a COPY that has begun, which has to be finished before anything else is loaded.
 
-    :param position: the partition
     :raises SourcePositionError: if the last of them is not there any more
     """
     if position.intent is None:
@@ -195,7 +191,6 @@ class CopyShare:
 def loaded_since(share: CopyShare, history: Sequence[FileLoad]) -> dict[str, FileLoad]:
     """The loads of a share's files since its load began, by path.
 
-    :param share: the share
     :param history: loads from the oldest
     :raises SourcePositionError: if a file has changed after it was loaded
     """
@@ -208,7 +203,6 @@ def refuse_loaded(share: CopyShare, loads: Mapping[str, FileLoad]) -> None:
     """Refuse files that are loaded although the channel's token shows that they are not in the table.
 
     :param share: what is to be loaded
-    :param loads: loads of its files
     :raises FilesGivenTwiceError: if there are any
     """
     if not loads:
@@ -232,7 +226,6 @@ def refuse_waiting(share: CopyShare, staged: Sequence[str], loads: Sequence[File
     :param share: what the pipe was given before
     :param staged: files of the channel in the pipe's stage, as ``LIST`` names them
     :param loads: loads into the table, from the oldest
-    :param pipe: the pipe
     :raises SourcePositionError: if there is one that the pipe has neither loaded nor failed to load
     """
     now = {path.name: path.digest for path in share.paths}
@@ -258,7 +251,6 @@ _COMMIT_SECONDS = 600.0
 class FileBoundary:
     """The files of a source, as they are now, and their channels.
 
-    :param spec: the source
     :param channel_of: names the channel of a partition
     :param hook: for the table's default pipe
     :param on_data_loss: ``skip`` allows that the committed file is gone
@@ -495,10 +487,7 @@ _REFUSED = {
 
 
 def why_not_copy(spec: FileSource) -> str | None:
-    """Why COPY cannot make the rows that the stream makes of these files, None where it can.
-
-    :param spec: the source
-    """
+    """Why COPY cannot make the rows that the stream makes of these files, None where it can."""
     if spec.partition_columns:
         return "partition_columns adds values of the paths to the rows, which COPY does not"
     if spec.columns is not None:
@@ -516,9 +505,6 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
     """Why COPY would make other rows of one file than the stream, None where it makes the same.
 
     A file of NDJSON is read for that: COPY takes documents wherever they begin and end, the stream lines.
-
-    :param spec: the source
-    :param file: the file
     """
     if spec.format in ("text", "ndjson", "csv") and compression_of(file, spec.compression) == "xz":
         return f"file {file.path!r} is compressed with xz, which COPY does not read"
@@ -550,7 +536,6 @@ def _begins_with_header(spec: FileSource, file: SourceFile) -> bool:
 def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, Any]:
     """The columns, expressions and options of a COPY of the files of a source.
 
-    :param spec: the source
     :param options: the author's options of COPY, which go before these
     :raises ConfigurationError: if an option would break the order of files, or COPY cannot read them
     """
@@ -589,7 +574,6 @@ def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, An
 def row_options(spec: FileSource, options: Mapping[str, Any]) -> RowOptions:
     """What decides the rows that COPY makes of the files of a source.
 
-    :param spec: the source
     :param options: the author's options of COPY; without any, COPY makes the rows of the stream
     """
     arguments = copy_arguments(spec, options)

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     check_target,
 )
 from airflow_provider_snowpipe.spark.credentials import check_driver_credentials
-from airflow_provider_snowpipe.spark.report import UnreadableReportError, is_url
+from airflow_provider_snowpipe.spark.report import UnreadableReportError, is_url, versioned_object
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
@@ -179,18 +179,7 @@ class JobPlan:
 
         :raises ConfigurationError: naming the key and the value that are wrong
         """
-        try:
-            data: Any = json.loads(text)
-        except ValueError as error:
-            raise ConfigurationError(f"the plan is not JSON ({error})") from None
-        if not isinstance(data, dict):
-            raise ConfigurationError(f"the plan is a JSON {type(data).__name__}: it must be an object")
-        version = data.pop("plan_version", None)
-        if version != PLAN_VERSION:
-            raise ConfigurationError(
-                f"plan_version is {version!r}, this job reads {PLAN_VERSION}: install one version of "
-                "airflow-provider-snowpipe where Airflow and where Spark run"
-            )
+        data = versioned_object(text, "the plan", "plan_version", PLAN_VERSION)
         nested: dict[str, Any] = {"pipe": PipeName, "limits": BatchLimits}
         skipped = frozenset(nested) | {"source", "rejected_before", "columns"}
         if data.get("source_name") is None:
@@ -220,15 +209,18 @@ def read_plan(path: str | os.PathLike[str]) -> JobPlan:
     """
     if isinstance(path, str) and path.lstrip().startswith("{"):
         return JobPlan.from_json(path)
+    return JobPlan.from_json(_plan_text(path))
+
+
+def _plan_text(path: str | os.PathLike[str]) -> str:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
             f"plan {os.fspath(path)!r} cannot be read ({error.strerror}): give the path of a plan file"
         ) from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"plan {os.fspath(path)!r} is not UTF-8 text") from None
-    return JobPlan.from_json(text)
 
 
 def write_plan(plan: JobPlan, path: str | os.PathLike[str]) -> None:
@@ -323,11 +315,9 @@ class WritePlan:
     :param folder: the URL of a new folder that all executors reach
     :param attempt: what distinguishes this writing from every other one: the start of the files' names
     :param report_path: where the report goes, on the driver's machine
-    :param rows: rows to write
     :param form: their files' format
     :param columns: the columns of the table that the rows are for; none leaves the rows as they are
     :param lines: lines to combine instead
-    :param target_file_bytes: bytes of a file
     """
 
     application: str
@@ -362,19 +352,9 @@ class WritePlan:
     def from_json(cls, text: str) -> Self:
         """Read a plan.
 
-        :param text: its text
         :raises ConfigurationError: naming the key and the value that are wrong
         """
-        try:
-            data: Any = json.loads(text)
-        except ValueError as error:
-            raise ConfigurationError(f"the plan is not JSON ({error})") from None
-        version = data.pop("write_plan_version", None) if isinstance(data, dict) else None
-        if version != WRITE_PLAN_VERSION:
-            raise ConfigurationError(
-                f"write_plan_version is {version!r}, this job reads {WRITE_PLAN_VERSION}: install one "
-                "version of airflow-provider-snowpipe where Airflow and where Spark run"
-            )
+        data = versioned_object(text, "the plan", "write_plan_version", WRITE_PLAN_VERSION)
         nested = frozenset({"rows", "lines", "columns"})
         values = checked_values(cls, data, "plan", skip_types=nested)
         if values.get("rows") is not None:
@@ -394,13 +374,7 @@ class WritePlan:
         :param path: the file
         :raises ConfigurationError: if it cannot be read or is not a plan
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(
-                f"plan {os.fspath(path)!r} cannot be read ({error}): give the path of a plan file"
-            ) from None
-        return cls.from_json(text)
+        return cls.from_json(_plan_text(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,15 +413,9 @@ class WriteReport(WrittenFiles):
         :param text: what the driver has left
         :raises ConfigurationError: if it is not a report
         """
-        try:
-            data: Any = json.loads(text)
-        except ValueError as error:
-            raise UnreadableReportError(f"the driver's report holds no JSON ({error})") from None
-        if not isinstance(data, dict) or data.pop("write_report_version", None) != WRITE_PLAN_VERSION:
-            raise UnreadableReportError(
-                "the driver's report is of another version: install one version of "
-                "airflow-provider-snowpipe where Airflow and where Spark run"
-            )
+        data = versioned_object(
+            text, "the driver's report", "write_report_version", WRITE_PLAN_VERSION, UnreadableReportError
+        )
         values = checked_values(cls, data, "the report", skip_types=frozenset({"files"}))
         files = (WrittenFile(**checked_values(WrittenFile, one, "a file")) for one in values["files"])
         return cls(**{**values, "files": tuple(files)})

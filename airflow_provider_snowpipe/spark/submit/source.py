@@ -108,7 +108,6 @@ def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name:
 
     Topics are compared by the driver, which knows their ids.
 
-    :param one: a source
     :param other: another one, whose own task finds what is wrong with it
     :param prefix: the first part of the channels' names, of both
     :param source_name: the second part
@@ -145,12 +144,10 @@ class FirstRows:
     types: Mapping[str, str]
 
 
-def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: int = SAMPLE_ROWS) -> FirstRows:
+def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None) -> FirstRows:
     """Read the first rows of a source's first partitions, as NDJSON.
 
-    :param spec: the source
     :param secrets: its passwords and keys
-    :param count: rows in all
     :return: no line where the source has no row
     :raises ConfigurationError: if only Spark can read the source
     :raises SourcePositionError: if the source cannot be seen from this machine
@@ -159,7 +156,7 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None, count: in
     from airflow_provider_snowpipe.streaming.row_values import BlockLines
 
     partitions = open_source(spec, "fail", secrets or SourceSecrets()).partitions()[:_MOST_PARTITIONS]
-    share = max(1, count // max(1, len(partitions)))
+    share = max(1, SAMPLE_ROWS // max(1, len(partitions)))
     found: list[bytes] = []
     types: dict[str, str] = {}
     for partition in partitions:

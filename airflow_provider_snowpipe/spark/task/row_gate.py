@@ -62,7 +62,6 @@ class DeadLetter:
     :param reason: in words
     :param payload: the row as it would have been sent; of a record that cannot be decoded, its value
     :param key: the key of such a record
-    :param headers: its headers
     """
 
     position: Offset | None
@@ -114,7 +113,6 @@ class DeadLetterFolder(DeadLetterStore):
     """The files of one channel.
 
     :param path: the run's directory or URL
-    :param channel: the channel's name
     :param offset_class: the format of its positions
     :param after: the committed position when the channel was opened, None for NULL
     :raises DeadLetterError: if it cannot be read
@@ -297,7 +295,6 @@ class Admission:
     :param rules: how values are checked, None if they are not
     :param columns: the table's columns, which keys are held against; none where they are not
     :param unknown_columns: what becomes of keys that match none of them
-    :param channel: the channel's name
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
     :param open_dead_letters: opens the dead letters' store

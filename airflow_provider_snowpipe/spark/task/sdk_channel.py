@@ -54,7 +54,6 @@ class SdkChannel(ChannelSession):
     :param offset_class: the format of its offset tokens
     :param opened: the channel's state when the SDK opened it
     :param sdk_client: the SDK's client, closed with the channel
-    :param sdk_channel: the SDK's channel
     :param gaps_legal: True when the source may skip positions
     :param seconds: how long a flush may take
     """
@@ -95,7 +94,6 @@ class SdkChannel(ChannelSession):
         Rows that an older writer left uncommitted are waited for; after ``uncommitted_timeout`` the SDK
         discards them, which loses nothing: this writer starts just after the committed token.
 
-        :param client: the pipe's client
         :param name: the channel's name
         :param offset_class: the format of its offset tokens
         :param profile: path of the SDK's profile file, which has the account's address and the credentials

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.spark.sources.source import SourcePartition
 from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
 from airflow_provider_snowpipe.spark.task.row_gate import Admission, DeadLetterFolder, OpenDeadLetters
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
@@ -42,7 +42,6 @@ class SinkSettings:
 
     :param account_url: the account's address
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
-    :param pipe: the pipe
     :param wait_for_commit: False ends the task when its rows are received
     :param commit_timeout: seconds to wait for the commit
     :param limits: when a batch is closed
@@ -87,8 +86,6 @@ class SinkSettings:
 class PartitionWork:
     """One partition with its channel and the position found before anything was opened.
 
-    :param channel: the channel's name
-    :param partition: the source's partition
     :param committed: the committed position when ``resume_at`` was found, None for NULL
     :param resume_at: the position just after it; found again if the channel has moved on
     """
@@ -100,24 +97,12 @@ class PartitionWork:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionResult:
-    """What one task achieved.
+class PartitionResult(SentRows):
+    """What one attempt of a task achieved.
 
-    :param channel: the channel's name
     :param position: the last position that the service has, None if the partition has no row
     :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
         carries it to the service, and the driver sets it
-    :param rows: rows sent by this attempt
-    :param bytes: their size as NDJSON
-    :param append_seconds: time until the service had received them
-    :param commit_seconds: time from then until they were committed
-    :param requests: appends that the service answered, or that Snowflake's SDK took
-    :param request_seconds: time that their answers took together, 0 with the SDK, which reports none
-    :param longest_request: the longest of them, seconds
-    :param retries: requests that had to be repeated
-    :param dead_lettered: rows put aside by this attempt, not among ``rows``
-    :param undecoded: records skipped by this attempt because they cannot be decoded, likewise
-    :param unknown_columns: rows sent by this attempt that have a key which matches no column, by key
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can fix, None for success
@@ -127,17 +112,6 @@ class PartitionResult:
     channel: str
     position: Offset | None = None
     passed: Offset | None = None
-    rows: int = 0
-    bytes: int = 0
-    append_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    requests: int = 0
-    request_seconds: float = 0.0
-    longest_request: float = 0.0
-    retries: int = 0
-    dead_lettered: int = 0
-    undecoded: int = 0
-    unknown_columns: Mapping[str, int] = field(default_factory=dict)
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -148,7 +122,6 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
 
     :param settings: what the tasks of a run have in common
     :param token: the driver's scoped token
-    :param work: the partition
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
@@ -183,7 +156,6 @@ def load_channel(
 
     :param settings: what the tasks of a run have in common
     :param token: the driver's scoped token
-    :param channel: the channel's name
     :param rows_after: the rows that come after a committed position, None for NULL
     :param offset_class: the format of the channel's offset tokens
     :param gaps_legal: True when the source may skip positions

@@ -20,7 +20,9 @@ from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
 from tests.stream_worker import FileState, TaskInstance
 
 CHANNEL, TARGET = "p_src_a", "1.ndjson:2"
-REPORT = RunReport("app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 2, 50, 0, True),), 1.5)
+REPORT = RunReport(
+    "app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 0, True, rows=2, bytes=50),), 1.5
+)
 PASSING = replace(REPORT, error="service away", error_type="RetriesExhaustedError")
 LASTING = replace(REPORT, error="3 row(s) skipped", error_type="RowsRejectedError")
 SUCCEEDED = ("FINISHED", "SUCCEEDED")

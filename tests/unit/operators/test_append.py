@@ -16,7 +16,10 @@ from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperato
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.local_connection import context
+from tests.metrics_receiver import receiver
 from tests.outlet_events import OutletEvents
+
+__all__ = ["receiver"]
 
 ROWS = [{"ID": number, "NAME": "x"} for number in range(5)]
 
@@ -158,7 +161,7 @@ class TestRowsThatDoNotFit:
         ids=["some", "all"],
     )
     def test_are_put_aside_and_the_token_passes_them(
-        self, snowpipe, table, append, tmp_path, rows, good, bad, to
+        self, snowpipe, table, append, tmp_path, receiver, rows, good, bad, to
     ):
         options = {"rows": rows, "batch": 5, "on_error": "dead_letter", "dead_letter_path": str(tmp_path)}
 
@@ -169,6 +172,7 @@ class TestRowsThatDoNotFit:
         assert snowpipe.channels["c"].rows == good
         (file,) = tmp_path.rglob("*.parquet")
         assert len(pq.read_table(file)) == bad
+        assert receiver.sent["snowpipe.dead_lettered"][0] == bad
         assert append(**options)["skipped"] == len(rows), "nothing is read again"
 
     @pytest.mark.parametrize(

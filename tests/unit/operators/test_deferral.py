@@ -24,7 +24,7 @@ from tests.stream_worker import FileState, TaskInstance
 
 CHANNEL = "p_src_a"
 TOKENS = ["1.ndjson:1", "1.ndjson:2"]
-SENT = ChannelReport(CHANNEL, "a", None, TOKENS[-1], TOKENS[-1], 2, 50, 0, False)
+SENT = ChannelReport(CHANNEL, "a", None, TOKENS[-1], TOKENS[-1], 0, False, rows=2, bytes=50)
 
 DRIVER = """#!/bin/bash
 plan="${@: -1}"; work="$(dirname "$plan")"
@@ -118,7 +118,7 @@ def test_what_is_committed_by_then_needs_no_triggerer(lab):
 
 
 def test_a_load_without_rows_needs_no_triggerer(lab):
-    lab.report(ChannelReport(CHANNEL, "a", None, None, None, 0, 0, 0, False))
+    lab.report(ChannelReport(CHANNEL, "a", None, None, None, 0, False))
 
     assert lab.execute()[0]["rows"] == 0
 

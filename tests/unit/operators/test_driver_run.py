@@ -34,7 +34,7 @@ from airflow_provider_snowpipe.spark.submit.plan import read_plan
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
 
-CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 2, 20, 0, True)
+CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=2, bytes=20)
 DONE = RunReport("app", (CHANNEL,), 1.5)
 REJECTED = RunReport("app", (CHANNEL,), 1.5, error="3 row(s) skipped", error_type="RowsRejectedError")
 PASSING = RunReport("app", (CHANNEL,), 1.5, error="service away", error_type="RetriesExhaustedError")

@@ -35,12 +35,16 @@ from tests.stream_worker import FileState
 
 __all__ = ["receiver"]
 
+SENT = {
+    **{"rows": 2, "bytes": 20, "append_seconds": 0.5, "commit_seconds": 2.0, "requests": 4},
+    **{"request_seconds": 0.2, "longest_request": 0.125, "retries": 3},
+}
 REPORT = RunReport(
     "app",
     (
-        ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 2, 20, 0, True, 0.5, 2.0, 4, 0.2, 0.125, 3),
-        ChannelReport("p_src_JFK", "JFK", "b:1", "b:1", "b:1", 0, 0, 0, True),
-        ChannelReport("p_src_LGA", "LGA", None, None, None, 0, 0, 0, True),
+        ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 0, True, **SENT),
+        ChannelReport("p_src_JFK", "JFK", "b:1", "b:1", "b:1", 0, True),
+        ChannelReport("p_src_LGA", "LGA", None, None, None, 0, True),
     ),
     1.5,
 )

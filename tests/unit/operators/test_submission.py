@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.operators.submission import (
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-CHANNEL = ChannelReport("p_s_EWR", "EWR", None, "a:2", "a:2", 1234, 99, 0, True)
+CHANNEL = ChannelReport("p_s_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=1234, bytes=99)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-CHANNEL = ChannelReport("p_s_a", "a", None, "a.log:9", "a.log:9", 9, 90, 1, True)
-REPORT = RunReport("app", (CHANNEL, ChannelReport("p_s_b", "b", None, None, None, 0, 0, 0, True)), 1.5)
+CHANNEL = ChannelReport("p_s_a", "a", None, "a.log:9", "a.log:9", 1, True, rows=9, bytes=90)
+REPORT = RunReport("app", (CHANNEL, ChannelReport("p_s_b", "b", None, None, None, 0, True)), 1.5)
 
 
 def test_report_comes_back_unchanged_from_its_file(tmp_path):

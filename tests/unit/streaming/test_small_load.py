@@ -64,7 +64,7 @@ def test_rows_are_appended_and_their_commit_awaited(snowpipe, append):
     load = append()
 
     assert ids(snowpipe) == [1, 2, 3, 4]
-    assert (load.channel, load.raw_bytes) == ("c", 4 * len('{"ID":1}\n'))
+    assert (load.channel, load.bytes) == ("c", 4 * len('{"ID":1}\n'))
     assert (load.from_token, load.target_token, load.rows, load.skipped, load.committed) == (
         None, "7:4", 4, 0, True,
     )  # fmt: skip

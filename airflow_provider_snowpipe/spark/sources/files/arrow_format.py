@@ -129,7 +129,6 @@ class NumberedRowsReader(FileReader):
     def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
         """Read the rows after a given one, in pieces that fit the memory.
 
-        :param file: the file
         :param after_row: number of the last row passed over, 0 for none
         :raises ConfigurationError: if a column is not there
         """
@@ -138,7 +137,6 @@ class NumberedRowsReader(FileReader):
 def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
     """Return the error of a file that cannot be read as what the source declares.
 
-    :param file: the file
     :param kind: the format
     :param error: what its library raised
     """

@@ -173,7 +173,6 @@ def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iter
     """Read the blocks behind the header.
 
     :param stream: the file, just behind its header
-    :param header: the header
     :param skip_rows: blocks that end at or before this row are passed over, and handed out without their data
     :raises ContainerError: if a block is cut off, or not followed by its mark
     """

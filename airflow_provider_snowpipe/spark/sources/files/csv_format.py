@@ -83,7 +83,6 @@ def whole_records(
 ) -> Iterator[Records]:
     """Read a file's records from an offset to its listed end.
 
-    :param file: the file
     :param offset: where a record begins
     :param dialect: how records are separated
     :param compression: how the file is compressed

@@ -70,17 +70,13 @@ class FileReader(ABC):
     __slots__ = ()
 
     def may_grow(self, file: SourceFile) -> bool:
-        """True if rows may be appended to the file between two runs, so that only its begin stays the same.
-
-        :param file: the file
-        """
+        """True if rows may be appended to the file between two runs; only its begin stays the same then."""
         return False
 
     @abstractmethod
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Find the position after a committed row, reading no more than that takes.
 
-        :param file: the file
         :param line: number of the row, 1 or more
         :raises SourcePositionError: if the file has fewer rows, is gone or has changed since it was listed
         """
@@ -91,7 +87,6 @@ class FileReader(ABC):
     ) -> Iterator[RowBlock]:
         """Read the rows after a given one, as NDJSON.
 
-        :param file: the file
         :param after_line: number of the last row passed over, 0 for none
         :param offset: the position after it, from :meth:`position_after`; 0 where there is none
         :param keep_tail: False leaves an unterminated last row to a later run
@@ -104,7 +99,6 @@ class FileReader(ABC):
 def too_few_rows(file: SourceFile, have: int, line: int, unit: str) -> SourcePositionError:
     """Return the error that a committed row is not in its file any more.
 
-    :param file: the file
     :param have: rows that it has
     :param line: the committed row's number
     :param unit: what the format calls a row
@@ -126,7 +120,6 @@ _BY_ENDING = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 def compression_of(file: SourceFile, declared: str) -> str:
     """Return how a file is compressed.
 
-    :param file: the file
     :param declared: ``gzip``, ``zstd``, ``bz2``, ``xz`` or ``none``; ``auto`` goes by the name's ending
     :return: one of these, without ``auto``
     """
@@ -142,7 +135,6 @@ def pieces(
 
     A compressed file is read from its start whatever the offset is, and has to be complete.
 
-    :param file: the file
     :param offset: bytes of text to pass over
     :param compression: as :func:`compression_of` returns it
     :param read_bytes: bytes in one piece, at most
@@ -173,7 +165,6 @@ def refuse_growth(file: SourceFile, compression: str) -> None:
 def open_listed(file: SourceFile, *, exact: bool = False) -> BinaryIO:
     """Open a file that was listed when the run began.
 
-    :param file: the file
     :param exact: True refuses a file that has grown, too
     :raises SourcePositionError: if it is gone or is smaller than it was
     """
@@ -354,7 +345,6 @@ def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
 
     :param block: the lines, in UTF-8
     :param column: the column that takes them
-    :param file: the file
     :return: NDJSON
     :raises EncodingError: if the lines are not UTF-8
     """
@@ -420,7 +410,6 @@ def position_after_line(
 
     An unterminated last line counts as a line.
 
-    :param file: the file
     :param line: number of the last line to pass, 0 for none
     :param compression: how the file is compressed
     :param read_bytes: bytes in one read

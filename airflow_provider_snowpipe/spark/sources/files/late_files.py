@@ -64,7 +64,6 @@ class ListedBefore:
 class PassedFiles:
     """A channel's files, and the position that they are held against.
 
-    :param channel: the channel
     :param group: its files as they are now
     :param committed: its committed position, None for NULL
     """
@@ -114,7 +113,6 @@ class Listings:
     removes the earlier ones whose channels are all in later ones: so two runs never write one file, and there
     are never more files than channels.
 
-    :param spec: the source
     :param target: the account's address and the pipe, in which the channels' names are unique
     """
 

@@ -156,7 +156,6 @@ class FilePartition(SourcePartition[Resume]):
     """One group of files.
 
     :param name: the group's name
-    :param group: its files
     :param spec: how they are read
     :param on_data_loss: what to do if the committed file is gone
     """
@@ -263,7 +262,6 @@ def _file_line(position: Offset | None) -> FileLineOffset | None:
 def reader_of(spec: FileSourceSpec) -> FileReader:
     """Make the reader of a source's files.
 
-    :param spec: the source
     :raises ConfigurationError: if the format's library is missing here
     """
     match spec.format:
@@ -303,7 +301,6 @@ class _PrefixDigest:
 
     A newline at the end is left out: the last row of a file may be sent before it is terminated.
 
-    :param file: the file
     :raises SourcePositionError: if it is gone or shrank
     """
 

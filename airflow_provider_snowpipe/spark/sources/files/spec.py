@@ -274,7 +274,6 @@ class SourceFile:
 class FileGroup:
     """One partition of the source: a series of files read in the order of their names.
 
-    :param partition: the partition's name
     :param files: its files, ordered
     """
 
@@ -290,7 +289,6 @@ class FileGroup:
 def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
     """List the source's groups and files, with their present sizes.
 
-    :param spec: the source
     :return: the groups ordered by partition name; each has at least one file
     :raises SourceMissingError: if the path is missing
     :raises ConfigurationError: if a file belongs to no group, if names do not sort as their numbers do, or if

@@ -61,7 +61,6 @@ class Piece:
     """The rows of one file that are still to load.
 
     :param version: the sequence number in their positions
-    :param file: the file
     :param before: rows of the same version in files before this one
     :param skip: rows of the file that are committed
     """
@@ -241,7 +240,6 @@ class Partitioning:
         """Take the partitioning from a table's metadata.
 
         :param metadata: PyIceberg's ``TableMetadata``
-        :param spec: the source
         :raises ConfigurationError: if the table has no such partition field
         """
         specs = metadata.specs()
@@ -332,7 +330,6 @@ def histories(table: Any, spec: IcebergSourceSpec) -> dict[str, History]:
     """Read which files the snapshots that lead to a table's present state have added.
 
     :param table: the table, opened by PyIceberg
-    :param spec: the source
     :return: what was added to each partition, by name; at least one
     :raises ConfigurationError: if the table's format or partitioning is not what the source needs
     :raises SourcePositionError: if it has no rows that show the partitions, or no snapshot with a number

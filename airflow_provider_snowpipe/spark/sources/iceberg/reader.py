@@ -135,10 +135,7 @@ _DASHES = (8, 13, 18, 23)
 
 
 def with_uuid_text(rows: pa.Table) -> pa.Table:
-    """Write the values of UUID columns as ``8-4-4-4-12`` digits; other columns stay as they are.
-
-    :param rows: the rows
-    """
+    """Write the values of UUID columns as ``8-4-4-4-12`` digits; other columns stay as they are."""
     for index, column in enumerate(rows.schema):
         if column.type == pa.uuid():
             values = rows.column(index).combine_chunks()
@@ -209,10 +206,7 @@ class TableReader:
 
     @classmethod
     def of(cls, table: Any) -> TableReader:
-        """Take what reading takes from a table that PyIceberg has opened.
-
-        :param table: the table
-        """
+        """Take what reading takes from a table that PyIceberg has opened."""
         metadata = table.metadata
         store = _of_the_store(table.io.properties)
         return cls(
@@ -222,7 +216,6 @@ class TableReader:
     def tables(self, file: DataFile, after_row: int) -> Iterator[pa.Table]:
         """Read the rows after a given one, in pieces that fit the memory.
 
-        :param file: the file
         :param after_row: number of the last row passed over, 0 for none
         :raises SourcePositionError: if the file is gone, or is not what the snapshot records
         :raises SourceUnavailableError: if its store does not answer

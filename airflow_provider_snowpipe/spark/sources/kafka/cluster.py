@@ -138,7 +138,6 @@ def kafka_error(error: Any, what: str, settings: ClientSettings, last_error: str
 
     :param error: a ``KafkaError``
     :param what: the thing that was asked for
-    :param settings: of the client
     :param last_error: the last error that the client reported of its connections
     """
     from confluent_kafka import KafkaError
@@ -204,10 +203,7 @@ class Bounds:
 
 
 class KafkaCluster:
-    """A cluster as the driver asks it; a context manager.
-
-    :param settings: of the clients
-    """
+    """A cluster as the driver asks it; a context manager."""
 
     def __init__(self, settings: ClientSettings) -> None:
         require_client()
@@ -247,10 +243,7 @@ class KafkaCluster:
         return sorted(found)
 
     def bounds(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, Bounds]:
-        """Read how far each partition reaches.
-
-        :param partitions: topic-partitions
-        """
+        """Read how far each partition reaches."""
         required = list(partitions)
         low = self._offsets(self._consumer, required, _EARLIEST)
         end = self._offsets(self._consumer, required, _LATEST)
@@ -277,10 +270,7 @@ class KafkaCluster:
         }
 
     def group_offsets(self, partitions: Iterable[TopicAndNumber]) -> dict[TopicAndNumber, int]:
-        """Read the group's committed offsets: the next record to read, by partition; others have none.
-
-        :param partitions: topic-partitions
-        """
+        """Read the group's committed offsets: the next record to read, by partition; others have none."""
         from confluent_kafka import TopicPartition
 
         required = [TopicPartition(topic, number) for topic, number in partitions]
@@ -328,7 +318,6 @@ class KafkaCluster:
     def mean_bytes(self, partition: TopicAndNumber, start: int) -> float | None:
         """Estimate the bytes of a record's value from the first ones after an offset; None for no record.
 
-        :param partition: the topic-partition
         :param start: the first offset
         """
         from confluent_kafka import TopicPartition
@@ -437,8 +426,6 @@ class DeadLetterTopic(DeadLetterStore):
 
     The producer is idempotent: what it repeats over a bad connection is in the topic once, in order.
 
-    :param topic: the topic
-    :param channel: the channel's name
     :param settings: of the source's clients
     :raises DeadLetterError: if the topic is not there
     """

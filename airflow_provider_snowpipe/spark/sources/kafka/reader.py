@@ -153,11 +153,9 @@ class KafkaPartition(SourcePartition[int]):
     """One topic-partition.
 
     :param name: ``<topic>_<number>``
-    :param topic: the topic
     :param number: the partition's number
     :param first: the offset to begin at where the channel has no token
     :param bounds: how far it reached when the run began
-    :param spec: the source
     :param settings: of the client that reads it
     :param on_data_loss: what to do if retention has taken the record after the committed one
     """
@@ -269,8 +267,6 @@ class _Reader:
     ahead of an offset at or behind it: offsets of transaction markers and of compacted records are never
     delivered. The partition may grow meanwhile; nothing behind the end is returned.
 
-    :param settings: of the client
-    :param topic: the topic
     :param number: the partition
     :param start: the first offset
     :param end: the offset behind the last one that is required, at most the partition's end
@@ -416,7 +412,6 @@ def topics_shape(
 
     Bytes are those of the records' values, estimated from some of them.
 
-    :param spec: the source
     :param secrets: its passwords and keys
     :param channel_prefix: the first part of the channels' names where the source does not set it; with None a
         partition begins at the offset of the source's group, or at its ``start``

@@ -259,7 +259,6 @@ def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
 def cut(values: pa.LargeBinaryArray, heads: np.ndarray, tails: np.ndarray) -> pa.LargeBinaryArray:
     """Values without some bytes at their beginning and at their end; nulls stay.
 
-    :param values: the values
     :param heads: how many bytes each one loses at its beginning
     :param tails: and at its end
     """
@@ -416,7 +415,6 @@ class SchemaRegistry:
     def schema(self, number: int, form: str | None = None) -> Any:
         """Read a schema.
 
-        :param number: its number
         :param form: ``serialized`` for Protobuf's descriptors, None for the text
         :raises SourceUnavailableError: if the registry does not answer
         """
@@ -428,8 +426,6 @@ class SchemaRegistry:
     def referenced(self, subject: str, version: int, form: str | None = None) -> Any:
         """Read a schema that another one refers to.
 
-        :param subject: its subject
-        :param version: its version
         :param form: as for :meth:`schema`
         """
         try:

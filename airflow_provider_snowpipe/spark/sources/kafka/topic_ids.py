@@ -145,6 +145,5 @@ def id_channel(channel: str, partition: TopicPartition) -> str:
     No partition's channel is named so: their names end in a number.
 
     :param channel: the channel of one of the topic's partitions
-    :param partition: that partition
     """
     return with_suffix(channel.removesuffix(f"_{partition.number}"), TOPIC_ID_SUFFIX)

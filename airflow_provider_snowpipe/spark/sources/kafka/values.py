@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 class RowWriter:
     """Writes the records of one topic-partition as NDJSON.
 
-    :param spec: the source
-    :param topic: the topic
     :param number: the partition
     :param secrets: for the schema registry
     """
@@ -157,7 +155,6 @@ class _ValueWriter(ABC):
     def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
         """Write each value on one line without its end; a tombstone is a row of nulls.
 
-        :param records: the records
         :return: the rows, True for each that is an object, and the values that have no form as a row
         """
 
@@ -211,7 +208,6 @@ class _JsonValues(_ValueWriter):
 
     Each value is parsed: one that is no JSON could end its column and begin another.
 
-    :param column: the column
     :param send_malformed: True lets the service skip and count what is no JSON
     :param envelope: True loads the payloads of Kafka Connect's envelopes
     """
@@ -241,7 +237,6 @@ class _JsonValues(_ValueWriter):
 class _OneColumn(_ValueWriter):
     """Text, or bytes as BASE64, as the value of one column.
 
-    :param column: the column
     :param text: True for text in UTF-8
     """
 

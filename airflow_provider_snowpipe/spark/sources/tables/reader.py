@@ -176,7 +176,6 @@ def open_rows(
 ) -> DataFrame:
     """Open a table, a query or files; nothing is read but what Spark needs to know the columns.
 
-    :param session: the session
     :param address: what it is, for errors
     :param table: a table's name, or None
     :param path: a path, or None
@@ -236,8 +235,6 @@ ONLY = "all"
 def partition_names(rows: DataFrame, column: str, address: str) -> tuple[str, ...]:
     """List the values of a column as names of partitions.
 
-    :param rows: the rows
-    :param column: the column
     :param address: the source, for errors
     :return: the names in order
     :raises ConfigurationError: if there is a NULL or an empty value
@@ -265,7 +262,6 @@ def with_facts(
 
     The facts are sent to every task, so that no row moves.
 
-    :param rows: the rows
     :param column: the column whose value is the partition, None where there is one partition
     :param facts: further columns by partition
     :param schema: their types

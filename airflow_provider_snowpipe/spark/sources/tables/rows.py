@@ -286,14 +286,11 @@ def written(schema: StructType, options: NdjsonOptions) -> list[Column]:
     return [column_of(field.name) for field in schema.fields]
 
 
-def row_text(
-    schema: StructType, options: NdjsonOptions, *, leave_out: frozenset[str] = frozenset()
-) -> Column:
+def row_text(schema: StructType, options: NdjsonOptions) -> Column:
     """The expression that writes a row: a JSON object and a newline.
 
     :param schema: the columns, checked by :func:`check_row_types`
     :param options: forms of the values that JSON has none for
-    :param leave_out: columns that are not written
     """
     from pyspark.sql import functions as sf
 
@@ -301,7 +298,6 @@ def row_text(
     fields = [
         writer.value(field.name, column_of(field.name), field.dataType).alias(field.name)
         for field in schema.fields
-        if field.name not in leave_out
     ]
     return sf.concat(sf.to_json(sf.struct(*fields), _form(options)), sf.lit("\n"))
 
@@ -320,10 +316,7 @@ def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions
 
 
 def column_of(name: str) -> Column:
-    """A column by its exact name, dots included.
-
-    :param name: the name
-    """
+    """A column by its exact name, dots included."""
     from pyspark.sql import functions as sf
 
     return sf.col("`" + name.replace("`", "``") + "`")

@@ -143,7 +143,6 @@ TableSourceSpec = TableSource
 def check_one_input(source: Any, keys: Sequence[str]) -> None:
     """Refuse a source with no input, or more than one.
 
-    :param source: the source
     :param keys: its fields that name one
     :raises ConfigurationError: if not exactly one has a value
     """
@@ -175,7 +174,6 @@ def refuse_password(path: str | None) -> None:
 def check_options(options: Any) -> None:
     """Refuse reader options that are no texts, or look like a secret: a plan is a file.
 
-    :param options: the options
     :raises ConfigurationError: naming the option, never its value
     """
     if not isinstance(options, Mapping):

@@ -10,8 +10,23 @@ from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, ContinuityError
 
 CHANNELS = (
-    ChannelReport("ds_0", "ds_0", None, "a", "a", 5, 50, 1, True, 0.25, 1.0, 4, 0.2, 0.1, 2, 3, 40),
-    ChannelReport("ds_1", "ds_1", None, "b", "b", 7, 70, 0, True, 0.5, 0.125, 3, 0.3, 0.2, 1),
+    ChannelReport(
+        *("ds_0", "ds_0", None, "a", "a", 1, True, 40),
+        rows=5,
+        bytes=50,
+        append_seconds=0.25,
+        commit_seconds=1.0,
+        retries=2,
+        dead_lettered=3,
+    ),
+    ChannelReport(
+        *("ds_1", "ds_1", None, "b", "b", 0, True),
+        rows=7,
+        bytes=70,
+        append_seconds=0.5,
+        commit_seconds=0.125,
+        retries=1,
+    ),
 )
 
 
