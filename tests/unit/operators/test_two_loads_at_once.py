@@ -214,6 +214,7 @@ def test_files_that_a_pipe_may_have_been_given_keep_copy_out_until_the_next_try(
     account.holds = True
     account.fault("insertFiles", when, Answer(429, b"{}", retry_after=30))
     assert isinstance(refused(lambda: ingest(retry_seconds=1.0, wait_for_load=False)), RetriesExhaustedError)
+    account.holds = False
     account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"))
     account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"), 2)
 
