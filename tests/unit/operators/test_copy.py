@@ -667,6 +667,38 @@ class TestRunAgain:
 
         assert (copying.account.rows, done["rows_loaded"]) == (rows_of(*FILES), 8)
 
+    @pytest.mark.parametrize("remembers", [True, False], ids=["remembers", "forgets"])
+    def test_with_force_fewer_rows_than_the_earlier_try_has_loaded_fail_the_task(
+        self, copying: Copying, remembers: bool
+    ) -> None:
+        copying.run()
+        del copying.account.rows[0]  # DELETE FROM T WHERE …
+        left = list(copying.account.rows)
+        if not remembers:
+            copying.forget()
+
+        with pytest.raises(AirflowException, match=r"loaded 8 rows of 4 files.*table has 7.*another run"):
+            copying.run(number=2)
+        assert copying.account.rows == left
+        copying.run(run="r2")
+        assert copying.account.rows == [*left, *rows_of(*FILES)]
+
+    def test_with_force_rows_that_a_later_try_loads_itself_are_not_missing(self, copying: Copying) -> None:
+        copying.account.rows.append("x")
+        copying.killed("submit", BEFORE)
+
+        assert copying.run(number=2)["rows_loaded"] == 8
+        assert copying.account.rows == ["x", *rows_of(*FILES)]
+
+    def test_with_force_the_earlier_result_counts_where_the_table_has_as_many_rows(
+        self, copying: Copying
+    ) -> None:
+        copying.run()
+        copying.account.rows[0] = "x"
+
+        assert copying.run(number=2)["rows_loaded"] == 8
+        assert len(copying.account.rows) == 8
+
     def test_with_force_every_statement_over_an_emptied_table_runs_again(
         self, copying: Copying, monkeypatch: pytest.MonkeyPatch
     ) -> None:
