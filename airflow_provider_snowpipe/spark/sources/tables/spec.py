@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PASSWORD_IN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]*:[^/@]*@")
 _SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private.?key", re.IGNORECASE)
+_SECRET_IN_URL = re.compile(rf"://.*[?&;][^=?&;]*({_SECRET.pattern}|pwd)[^=?&;]*=[^&;]", re.IGNORECASE)
 
 
 class TypedRowsSource(SourceSpec):
@@ -183,7 +184,7 @@ def check_options(options: Any) -> None:
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
-        if is_named_like_a_secret(name):
+        if is_named_like_a_secret(name) or _PASSWORD_IN_URL.search(value) or _SECRET_IN_URL.search(value):
             raise ConfigurationError(
                 f"source option {name!r} looks like a secret, and a plan holds none: define the table in "
                 "Spark's catalog, or let Spark's own configuration give it"
