@@ -48,3 +48,17 @@ def test_a_storage_that_is_away_is_no_mistake_of_configuration(monkeypatch):
 
     with pytest.raises(OSError, match="connection failed"):
         file_system(path)
+
+
+@pytest.mark.parametrize(
+    "address", ["sftp://me:hush@host/in", "https://me:hush@host:8443/a@b", "s3://:hush@bucket/a"]
+)
+def test_an_address_with_a_password_is_refused_without_it(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="holds a password") as refused:
+        storage_path(address, None)
+
+    assert "hush" not in str(refused.value)
+
+
+def test_the_id_of_a_connection_is_part_of_an_address() -> None:
+    assert str(storage_path("file://my_conn@/in/a", None)).endswith("/in/a")
