@@ -210,6 +210,9 @@ class CopyInto:
         return ""
 
     def __post_init__(self) -> None:
+        for name in ("columns", "expressions"):
+            if isinstance(given := getattr(self, name), str):
+                raise ConfigurationError(f"{name} is {given[:80]!r}, a text: give a list, [{given[:80]!r}]")
         matched = self.options.match_by_column_name not in (None, "NONE")
         if matched and (self.columns or self.expressions):
             raise ConfigurationError(

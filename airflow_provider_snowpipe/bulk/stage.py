@@ -221,7 +221,7 @@ class ContentPath:
     """A file's path in a stage, by what it holds.
 
     :param folder: of its channel
-    :param digest: of channel, name and content
+    :param digest: of channel, name and content, so that it alone distinguishes one file from another
     :param name: the file's own name, in letters that need no quotes
     """
 
@@ -250,7 +250,7 @@ class ContentPath:
                 f"file {str(file)!r} shrank by {left:,} bytes while it was read: run again when nothing "
                 "changes it"
             )
-        return cls(_UNSAFE.sub("_", channel), digest.hexdigest(), _UNSAFE.sub("_", name))
+        return cls(_plain(channel), digest.hexdigest(), _plain(name))
 
     @classmethod
     def read(cls, staged: str) -> ContentPath | None:
@@ -267,6 +267,14 @@ class ContentPath:
         return f"{self.folder}/{self.digest}/{self.name}"
 
 
+def _plain(name: str) -> str:
+    """A name in letters that need no quotes; where it has others, a digest in front keeps it distinct."""
+    plain = _UNSAFE.sub("_", name)
+    if plain == name:
+        return name
+    return f"{blake2b(name.encode(), digest_size=4).hexdigest()}-{plain}"
+
+
 def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -> dict[str, FileLoad]:
     """The loads of these contents, by their paths.
 
@@ -274,15 +282,16 @@ def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -
     :param history: loads from the oldest, of whichever loader counts
     :raises SourcePositionError: if another content of one of the files was loaded
     """
-    expected = set(paths)
+    # By the digest alone: other releases write the names otherwise.
+    expected = {one.digest: one for one in paths}
     names = {(one.folder, one.name) for one in paths}
     found: dict[str, FileLoad] = {}
     for load in history:
         content = ContentPath.read(f"{load.location.rstrip('/')}/{load.path}")
         if load.status not in (LOADED, PARTIALLY_LOADED) or content is None:
             continue
-        if content in expected:
-            found[content.path] = replace(load, path=content.path)
+        if (ours := expected.get(content.digest)) is not None:
+            found[ours.path] = replace(load, path=ours.path)
         elif (content.folder, content.name) in names:
             raise SourcePositionError(
                 f"file {content.name!r} of channel {content.folder!r} has changed: an interrupted load has "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from airflow_provider_snowpipe.streaming.arguments import PASSWORD_IN_URL
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _HADOOP_LIBRARIES = ("libhdfs", "libjvm")
@@ -18,12 +19,18 @@ def storage_path(address: str, conn_id: str | None) -> Any:
 
     :param address: ``s3://…``, ``gs://…``, ``file:///…`` or a path of this machine
     :param conn_id: the connection for it, None for none
-    :raises ConfigurationError: if there is no address, or nothing installed reads its kind
+    :raises ConfigurationError: if there is no address, or it holds a password, or nothing installed reads its
+        kind
     """
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     if not isinstance(address, str) or not address:
         raise ConfigurationError(f"the address of a file is {address!r}: give a path or a URL")
+    if found := PASSWORD_IN_URL.match(address):
+        raise ConfigurationError(
+            f"the address '{found[1]}…@{address[found.end() :]}' holds a password, and logs and XComs show "
+            "addresses: leave it out, and give the id of a connection"
+        )
     try:
         return ObjectStoragePath(address, conn_id=conn_id) if conn_id else ObjectStoragePath(address)
     except (ValueError, ImportError) as error:

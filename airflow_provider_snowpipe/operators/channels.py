@@ -63,6 +63,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
         self.uncommitted_timeout = uncommitted_timeout
         if if_exists not in ("skip", "fence"):
             raise ConfigurationError(f"if_exists is {if_exists!r}: it must be 'skip' or 'fence'")
+        check_arguments(self, seconds=["uncommitted_timeout"])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Open the channel where that is needed.
@@ -192,6 +193,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         self.offset_format = offset_format
         self.observe_seconds = observe_seconds
         self.allow_active_writer = allow_active_writer
+        check_arguments(self, seconds=["observe_seconds"])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Set the token.

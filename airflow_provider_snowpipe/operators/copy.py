@@ -40,7 +40,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     run_identity,
 )
-from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SqlError
+from airflow_provider_snowpipe.streaming.errors import FilesRejectedError, NothingStagedError, SqlError
 from airflow_provider_snowpipe.streaming.names import full_name
 
 if TYPE_CHECKING:
@@ -307,10 +307,11 @@ class CopyLoad:
             before = {path: FileLoad.from_result(path, one) for path, one in passed.items()}
         elif before := others.refuse(staged):
             staged = staged.without(before)
-        wait, emptied = None, bool((self.listed or {}).get("emptied"))
+        wait, emptied, counted = None, bool((self.listed or {}).get("emptied")), None
         if options.force and self.identity.try_number > 1 and not self.resumed:
             # Without FORCE load history and COPY itself show what is gone.
-            emptied = self._is_emptied()
+            counted = self._known_count()
+            emptied = counted == 0
         if self.leave_worker is not None:
             passed = {path: load.result() for path, load in before.items()}
             listed = {**staged.to_json(), "before": passed, "emptied": emptied}
@@ -326,6 +327,8 @@ class CopyLoad:
         except SqlError:
             others.withdraw(staged)
             raise
+        if counted is not None:
+            self._refuse_missing_rows(outcome, counted)
         self.outcome = replace(outcome, before=(*before.values(), *outcome.before))
         value = self.outcome.result()
         log.info(
@@ -395,17 +398,42 @@ class CopyLoad:
             for handle in running:
                 self._run.finish(handle, None if leave is None else partial(self._poll_or_leave, leave))
 
-    def _is_emptied(self) -> bool:
-        """True where the table has no row, so that none of an earlier try is there, whatever that reports."""
+    def _known_count(self) -> int | None:
+        """The table's rows, None where the role may not count them.
+
+        Where it has none, none of an earlier try is there, whatever that reports.
+        """
         try:
-            return self._count() == 0
+            return self._count()
         except SqlError as error:
             if error.errno not in NOT_AUTHORIZED:
                 raise
             log.warning(
                 "whether %s still has what an earlier try loaded is not known: %s", self._table, error
             )
-            return False
+            return None
+
+    def _refuse_missing_rows(self, outcome: CopyOutcome, counted: int) -> None:
+        """Refuse the result of an earlier try of which rows are not in the table any more.
+
+        Only where the table has fewer rows than the result is that known: others may be in it as well.
+
+        :param outcome: the result
+        :param counted: the table's rows before it
+        :raises FilesRejectedError: if rows are missing
+        """
+        loaded = sum(load.rows_loaded for load in outcome.loads)
+        found = counted if counted >= loaded else self._known_count()
+        if found is None or found >= loaded:
+            return
+        raise FilesRejectedError(
+            f"COPY into {self._table}: an earlier try of this run has loaded {loaded:,} rows of "
+            f"{len(outcome.loads):,} files with force, and the table has {found:,}: some were deleted, or a "
+            "policy hides them from this role. Nothing was loaded now: rows that are there would double. To "
+            "load the files again, begin another run, or empty the table and clear this task",
+            files=tuple(load.path for load in outcome.loads),
+            rejected=0,
+        )
 
     def _count(self) -> int:
         (row,) = self.hook.run_sql(f"SELECT COUNT(*) AS FOUND FROM {full_name(*self.copy.table)}")  # noqa: S608

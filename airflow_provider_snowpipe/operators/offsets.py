@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.links.snowpipe import page_of_channels
-from airflow_provider_snowpipe.operators.account_operator import PipeOperator
+from airflow_provider_snowpipe.operators.account_operator import PipeOperator, check_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
@@ -160,6 +160,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         self.allow_older_tokens = allow_older_tokens
         self.observe_seconds = observe_seconds
         self.allow_active_writer = allow_active_writer
+        check_arguments(self, seconds=["observe_seconds"])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Restore the tokens.

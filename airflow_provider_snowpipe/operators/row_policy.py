@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
     SourceMissingError,
+    SqlError,
 )
 
 if TYPE_CHECKING:
@@ -207,15 +208,22 @@ class SchemaPolicy:
             hook.run_sql(create_table_if_missing(table, required))
         if self.policy.evolve_columns is None:
             return
-        missing = missing_columns(required, hook.table_columns())
-        if not missing:
+        before: Sequence[TableColumn] = ()
+        while missing := missing_columns(required, hook.table_columns()):
+            named = ", ".join(column.ddl for column in missing)
+            if not self.policy.evolve_columns:
+                raise ConfigurationError(
+                    f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
+                    "Nothing was sent, since their values would be passed over: set evolve_columns=True to "
+                    "add them, or evolve_columns=None to load without them"
+                )
+            try:
+                hook.run_sql(add_columns(table, missing))
+            except SqlError:
+                # Another task may have added one in the meantime; then none of the others is added.
+                if missing == before:
+                    raise
+                before = missing
+                continue
+            log("table %s: added %s", table, named)
             return
-        named = ", ".join(column.ddl for column in missing)
-        if not self.policy.evolve_columns:
-            raise ConfigurationError(
-                f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
-                "Nothing was sent, since their values would be passed over: set evolve_columns=True to add "
-                "them, or evolve_columns=None to load without them"
-            )
-        hook.run_sql(add_columns(table, missing))
-        log("table %s: added %s", table, named)

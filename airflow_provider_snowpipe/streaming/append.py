@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+import datetime as dt
 import json
 import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -21,6 +24,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
     EncodingError,
+    OffsetTokenError,
     RowsRejectedError,
     SourcePositionError,
 )
@@ -32,6 +36,8 @@ log = logging.getLogger(__name__)
 # -- A bounded number of rows with a position each: what an append without Spark sends, and what it skips --
 
 _PART_BYTES = 256 * 1024
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+"""By what files begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +146,19 @@ def _require_distinct(number: int, row: Mapping[Any, Any]) -> None:
 def lines_of_ndjson(body: bytes, limits: RowLimits, origin: str) -> list[bytes]:
     """Cut NDJSON into its lines; empty lines are no rows.
 
-    :param body: the text
+    :param body: the text, with or without a byte order mark
     :param limits: how much is taken
     :param origin: where it comes from, for errors
-    :raises ConfigurationError: if there is too much of it
+    :raises ConfigurationError: if there is too much of it, or it is compressed
     """
     limits.check(0, len(body), origin)
+    kind = next((kind for begin, kind in _COMPRESSED.items() if body.startswith(begin)), None)
+    if kind is not None:
+        raise ConfigurationError(
+            f"{origin} is compressed by {kind}: give it without, or load it by SnowpipeStreamOperator, which "
+            "reads compressed files"
+        )
+    body = body.removeprefix(codecs.BOM_UTF8)
     lines = [line for line in body.splitlines() if line.strip()]
     limits.check(len(lines), len(body), origin)
     return lines
@@ -156,6 +169,9 @@ def lines_of_columns(
 ) -> list[bytes]:
     """Write the result of a query as NDJSON lines, with the forms that Arrow gives its values.
 
+    Objects and lists stay what they are, each by itself: Arrow would give all objects of a column the keys of
+    all of them.
+
     :param names: the columns
     :param rows: the rows, a value for each column
     :param limits: how much is taken
@@ -164,21 +180,73 @@ def lines_of_columns(
     """
     import pyarrow as pa
 
-    from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+    from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson, refuse_duplicate_names
 
     limits.check(len(rows), 0, origin)
     if not rows:
         return []
-    columns = []
+    refuse_duplicate_names(names)
+    columns, documents = {}, {}
     for name, values in zip(names, zip(*rows, strict=True), strict=True):
         try:
-            columns.append(pa.array(values))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            texts = _documents(values)
+            if texts is None:
+                columns[name] = _arrow_values(values)
+            else:
+                documents[name] = texts
+        except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
             raise EncodingError(
                 f"{origin}: column {name!r} has values without a common type ({error}): cast it in the query"
             ) from None
-    table = pa.Table.from_arrays(columns, names=list(names))
-    return lines_of_ndjson(encode_ndjson(table), limits, origin)
+    lines = encode_ndjson(pa.table(columns)).splitlines() if columns else [b"{}"] * len(rows)
+    for name, texts in documents.items():
+        key = json.dumps(str(name), ensure_ascii=False).encode()
+        lines = [
+            line[:-1] + (b"," if len(line) > 2 else b"") + key + b":" + text + b"}"
+            for line, text in zip(lines, texts, strict=True)
+        ]
+    limits.check(len(lines), sum(map(len, lines)) + len(lines), origin)
+    return lines
+
+
+def _documents(values: Sequence[Any]) -> list[bytes] | None:
+    """JSON of a column's values one by one, None if Arrow writes them: none is an object or a list of JSON.
+
+    :param values: the values
+    :raises TypeError: if an object has a value that JSON has no form for
+    :raises ValueError: likewise
+    """
+    if not any(isinstance(value, dict | list) for value in values):
+        return None
+    try:
+        return [
+            json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+            for value in values
+        ]
+    except TypeError:
+        if any(isinstance(value, dict) for value in values):
+            raise
+        return None  # such as an array of timestamps
+
+
+def _arrow_values(values: Sequence[Any]) -> Any:
+    """A column's values as an Arrow array, in which each is what it was.
+
+    :param values: the values
+    :raises TypeError: if that is not possible
+    :raises ValueError: likewise
+    """
+    import pyarrow as pa
+
+    # Integers of more than 64 bits, as NUMBER(38) has them, and those beside decimals are decimals to Arrow.
+    exact = any(isinstance(one, Decimal) or (type(one) is int and one.bit_length() > 63) for one in values)
+    found = pa.array([Decimal(one) if type(one) is int else one for one in values] if exact else values)
+    if pa.types.is_date(found.type) or pa.types.is_timestamp(found.type):
+        # Arrow cuts what is more than the first one: a date's time of day, a time's zone.
+        filled = [one for one in values if one is not None]
+        if len({(isinstance(one, dt.datetime), getattr(one, "tzinfo", None) is None) for one in filled}) > 1:
+            raise TypeError("dates and timestamps, or timestamps with and without a zone")
+    return found
 
 
 def numbered_by_batch(lines: Sequence[bytes], batch: int) -> NumberedRows:
@@ -319,8 +387,10 @@ def rejected_by_earlier_tries(
     last = found.last_error_offset_upper_bound
     if last is None or found.rows_error_count == 0 or len(left.lines) == len(rows.lines):
         return 0
-    position = offset_class.parse(last, channel=found.channel)
-    return int(rows.offsets[0] <= position <= rows.offsets[-1])
+    try:
+        return int(rows.offsets[0] <= offset_class.parse(last, channel=found.channel) <= rows.offsets[-1])
+    except OffsetTokenError:  # a row of before the channel had tokens of this format
+        return 0
 
 
 class RowsAdmitted(Protocol):

@@ -11,6 +11,8 @@ from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
+PASSWORD_IN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]*:[^/@]*@")
+"""The beginning of a URL with a password in it; the group is the scheme."""
 _MAY_BE_SECRET = re.compile(r"credential|encrypt|key|passw|secret|token", re.IGNORECASE)
 
 

@@ -353,9 +353,10 @@ class RetryBudget:
             raise ConfigurationError(
                 f"max_consecutive_errors is {self.max_consecutive_errors!r}: give 1 or more"
             )
-        if self.stall_seconds is not None and not self.stall_seconds > 0:
+        stall = self.stall_seconds
+        if stall is not None and not (isinstance(stall, int | float) and stall > 0):
             raise ConfigurationError(
-                f"stall_timeout is {self.stall_seconds}: give seconds above 0, or None to wait without it"
+                f"stall_timeout is {stall!r}: give seconds above 0, or None to wait without it"
             )
 
 

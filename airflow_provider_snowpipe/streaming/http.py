@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import os
@@ -15,7 +16,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import certifi
-import pendulum
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
@@ -254,16 +254,16 @@ def _unreachable(url: str, error: Exception) -> UnreachableError:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that ``Retry-After`` asks to wait (a number or a date), None where there is no such header."""
-    value = headers.get("Retry-After")
-    if not value:
-        return None
-    if value.strip().isdigit():
+    value = (headers.get("Retry-After") or "").strip()
+    if value.isdecimal():
         return float(value)
     try:
         until = parsedate_to_datetime(value)
     except ValueError:
         return None
-    return max(0.0, (until - pendulum.now("UTC")).total_seconds())
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=dt.UTC)
+    return max(0.0, (until - dt.datetime.now(dt.UTC)).total_seconds())
 
 
 # pragma: no mutate end

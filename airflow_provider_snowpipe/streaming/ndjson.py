@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +56,7 @@ def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None
     """
     options = options or NdjsonOptions()
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-    _refuse_duplicate_names(table.schema)
+    refuse_duplicate_names(table.schema.names)
     if table.num_columns == 0:
         raise EncodingError("the rows have no columns: there is nothing to write")
     if table.num_rows == 0:
@@ -71,9 +71,14 @@ def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None
     return out.getvalue()
 
 
-def _refuse_duplicate_names(schema: pa.Schema) -> None:
+def refuse_duplicate_names(names: Sequence[str]) -> None:
+    """Refuse columns of which a row can have one only.
+
+    :param names: their names
+    :raises EncodingError: if two are the same but for case
+    """
     seen: dict[str, str] = {}
-    for name in schema.names:
+    for name in names:
         other = seen.setdefault(name.upper(), name)
         if other is not name:
             raise EncodingError(

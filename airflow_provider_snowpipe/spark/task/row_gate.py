@@ -32,6 +32,8 @@ from airflow_provider_snowpipe.streaming.row_values import BlockLines
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 _SUFFIX = ".parquet"
+_LONGEST_NAME = 255
+"""Bytes of a file's name, in the file systems that there are."""
 _MARK = "_pipe-"
 """Begins the name of an empty file that shows by a digest of which pipe a channel's dead letters are."""
 SCHEMA = pa.schema(
@@ -127,7 +129,7 @@ class DeadLetterFolder(DeadLetterStore):
         self._marks: frozenset[str] = frozenset()
         with self._reached():
             self._files, root = _filesystem(path)
-            self._folder = f"{root}/{quote(channel, safe='')}"
+            self._folder = f"{root}/{_name(channel)}"
         self._left = self._listed()
 
     def claim(self, pipe: str) -> None:
@@ -163,7 +165,7 @@ class DeadLetterFolder(DeadLetterStore):
         )
         out = pa.BufferOutputStream()
         pq.write_table(table, out, compression="zstd")
-        name = quote(str(start), safe="") + _SUFFIX
+        name = _name(str(start), _SUFFIX)
         if self._mark and self._mark not in self._marks:
             self._occupy()
         with self._reached():
@@ -246,6 +248,17 @@ class DeadLetterFolder(DeadLetterStore):
             ) from error
 
 
+def _name(text: str, ending: str = "") -> str:
+    """A name of a file or folder from which the text can be read.
+
+    Percent-encoded, 29 letters of Chinese are longer than a file system takes; as they are, 85 are not.
+    """
+    whole = quote(text, safe="") + ending
+    if len(whole) <= _LONGEST_NAME:
+        return whole
+    return "".join(quote(one, safe="") if one.isascii() else one for one in text) + ending
+
+
 def _filesystem(path: str) -> tuple[fs.FileSystem, str]:
     if "://" in path:
         files, root = fs.FileSystem.from_uri(path)
@@ -257,7 +270,7 @@ def _store(files: fs.FileSystem, path: str, data: pa.Buffer) -> None:
     """Write a file so that a reader sees all of it or nothing; an object store does so by itself."""
     if isinstance(files, fs.LocalFileSystem):
         folder, name = os.path.split(path)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:100]}.", dir=folder)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:50]}.", dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)

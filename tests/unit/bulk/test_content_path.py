@@ -24,13 +24,32 @@ def test_the_same_content_has_the_same_path_and_another_one_another(tmp_path: Pa
     one = content_path(tmp_path, "x")
 
     assert content_path(tmp_path, "x") == one
-    assert (one.folder, one.name) == ("p_s_a", "1__.ndjson")
+    assert (one.folder, one.name) == ("p_s_a", "3bc7dc94-1__.ndjson")
     others = {
         content_path(tmp_path, "y"),
         content_path(tmp_path, "x", channel="p_s a"),
         content_path(tmp_path, "x", name="1__"),
     }
     assert len({other.digest for other in others} | {one.digest}) == 4
+
+
+@pytest.mark.parametrize(("one", "other"), [("東京", "大阪"), ("a b", "a_b"), ("a b", "a/b"), ("é", "_")])
+def test_names_that_differ_stay_different(tmp_path: Path, one: str, other: str) -> None:
+    first, second = (
+        content_path(tmp_path, "x", channel=name, name=f"{name}.csv.gz") for name in (one, other)
+    )
+
+    assert first.folder != second.folder
+    assert first.name != second.name
+    assert first.name.endswith(".csv.gz")
+    assert not loaded_contents([second], [FileLoad(first.path, "S/", "LOADED", 3)])
+
+
+def test_a_load_by_a_release_that_wrote_the_names_otherwise_is_known_again(tmp_path: Path) -> None:
+    one = content_path(tmp_path, "x")
+    former = f"p_s_a/{one.digest}/1__.ndjson"
+
+    assert loaded_contents([one], [FileLoad(former, "S/", "LOADED", 3)])[one.path].rows_loaded == 3
 
 
 def test_only_the_bytes_that_were_listed_count(tmp_path: Path) -> None:

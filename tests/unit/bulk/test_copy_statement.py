@@ -118,6 +118,13 @@ def test_what_is_left_out_is_not_written() -> None:
     assert CopyOptions(enforce_length=False).written() == ["ENFORCE_LENGTH = FALSE"]
 
 
+@pytest.mark.parametrize("argument", ["columns", "expressions"])
+def test_a_text_is_no_list_of_its_letters(argument: str) -> None:
+    """``columns="ID"`` would fill the columns I and D."""
+    with pytest.raises(ConfigurationError, match=f"{argument} is 'ID', a text: give a list"):
+        CopyInto(TABLE, "@s", **{argument: "ID"})  # type: ignore[arg-type]
+
+
 def test_more_than_a_thousand_files_are_split() -> None:
     files = [f"{number}.csv" for number in range(2500)]
     parts = copy().statements(files)

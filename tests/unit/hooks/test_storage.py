@@ -78,3 +78,17 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path, monkeypat
 
     assert file.read_text() == "first"
     assert os.listdir(tmp_path) == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    "address", ["sftp://me:hush@host/in", "https://me:hush@host:8443/a@b", "s3://:hush@bucket/a"]
+)
+def test_an_address_with_a_password_is_refused_without_it(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="holds a password") as refused:
+        storage_path(address, None)
+
+    assert "hush" not in str(refused.value)
+
+
+def test_the_id_of_a_connection_is_part_of_an_address() -> None:
+    assert str(storage_path("file://my_conn@/in/a", None)).endswith("/in/a")

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.local_connection import context
 from tests.metrics_receiver import receiver
@@ -196,6 +196,32 @@ class TestRowsThatDoNotFit:
         assert append(rows=rows, batch=1)["unknown_columns"] == {"NEW": 3}
         assert append(rows=rows, batch=2, unknown_columns="ignore")["unknown_columns"] == {}
         assert append(rows=rows, batch=3, evolve_columns=True)["unknown_columns"] == {}
+
+    @pytest.mark.parametrize("added", [["NEW"], ["NEW", "NEWER"]], ids=["one", "all"])
+    def test_columns_that_another_task_adds_meanwhile_are_no_error(self, table, append, monkeypatch, added):
+        """Mapped tasks widen one table at once; Snowflake adds no column where it has one of them."""
+        statements = []
+
+        def run_sql(_, statement):
+            statements.append(statement)
+            if len(statements) == 1:
+                table.extend(TableColumn(name, "VARCHAR") for name in added)
+                raise SqlError("column 'NEW' already exists", errno=1430)
+            table.append(TableColumn("NEWER", "VARCHAR"))
+
+        monkeypatch.setattr(SnowpipeHook, "run_sql", run_sql)
+        rows = [{"ID": 1, "NEW": "x", "NEWER": "y"}]
+
+        assert append(rows=rows, evolve_columns=True)["unknown_columns"] == {}
+        assert ["NEWER" in one and '"NEW"' not in one for one in statements[1:]] == [True] * (2 - len(added))
+
+    def test_columns_that_cannot_be_added_are_an_error(self, table, append, monkeypatch):
+        def run_sql(_, statement):
+            raise SqlError("insufficient privileges", errno=3001)
+
+        monkeypatch.setattr(SnowpipeHook, "run_sql", run_sql)
+        with pytest.raises((SqlError, AirflowFailException), match="insufficient"):
+            append(rows=[{"ID": 1, "NEW": "x"}], evolve_columns=True)
 
     def test_may_make_the_table(self, table, append):
         assert append(rows=[{"MADE": 1}], create_table="if_missing")["unknown_columns"] == {}

@@ -165,6 +165,12 @@ def test_all_names_are_templates():
 
 
 def test_wrong_arguments_are_refused_when_the_dag_is_read():
-    for options in ({"if_exists": "x"}, {"pipe": "P"}):
+    for options in ({"if_exists": "x"}, {"pipe": "P"}, {"uncommitted_timeout": -1}):
         with pytest.raises(ConfigurationError):
             Open(task_id="t", channel="c", table="T", **options)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), "10"])
+def test_a_watch_of_no_time_is_refused_when_the_dag_is_read(seconds):
+    with pytest.raises(ConfigurationError, match="observe_seconds"):
+        Reset(task_id="t", channel="c", table="T", offset_token="a:1", observe_seconds=seconds)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
+from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.streaming.errors import (
@@ -547,14 +548,26 @@ class TestPipes:
         assert "SHOW" not in copying.account.calls
 
     @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
+    @pytest.mark.parametrize("errno", NOT_AUTHORIZED)
     def test_a_missing_privilege_is_reported_in_the_log(
-        self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
+        self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str, errno: int
     ) -> None:
-        copying.account.fault(call, BEFORE, StatementError(3001, "insufficient privileges"))
+        copying.account.fault(call, BEFORE, StatementError(errno, "insufficient privileges"))
         copying.run({})
 
         assert sorted(copying.account.rows) == rows_of(*FILES)
-        assert "not known" in caplog.text
+        what = f"whether files wait in pipe {self.PIPE} is" if call == "PIPE STATUS" else "these files is"
+        assert f"{what} not known" in caplog.text
+
+    def test_events_announce_files_to_a_pipe_whose_state_does_not_show(
+        self, copying: Copying, pipe: Pipe
+    ) -> None:
+        pipe.auto_ingest = True
+        copying.account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"))
+        # It is asked again after the COPY has been noted.
+        copying.account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"), 2)
+
+        assert "its state does not show to this role" in self.refused(copying)
 
     def test_a_definition_that_the_role_does_not_see_is_named_in_the_log(
         self, copying: Copying, pipe: Pipe, caplog: pytest.LogCaptureFixture
@@ -565,8 +578,9 @@ class TestPipes:
         assert self.PIPE in caplog.text
         assert "MONITOR" in caplog.text
 
-    def test_an_account_that_fails_otherwise_is_no_reason_to_copy(self, copying: Copying) -> None:
-        copying.account.fault("SHOW", BEFORE, StatementError(604, "canceled"))
+    @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
+    def test_an_account_that_fails_otherwise_is_no_reason_to_copy(self, copying: Copying, call: str) -> None:
+        copying.account.fault(call, BEFORE, StatementError(604, "canceled"))
         with pytest.raises(Exception, match="canceled"):
             copying.run({})
 
@@ -652,6 +666,38 @@ class TestRunAgain:
         done = copying.run(number=2)
 
         assert (copying.account.rows, done["rows_loaded"]) == (rows_of(*FILES), 8)
+
+    @pytest.mark.parametrize("remembers", [True, False], ids=["remembers", "forgets"])
+    def test_with_force_fewer_rows_than_the_earlier_try_has_loaded_fail_the_task(
+        self, copying: Copying, remembers: bool
+    ) -> None:
+        copying.run()
+        del copying.account.rows[0]  # DELETE FROM T WHERE …
+        left = list(copying.account.rows)
+        if not remembers:
+            copying.forget()
+
+        with pytest.raises(AirflowException, match=r"loaded 8 rows of 4 files.*table has 7.*another run"):
+            copying.run(number=2)
+        assert copying.account.rows == left
+        copying.run(run="r2")
+        assert copying.account.rows == [*left, *rows_of(*FILES)]
+
+    def test_with_force_rows_that_a_later_try_loads_itself_are_not_missing(self, copying: Copying) -> None:
+        copying.account.rows.append("x")
+        copying.killed("submit", BEFORE)
+
+        assert copying.run(number=2)["rows_loaded"] == 8
+        assert copying.account.rows == ["x", *rows_of(*FILES)]
+
+    def test_with_force_the_earlier_result_counts_where_the_table_has_as_many_rows(
+        self, copying: Copying
+    ) -> None:
+        copying.run()
+        copying.account.rows[0] = "x"
+
+        assert copying.run(number=2)["rows_loaded"] == 8
+        assert len(copying.account.rows) == 8
 
     def test_with_force_every_statement_over_an_emptied_table_runs_again(
         self, copying: Copying, monkeypatch: pytest.MonkeyPatch

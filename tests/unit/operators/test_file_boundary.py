@@ -441,6 +441,36 @@ class TestCrashes:
         assert done["channels"][A]["to"] == "4.ndjson:2"
 
     @pytest.mark.parametrize("path", CALLS)
+    @pytest.mark.parametrize(
+        ("partitions", "names"),
+        [
+            (("東京", "大阪"), ("1.ndjson", "2.ndjson")),
+            (("a", "b"), ("一月.ndjson", "二月.ndjson")),
+            (("a b", "a_b"), ("1 .ndjson", "1_.ndjson")),
+        ],
+        ids=["partitions", "files", "blanks"],
+    )
+    def test_names_in_other_scripts_are_not_taken_for_each_other(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        key_pair: KeyPair,
+        path: str,
+        partitions: tuple[str, ...],
+        names: tuple[str, ...],
+    ) -> None:
+        load = Load(tmp_path, monkeypatch, key_pair, path)
+        for partition in partitions:
+            load.write(partition, names[0])
+        load.run("r0")
+        for partition in partitions:
+            load.write(partition, names[1])
+        load.crash("submit" if path == "copy" else "insertFiles", AFTER)
+        load.run(try_number=2)
+
+        load.assert_every_row_is_there_once()
+
+    @pytest.mark.parametrize("path", CALLS)
     def test_these_are_all_the_calls(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair, path: str
     ) -> None:

@@ -27,7 +27,7 @@ KNOWN = (
     SnowpipeStageFilesOperator,
 )
 PAGES = {
-    "bulk-load.md": {"load", "by_day", "lake"},
+    "bulk-load.md": {"load", "by_day", "each", "lake"},
     "stage-files.md": {"stage", "copy", "combine"},
     "manage-pipes.md": {"pipe", "pause", "resume", "refresh", "change_table"},
     "submit-files.md": {"ingest", "loaded"},

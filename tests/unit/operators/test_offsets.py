@@ -167,3 +167,5 @@ def test_paths_and_channels_are_templates():
 def test_wrong_arguments_are_refused_when_the_dag_is_read():
     with pytest.raises(ConfigurationError, match="on_lost"):
         Backup(task_id="t", table="T", path="/p", on_lost="x")
+    with pytest.raises(ConfigurationError, match="observe_seconds"):
+        Restore(task_id="t", table="T", path="/p", observe_seconds=-1)

@@ -15,7 +15,12 @@ from airflow_provider_snowpipe.bulk import two_loaders
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import (
+    FilesGivenTwiceError,
+    RetriesExhaustedError,
+    SnowpipeError,
+)
+from airflow_provider_snowpipe.streaming.http import Answer
 from tests.airflow_version import AIRFLOW
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
@@ -197,6 +202,35 @@ def test_a_task_that_died_keeps_others_out_until_it_is_tried_again(account: Fake
     assert "d/r1/copy/-1" in str(refused(ingest))
     copy(number=2)
     assert "'a' by COPY" in str(refused(ingest))
+    assert sorted(account.rows) == ROWS
+    assert not account.stages["~"]
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER], ids=["not-taken", "taken"])
+def test_files_that_a_pipe_may_have_been_given_keep_copy_out_until_the_next_try(
+    account: FakeAccount, when: str
+) -> None:
+    """A submission whose answer is lost may have reached the pipe, whose queue the role may not see."""
+    account.holds = True
+    account.fault("insertFiles", when, Answer(429, b"{}", retry_after=30))
+    assert isinstance(refused(lambda: ingest(retry_seconds=1.0, wait_for_load=False)), RetriesExhaustedError)
+    account.holds = False
+    account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"))
+    account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"), 2)
+
+    assert "d/r1/ingest-P/-1" in str(refused(copy))
+    ingest(number=2, wait_for_load=False)
+    account.finish()
+    assert "'a' by pipe" in str(refused(copy))
+    assert sorted(account.rows) == ROWS
+    assert not account.stages["~"]
+
+
+def test_files_that_a_pipe_has_refused_are_left_to_copy(account: FakeAccount) -> None:
+    account.fault("insertFiles", BEFORE, Answer(404, b'{"code": "390404"}'))
+    assert "PipeNotFoundError" in str(refused(ingest))
+    copy()
+
     assert sorted(account.rows) == ROWS
     assert not account.stages["~"]
 

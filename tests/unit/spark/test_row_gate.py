@@ -375,6 +375,19 @@ class TestFolder:
 
         assert self.names(tmp_path) == []
 
+    @pytest.mark.parametrize("letter", ["日", "😀"])
+    def test_long_names_of_other_scripts_are_no_hindrance(self, tmp_path, letter):
+        """A channel is named by its partition, and a token by its file."""
+        channel, file = f"d_s/{letter * 40}", f"{letter * 55}%41.csv"
+        folder = DeadLetterFolder(str(tmp_path), channel, FileLineOffset, None)
+        start, end = FileLineOffset(file, 1), FileLineOffset(file, 9)
+        folder.write(start, end, [DeadLetter(start, 0, None, "because", b"{}")], "app")
+        again = DeadLetterFolder(str(tmp_path), channel, FileLineOffset, None)
+        assert _positions(tmp_path) == [str(start)]
+
+        again.pass_by(start, end)
+        assert _positions(tmp_path) == []
+
     def test_files_are_compressed_and_lie_in_the_folder_that_was_named(self, tmp_path):
         self.write(f"{tmp_path}/BOX/", "3")
 

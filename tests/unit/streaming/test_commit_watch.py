@@ -227,6 +227,7 @@ def test_memory_moves_to_another_process() -> None:
         ({"max_consecutive_errors": 0}, "max_consecutive_errors is 0"),
         ({"stall_seconds": 0}, "stall_timeout is 0"),
         ({"stall_seconds": -1.5}, "stall_timeout is -1.5"),
+        ({"stall_seconds": "600"}, "stall_timeout is '600'"),
     ],
 )
 def test_budget_is_checked(budget: dict[str, Any], text: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import math
 import random
 from collections.abc import Mapping
+from email.utils import format_datetime
 from typing import Any, cast
 
 import pytest
@@ -24,9 +27,11 @@ from airflow_provider_snowpipe.streaming.http import (
     UnreachableError,
     is_transient,
     refusal,
+    retry_after,
 )
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
+IN_NINE_DAYS = dt.datetime.now(dt.UTC) + dt.timedelta(days=9)
 POLICY = RetryPolicy(budget_seconds=10, initial_seconds=1, multiplier=2, cap_seconds=5, jitter=0)
 
 
@@ -295,6 +300,33 @@ def test_other_refusal_is_the_services_own() -> None:
 
     assert type(error) is ApiError
     assert (error.http_status, error.code) == (411, "ERR_X")
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        ("7", 7, 7),
+        (" 7 ", 7, 7),
+        ("9" * 400, math.inf, math.inf),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Wed, 21 Oct 2015 07:28:00", 0, 0),
+        ("Wed, 21 Oct 2015 07:28:00 -0000", 0, 0),
+        (format_datetime(IN_NINE_DAYS), 8 * 86400, 9 * 86400),
+        (format_datetime(IN_NINE_DAYS.replace(tzinfo=None)), 8 * 86400, 9 * 86400),
+    ],
+)  # fmt: skip
+def test_pause_that_is_asked_for_is_a_number_of_seconds_or_a_date(
+    value: str, least: float, most: float
+) -> None:
+    found = retry_after({"Retry-After": value})
+
+    assert found is not None
+    assert least <= found <= most
+
+
+@pytest.mark.parametrize("value", ["", "soon", "-5", "1.5", "²", "Wed, 99 Oct 2015 07:28:00 GMT"])
+def test_pause_that_nobody_can_read_is_none(value: str) -> None:
+    assert retry_after({"Retry-After": value}) is None
 
 
 def test_pause_grows_to_its_cap() -> None:

@@ -1,9 +1,14 @@
 """Appending a bounded number of rows without Spark: every crash point, and what a repetition finds."""
 
+import bz2
 import datetime as dt
+import gzip
 import json
+import lzma
 from dataclasses import replace
+from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.streaming.append import (
@@ -38,6 +43,10 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.fake_snowpipe import STALE, KilledError, error
 
 ROWS = [{"ID": number} for number in range(1, 5)]
+
+
+def zstd(body: bytes) -> bytes:
+    return pa.compress(body, "zstd", asbytes=True)
 
 
 def numbered(rows=ROWS, batch=7):
@@ -258,7 +267,7 @@ def test_rows_of_an_older_batch_that_are_skipped_are_none():
     ("last", "errors", "committed", "found"),
     [
         ("7:1", 3, 2, 1), ("7:4", 3, 2, 1), ("6:9", 3, 2, 0), ("7:5", 3, 2, 0), (None, 3, 2, 0),
-        ("7:1", 0, 2, 0), ("7:1", 3, 0, 0), (None, 0, 2, 0),
+        ("7:1", 0, 2, 0), ("7:1", 3, 0, 0), (None, 0, 2, 0), ("57", 3, 2, 0),
     ],
 )  # fmt: skip
 def test_last_rejected_row_shows_whether_an_earlier_try_sent_it(last, errors, committed, found):
@@ -327,6 +336,75 @@ class TestLines:
 
     def test_of_ndjson_are_cut_at_newlines_and_blank_ones_are_no_rows(self):
         assert lines_of_ndjson(b'{"A":1}\r\n\n  \n{"A":2}', RowLimits(2, 21), "f") == [b'{"A":1}', b'{"A":2}']
+
+    def test_of_ndjson_have_no_byte_order_mark(self):
+        assert lines_of_ndjson(b'\xef\xbb\xbf{"A":1}\n{"A":2}', RowLimits(), "f") == [b'{"A":1}', b'{"A":2}']
+
+    @pytest.mark.parametrize(
+        ("pack", "kind"),
+        [(gzip.compress, "gzip"), (bz2.compress, "bzip2"), (lzma.compress, "xz"), (zstd, "zstd")],
+    )
+    def test_of_a_compressed_file_are_refused(self, pack, kind):
+        with pytest.raises(ConfigurationError, match=rf"file f is compressed by {kind}"):
+            lines_of_ndjson(pack(b'{"A":1}\n'), RowLimits(), "file f")
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            ({"a": 1}, {"b": [2, "x"]}, {}, None, "x", 7),
+            ([1, "x", None], [], [[2.5]], None),
+        ],
+        ids=["objects", "lists"],
+    )
+    def test_of_a_query_keep_each_object_and_list_as_it_is(self, values):
+        """PostgreSQL's jsonb; Arrow gives every object of a column the keys of all of them."""
+        rows = [(number, value, value) for number, value in enumerate(values)]
+
+        lines = lines_of_columns(["ID", "V", 'W"'], rows, RowLimits(), "q")
+        alone = lines_of_columns(["V"], [(value,) for value in values], RowLimits(), "q")
+
+        assert [json.loads(line) for line in lines] == [
+            {"ID": number, "V": value, 'W"': value} for number, value in enumerate(values)
+        ]
+        assert [json.loads(line) for line in alone] == [{"V": value} for value in values]
+
+    def test_of_a_query_have_arrays_of_what_only_arrow_writes(self):
+        days = [dt.date(2026, 1, 2)]
+
+        assert lines_of_columns(["D"], [(days,), ([],)], RowLimits(), "q") == [
+            b'{"D":["2026-01-02"]}',
+            b'{"D":[]}',
+        ]
+
+    @pytest.mark.parametrize("last", [5, Decimal(5)])
+    def test_of_a_query_keep_integers_of_more_than_64_bits(self, last):
+        """Oracle's NUMBER(38)."""
+        rows = [(1,), (None,), (-(2**63) - 1,), (10**37,), (last,)]
+
+        assert lines_of_columns(["N"], rows, RowLimits(), "q") == [
+            b'{"N":1}', b'{"N":null}', b'{"N":-9223372036854775809}', b'{"N":%d}' % 10**37, b'{"N":5}',
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            (dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 5)),
+            (dt.datetime(2026, 1, 2), dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
+            (dt.datetime(2026, 1, 2, tzinfo=dt.UTC), None, dt.datetime(2026, 1, 2)),
+            ({"a": 1}, {"a": dt.date(2026, 1, 2)}),
+            ({"a": float("nan")},),
+            ("\ud800",),
+            (10**80,),
+        ],
+        ids=["date", "zone", "no zone", "object", "nan", "surrogate", "too large"],
+    )
+    def test_of_values_that_would_change_are_refused_by_their_column(self, values):
+        with pytest.raises(EncodingError, match=r"q: column 'A'"):
+            lines_of_columns(["A"], [(value,) for value in values], RowLimits(), "q")
+
+    def test_of_a_query_have_each_column_once(self):
+        with pytest.raises(EncodingError, match=r"'V' and 'v'"):
+            lines_of_columns(["V", "v"], [({}, 1)], RowLimits(), "q")
 
     def test_of_a_query_hold_its_columns_by_name(self):
         rows = [(1, "x", dt.date(2026, 1, 2)), (2, None, None)]

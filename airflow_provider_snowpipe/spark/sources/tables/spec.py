@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.arguments import PASSWORD_IN_URL, BinaryFormat, NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
@@ -21,8 +21,8 @@ from airflow_provider_snowpipe.streaming.offsets import (
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
-_PASSWORD_IN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]*:[^/@]*@")
 _SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private.?key", re.IGNORECASE)
+_SECRET_IN_URL = re.compile(rf"://.*[?&;][^=?&;]*({_SECRET.pattern}|pwd)[^=?&;]*=[^&;]", re.IGNORECASE)
 
 
 class TypedRowsSource(SourceSpec):
@@ -163,7 +163,7 @@ def refuse_password(path: str | None) -> None:
     :raises ConfigurationError: without the password
     """
     path = path or ""
-    found = _PASSWORD_IN_URL.match(path)
+    found = PASSWORD_IN_URL.match(path)
     if found:
         raise ConfigurationError(
             f"source path '{found[1]}…@{path[found.end() :]}' holds a password: leave it out, and let "
@@ -181,7 +181,7 @@ def check_options(options: Any) -> None:
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
-        if is_named_like_a_secret(name):
+        if is_named_like_a_secret(name) or PASSWORD_IN_URL.search(value) or _SECRET_IN_URL.search(value):
             raise ConfigurationError(
                 f"source option {name!r} looks like a secret, and a plan holds none: define the table in "
                 "Spark's catalog, or let Spark's own configuration give it"
