@@ -412,6 +412,7 @@ class Doctor:
             connect_url,
             spark_connection,
         )
+        from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
         from airflow_provider_snowpipe.triggers.application import cluster_of
 
         conn_id = self._spark_conn_id or _DEFAULT_SPARK
@@ -432,7 +433,7 @@ class Doctor:
             self._spark = {"master": address}
             return f"{conn_id}: Spark Connect server {address}"
         try:
-            self._spark = SparkSubmitHook(conn_id=conn_id)._connection
+            hook = SubmitHook(SparkSubmitHook(conn_id=conn_id))
         except ValueError as error:  # of a field, which it names
             raise _Ended(FAILED, str(error), "correct the field of the Spark connection") from None
         except NameError:  # of the Spark provider, where the Kubernetes provider is missing
@@ -441,7 +442,8 @@ class Doctor:
                 f"{conn_id} names a Kubernetes master, and its provider is missing",
                 "pip install apache-airflow-providers-cncf-kubernetes",
             ) from None
-        if is_cluster_mode(self._spark["deploy_mode"], None):
+        self._spark = {"master": hook.master, "spark_binary": hook.binary}
+        if is_cluster_mode(hook.deploy_mode, None):
             cluster_of(conn_id)
         return f"{conn_id}: master {self._spark['master']}"
 

@@ -35,6 +35,12 @@ class SubmitHook:
         return str(self._hook._connection["spark_binary"])
 
     @property
+    def deploy_mode(self) -> str | None:
+        """``client`` or ``cluster``, as operator or connection set it; None where neither does."""
+        mode: str | None = self._hook._connection["deploy_mode"]
+        return mode
+
+    @property
     def is_on_nodes(self) -> bool:
         """True for YARN and Kubernetes, whose executors have a Python of their own."""
         return bool(self._hook._is_yarn or self._hook._is_kubernetes)
