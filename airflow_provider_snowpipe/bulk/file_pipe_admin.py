@@ -30,7 +30,6 @@ RunSql = Callable[[str, Sequence[str] | None], Sequence[Mapping[str, Any]]]
 """Runs a statement with the values that it binds; the rows' keys are the columns' names in lower case."""
 
 IF_EXISTS = ("check", "keep", "replace")
-ON_NOTHING = ("fail", "report")
 _MISSING = 2003
 _STALE = 3605
 _BARE = re.compile(r'@(?:(?!--|/\*)[\w$"%~./=-])+')

@@ -34,7 +34,10 @@ def quote_identifier(name: str) -> str:
 
 
 def plain_or_quoted(name: str) -> str:
-    """Write a name without quotes where it means the same."""
+    """Write a name without quotes where it means the same.
+
+    :param name: the name
+    """
     return name if _PLAIN.fullmatch(name) else quote_identifier(name)
 
 
@@ -122,6 +125,8 @@ def _check_name(kind: str, value: str) -> None:
 class PipeName:
     """A pipe's full name. Each part is sent exactly as given.
 
+    :param database: the database
+    :param schema: the schema
     :param pipe: the pipe; ``<table>-STREAMING`` is a table's default pipe
     """
 
@@ -185,6 +190,7 @@ def string_literal(text: str) -> str:
 
     In quotes a backslash begins an escape sequence (page "String & binary data types"), so it is doubled.
 
+    :param text: the text
     :raises ConfigurationError: if it holds a NUL character
     """
     if "\0" in text:
@@ -196,6 +202,7 @@ def option(name: str, value: OptionValue) -> str:
     """Write one option, ``NAME = value``.
 
     :param name: the option's name, in any case
+    :param value: its value
     :raises ConfigurationError: if the name is none, or the value has no form in SQL
     """
     written = name.upper()

@@ -274,8 +274,7 @@ class ChannelProgress:
 
     *Committed* is what the service has proved. *Sent* is what it has received and may still lose. A *gap* is
     a position where the next rows do not follow directly; it is legal only in a source that skips
-    positions (Kafka compaction, transaction markers). The counter shows how often that happened, it does not
-    show that rows were lost.
+    positions (Kafka compaction, transaction markers).
 
     :param channel: the channel's name, for errors
     :param committed: the committed position at open, None for NULL
@@ -286,7 +285,6 @@ class ChannelProgress:
     committed: Offset | None
     gaps_legal: bool = False
     sent: Offset | None = field(init=False, default=None)
-    gaps: int = field(init=False, default=0)
 
     def accept(self, start: Offset, end: Offset) -> None:
         """Take the rows from ``start`` to ``end`` as the next ones, or refuse them.
@@ -306,13 +304,11 @@ class ChannelProgress:
                 f"channel {self.channel!r}: rows start at {start}, but {last} was already taken; nothing was "
                 "sent. Resume from just after the committed token, in the source's order"
             )
-        if last is not None and not start.follows(last):
-            if not self.gaps_legal:
-                raise ContinuityError(
-                    f"channel {self.channel!r}: rows start at {start}, but the last one taken was {last} and "
-                    "this source has no gaps; nothing was sent. Rows between the two are missing"
-                )
-            self.gaps += 1
+        if last is not None and not self.gaps_legal and not start.follows(last):
+            raise ContinuityError(
+                f"channel {self.channel!r}: rows start at {start}, but the last one taken was {last} and "
+                "this source has no gaps; nothing was sent. Rows between the two are missing"
+            )
         self.sent = end
 
     def observe(self, committed: Offset | None) -> None:

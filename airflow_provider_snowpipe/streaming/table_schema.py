@@ -152,7 +152,10 @@ class TableColumn:
 
 
 def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn, ...]:
-    """Read the result of ``DESCRIBE TABLE``; what is no column of the table is passed over."""
+    """Read the result of ``DESCRIBE TABLE``; what is no column of the table is passed over.
+
+    :param rows: its rows
+    """
     kinds = ((row, str(row.get("kind") or "COLUMN").upper()) for row in rows)
     return tuple(TableColumn.from_row(row) for row, kind in kinds if kind == "COLUMN")
 
@@ -165,6 +168,7 @@ _DIGITS = 38
 def table_of(pipe: PipeName) -> str:
     """The quoted full name of the table whose default pipe this is.
 
+    :param pipe: the pipe
     :raises ConfigurationError: if it is a pipe of its own, whose rows are not the table's
     """
     if pipe.default_table is None:
@@ -176,7 +180,10 @@ def table_of(pipe: PipeName) -> str:
 
 
 def show_table(pipe: PipeName) -> str:
-    """The statement that lists the table whose default pipe this is, and others that are named like it."""
+    """The statement that lists the table whose default pipe this is, and others that are named like it.
+
+    :param pipe: the pipe
+    """
     like = string_literal(str(pipe.default_table))
     return f"SHOW TABLES LIKE {like} IN SCHEMA {full_name(pipe.database, pipe.schema)}"
 
@@ -185,6 +192,7 @@ def widens_itself(shown: Iterable[Mapping[str, Any]], table: str) -> bool:
     """True if the service adds columns to a table for keys that it has none for (ENABLE_SCHEMA_EVOLUTION).
 
     :param shown: the rows of ``SHOW TABLES``
+    :param table: the table's name
     """
     on = ("Y", "YES", "TRUE", "ON")
     return any(
@@ -196,6 +204,7 @@ def create_table_if_missing(table: str, columns: Sequence[TableColumn]) -> str:
     """The statement that makes a table unless there is one.
 
     :param table: its quoted full name
+    :param columns: its columns
     """
     return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(column.ddl for column in columns)})"
 
@@ -213,6 +222,7 @@ def missing_columns(expected: Iterable[TableColumn], have: Iterable[TableColumn]
     """The columns that a table lacks; names are compared as a default pipe does, without regard to case.
 
     :param expected: what the rows have
+    :param have: the table's columns
     """
     known = {column.name.upper() for column in have}
     return tuple(column for column in expected if column.name.upper() not in known)

@@ -315,9 +315,11 @@ class WritePlan:
     :param folder: the URL of a new folder that all executors reach
     :param attempt: what distinguishes this writing from every other one: the start of the files' names
     :param report_path: where the report goes, on the driver's machine
+    :param rows: rows to write
     :param form: their files' format
     :param columns: the columns of the table that the rows are for; none leaves the rows as they are
     :param lines: lines to combine instead
+    :param target_file_bytes: bytes of a file
     """
 
     application: str
@@ -352,6 +354,7 @@ class WritePlan:
     def from_json(cls, text: str) -> Self:
         """Read a plan.
 
+        :param text: its text
         :raises ConfigurationError: naming the key and the value that are wrong
         """
         data = versioned_object(text, "the plan", "write_plan_version", WRITE_PLAN_VERSION)
