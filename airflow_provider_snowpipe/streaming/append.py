@@ -268,6 +268,7 @@ def numbered_by_column(
     :param offset_class: its format
     :param channel: the channel, for errors
     :raises ConfigurationError: if a row has no such column
+    :raises OffsetTokenError: if its value is no position of this format
     :raises ContinuityError: if the positions do not grow from row to row
     """
     offsets: list[Offset] = []
@@ -278,7 +279,14 @@ def numbered_by_column(
                 f"row {number}: column {column!r}, which numbers the rows, is {value!r}: give every row a "
                 "text or an integer there"
             )
-        offsets.append(offset_class.parse(str(value), channel=channel))
+        try:
+            offsets.append(offset_class.parse(str(value), channel=channel))
+        except OffsetTokenError:
+            raise OffsetTokenError(
+                f"channel {channel!r}, row {number}: column {column!r}, which numbers the rows, is "
+                f"{str(value)[:200]!r}, which is no position of the format {offset_class.format_name!r} (for "
+                f"example {offset_class.example!r}): name the right one, offset_format=…; nothing was sent"
+            ) from None
     for number, (before, offset) in enumerate(pairwise(offsets), start=2):
         if not before < offset:
             raise ContinuityError(

@@ -81,15 +81,20 @@ def test_baseline_of_another_channel_does_not_count() -> None:
     assert verdict.state is WaitState.FAILED
 
 
-def test_counter_that_went_below_its_baseline_is_no_failure() -> None:
+@pytest.mark.parametrize(("errors", "state"), [(0, WaitState.COMPLETE), (2, WaitState.FAILED)])
+def test_rows_rejected_by_a_channel_that_was_made_anew_since_its_baseline_count(
+    errors: int, state: WaitState
+) -> None:
+    """A channel counts over its life, so that a smaller number is that of another one."""
     verdict = _judge(
         {"a": "5"},
-        _status("a", "7", rows_error_count=1),
+        _status("a", "7", rows_error_count=errors),
         fail_on_rejected_rows=True,
         rejected_baseline={"a": 3},
     )
 
-    assert verdict.state is WaitState.COMPLETE
+    assert verdict.state is state
+    assert ("skipped 2 row(s)" in verdict.message) is (errors == 2)
 
 
 def test_invalid_channel_without_a_token_fails_and_reports_null() -> None:

@@ -479,7 +479,11 @@ class TestNumberedByAColumn:
             numbered_by_column([b'{"AT":1}', line], "AT", IntegerOffset, channel="c")
 
     @pytest.mark.parametrize(
-        ("at", "kind", "text"), [(3, ContinuityError, "^row 3: "), ("x", OffsetTokenError, "'c'")]
+        ("at", "kind", "text"),
+        [
+            (3, ContinuityError, "^row 3: "),
+            ("x", OffsetTokenError, "'c', row 3: column 'AT', .* is 'x', .* 'integer'"),
+        ],
     )
     def test_position_that_does_not_grow_or_is_of_another_format(self, at, kind, text):
         lines = [json.dumps({"AT": one}).encode() for one in (1, 3, at)]
