@@ -33,6 +33,7 @@ from tests.airflow_connections import SetConnection, set_connection
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import KilledError
 from tests.file_pipes import task_context
+from tests.gcs_service import CONNECTOR, gcs_service, see_gcs
 from tests.local_connection import connect, ids
 from tests.local_service import LocalService
 from tests.maven_jars import S3A, S3A_NEEDS, maven_closure, maven_jars
@@ -296,6 +297,26 @@ def test_folder_in_an_object_store_and_credentials_of_the_drivers_machine(
         assert set(s3.keys("lake")) <= {"loads/"}
     load.check()
     assert own.is_file()
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
+def test_google_bucket_has_the_folder(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars = maven_jars(CONNECTOR)
+    load.write(2_000)
+    with gcs_service("lake") as gcs:
+        see_gcs(gcs, monkeypatch)
+        conf = {
+            **load.options["conf"],
+            **gcs.hadoop_settings(),
+            "spark.jars": ",".join(map(str, jars)),
+        }
+        value = load.operator(work_path="gs://lake/loads", conf=conf).execute(load.context("one"))
+
+        assert value["rows"] == 4_000, load.yarn.logs()
+        assert {one["to"] for one in value["channels"].values()} == {"00000000.ndjson:2000"}
+        assert set(gcs.keys("lake")) <= {"loads/"}
+    load.check()
 
 
 @pytest.mark.nightly
