@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -230,6 +231,26 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
         assert secret not in printed
         assert secret.encode() not in events
     assert _holding(roots, secrets) == []
+
+
+@pytest.mark.nightly
+def test_worker_that_is_killed_leaves_its_application_to_the_retry_and_nothing_else(load: Load) -> None:
+    """By a signal, after which no code of the worker runs any more."""
+    load.write(2_000)
+    worker = os.fork()
+    if worker == 0:
+        ClusterRun.follow = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        try:
+            load.operator().execute(load.context("one"))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == -signal.SIGKILL
+
+    value = load.operator().execute(load.context("one"))
+
+    assert value["rows"] == 4_000, load.yarn.logs()
+    assert len(load.applications()) == 1
+    load.check()
 
 
 @pytest.mark.nightly
