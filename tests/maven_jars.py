@@ -34,7 +34,7 @@ _refused: dict[str, str] = {}
 def maven_jars(*coordinates: str) -> list[Path]:
     """Fetch jars, without what they depend on; skip the test where that cannot be done.
 
-    :param coordinates: ``group:artifact:version``
+    :param coordinates: ``group:artifact:version``, or ``group:artifact:version:jar:classifier``
     """
     return [_jar(one) for one in coordinates]
 
@@ -77,8 +77,9 @@ def _existing(classpath: Path) -> list[Path]:
 
 
 def _jar(coordinates: str) -> Path:
-    group, artifact, version = coordinates.split(":")
-    jar = _REPOSITORY.joinpath(*group.split("."), artifact, version, f"{artifact}-{version}.jar")
+    group, artifact, version, *kind = coordinates.split(":")
+    name = "-".join((artifact, version, *kind[1:]))
+    jar = _REPOSITORY.joinpath(*group.split("."), artifact, version, f"{name}.jar")
     if not jar.exists():
         _maven(coordinates, "dependency:get", f"-Dartifact={coordinates}", "-Dtransitive=false")
     return jar

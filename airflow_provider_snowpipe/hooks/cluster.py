@@ -12,9 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import requests
-from requests.auth import AuthBase
+from requests.auth import AuthBase, HTTPBasicAuth
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 
@@ -337,8 +338,9 @@ class YarnApplication:
 class ResourceManager:
     """A client of the ResourceManager's REST interface.
 
-    :param url: its address, ``http://host:8088``
-    :param auth: for a secured cluster
+    :param url: its address, ``http://host:8088``; a user and a password in it are taken out, for no text may
+        show them
+    :param auth: for a secured cluster, None for what the address has
     """
 
     elsewhere = (
@@ -346,8 +348,11 @@ class ResourceManager:
     )
 
     def __init__(self, url: str, auth: AuthBase | None = None) -> None:
-        self.url = url.rstrip("/")
-        self._auth = auth
+        parts = urlsplit(url)
+        given, _, host = parts.netloc.rpartition("@")
+        user, _, password = given.partition(":")
+        self.url = urlunsplit(parts._replace(netloc=host)).rstrip("/")
+        self._auth = auth or (HTTPBasicAuth(unquote(user), unquote(password)) if given else None)
 
     @classmethod
     def of_extra(cls, conn_id: str, extra: Mapping[str, Any], auth: AuthBase | None = None) -> Self:
@@ -356,7 +361,8 @@ class ResourceManager:
         :param conn_id: the Spark connection
         :param extra: of that connection; it has ``yarn_resourcemanager_webapp_address``
         :param auth: None for Kerberos where the extra has ``keytab`` and ``principal``, else for none
-        :raises ConfigurationError: if there is no address in it, or what Kerberos needs is not installed
+        :raises ConfigurationError: if there is no address in it or it is none, or what Kerberos needs is not
+            installed
         """
         address = str(extra.get(ADDRESS_EXTRA) or "").strip()
         if not address:
@@ -368,7 +374,14 @@ class ResourceManager:
             )
         if auth is None and extra.get("keytab") and extra.get("principal"):
             auth = _kerberos(conn_id)
-        return cls(address if "://" in address else f"http://{address}", auth)
+        url = address if "://" in address else f"http://{address}"
+        if not _is_web_address(url):
+            shown = address.rpartition("@")[2]  # without a password
+            raise ConfigurationError(
+                f"{ADDRESS_EXTRA!r} of the Spark connection {conn_id!r} is {shown!r}: give one web address, "
+                "such as 'http://rm.example.com:8088'. Nothing was submitted"
+            )
+        return cls(url, auth)
 
     def application(self, application_id: str) -> YarnApplication:
         """Ask for an application.
@@ -464,6 +477,14 @@ class ResourceManager:
             f"YARN's ResourceManager at {self.url} answered {answer.status_code} to {answer.request.method} "
             f"{answer.request.path_url}: {answer.text[:_SHOWN_BYTES]!r}"
         )
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of port or brackets
+        return False
 
 
 def _kerberos(conn_id: str) -> AuthBase:

@@ -511,9 +511,14 @@ class _HadoopFolder(ReportFolder):
             raise self._refusal(error) from None
 
     def _refusal(self, error: Any) -> ConfigurationError:
+        reason = cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        # Clients of object stores wrap the reason, such as a refused sign-in, into "Error getting …".
+        shown = dict.fromkeys(str(one)[:300] for one in (reason, cause))
         return ConfigurationError(
             f"the plan's report goes to {self._folder}, which the driver cannot write "
-            f"({str(error.java_exception)[:300]}): name a work_path that the cluster reaches, with what "
+            f"({'; '.join(shown)}): name a work_path that the cluster reaches, with what "
             "its Hadoop needs for this kind of address"
         )
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -33,6 +34,7 @@ from tests.airflow_connections import SetConnection, set_connection
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import KilledError
 from tests.file_pipes import task_context
+from tests.gcs_service import CONNECTOR, gcs_service, see_gcs
 from tests.local_connection import connect, ids
 from tests.local_service import LocalService
 from tests.maven_jars import S3A, S3A_NEEDS, maven_closure, maven_jars
@@ -232,6 +234,26 @@ def test_retry_follows_what_a_dead_worker_submitted_and_the_key_is_nowhere(
 
 
 @pytest.mark.nightly
+def test_worker_that_is_killed_leaves_its_application_to_the_retry_and_nothing_else(load: Load) -> None:
+    """By a signal, after which no code of the worker runs any more."""
+    load.write(2_000)
+    worker = os.fork()
+    if worker == 0:
+        ClusterRun.follow = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        try:
+            load.operator().execute(load.context("one"))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == -signal.SIGKILL
+
+    value = load.operator().execute(load.context("one"))
+
+    assert value["rows"] == 4_000, load.yarn.logs()
+    assert len(load.applications()) == 1
+    load.check()
+
+
+@pytest.mark.nightly
 def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,6 +318,26 @@ def test_folder_in_an_object_store_and_credentials_of_the_drivers_machine(
         assert set(s3.keys("lake")) <= {"loads/"}
     load.check()
     assert own.is_file()
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
+def test_google_bucket_has_the_folder(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars = maven_jars(CONNECTOR)
+    load.write(2_000)
+    with gcs_service("lake") as gcs:
+        see_gcs(gcs, monkeypatch)
+        conf = {
+            **load.options["conf"],
+            **gcs.hadoop_settings(),
+            "spark.jars": ",".join(map(str, jars)),
+        }
+        value = load.operator(work_path="gs://lake/loads", conf=conf).execute(load.context("one"))
+
+        assert value["rows"] == 4_000, load.yarn.logs()
+        assert {one["to"] for one in value["channels"].values()} == {"00000000.ndjson:2000"}
+        assert set(gcs.keys("lake")) <= {"loads/"}
+    load.check()
 
 
 @pytest.mark.nightly

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from requests.auth import HTTPBasicAuth
 
+from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.links.snowpipe import SPARK_UI_KEY
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
@@ -212,6 +214,24 @@ class TestRefusedBeforeSubmission:
         with pytest.raises(RetriesExhaustedError, match=r"127\.0\.0\.1:1"):
             lab.execute()
         assert lab.yarn.submissions == []
+
+    @pytest.mark.parametrize(
+        "address", ["http://", "http://:8088", "rm:abc", "ftp://rm:8088", "rm1:8088,rm2:8088", "http://[::1"]
+    )
+    def test_an_address_of_the_resource_manager_that_is_none(self, lab, address):
+        lab.connect(yarn_resourcemanager_webapp_address=address)
+
+        with pytest.raises(AirflowFailException, match=re.escape(f"is {address!r}")):
+            lab.execute()
+        assert lab.yarn.submissions == []
+
+    def test_a_password_in_the_address_is_sent_and_shown_nowhere(self, lab):
+        lab.connect(yarn_resourcemanager_webapp_address="http://me:p%40ss@127.0.0.1:1")
+
+        with pytest.raises(RetriesExhaustedError, match=r"http://127\.0\.0\.1:1 ") as refused:
+            lab.execute()
+        assert "ss@" not in repr(refused.value) + repr(refused.value.__cause__)
+        assert ResourceManager("http://me:p%40ss@rm:8088")._auth == HTTPBasicAuth("me", "p@ss")
 
     def test_the_mode_of_the_operator_wins(self, lab):
         lab.connect("local[2]")

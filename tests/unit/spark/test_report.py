@@ -1,7 +1,9 @@
 import json
+from unittest.mock import MagicMock
 
 import pytest
 
+from airflow_provider_snowpipe.spark import report
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -55,3 +57,29 @@ def test_text_that_is_no_report_is_refused(text):
 def test_missing_report_points_to_the_log(tmp_path):
     with pytest.raises(ConfigurationError, match=r"none\.json.*its log shows why"):
         RunReport.read(tmp_path / "none.json")
+
+
+def test_a_store_that_refuses_reports_its_innermost_reason(monkeypatch):
+    from py4j.protocol import Py4JJavaError
+
+    class Thrown:
+        def __init__(self, text, cause=None):
+            self.text, self.cause = text, cause
+
+        def __str__(self):
+            return self.text
+
+        def getCause(self):  # noqa: N802  as Java names it
+            return self.cause
+
+    refused = Py4JJavaError.__new__(Py4JJavaError)
+    refused.java_exception = Thrown(
+        "Error getting 'lake'", Thrown("execution failed", Thrown("403 Forbidden"))
+    )
+    jvm = MagicMock()
+    jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.side_effect = refused
+    monkeypatch.setattr(report, "_jvm", lambda: jvm)
+
+    with pytest.raises(ConfigurationError, match="Error getting 'lake'; 403 Forbidden") as shown:
+        report.report_folder("gs://lake/loads/report.json").check()
+    assert "execution failed" not in str(shown.value)
