@@ -1,4 +1,4 @@
-"""What the tests of the local service share: the macros of an engine are compiled once for all of them."""
+"""What the tests of the local service share: macros that are compiled once, and digests that cost little."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
+from airflow_provider_snowpipe.local import accounts
 from airflow_provider_snowpipe.local.engine import conversions
 
 
@@ -25,4 +26,12 @@ def macros_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conversions, "define", copy)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def passwords_are_digested_quickly() -> Iterator[None]:
+    """What makes a password hard to guess takes 70 ms at each start, sign-in and CREATE USER."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(accounts._SCRYPT, "n", 2)
         yield

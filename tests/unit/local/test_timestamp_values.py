@@ -10,6 +10,7 @@ from pyarrow import parquet
 
 from airflow_provider_snowpipe.local.catalog import Catalog
 from airflow_provider_snowpipe.local.faults import Faults
+from airflow_provider_snowpipe.local.sql import translate
 from tests.local_catalog import local_catalog
 from tests.unit.local.service_in_process import ServiceInProcess
 from tests.unit.local.sql_sessions import SqlSessions
@@ -36,6 +37,15 @@ def service(tmp_path):
     service.close()
 
 
+def test_a_time_that_is_moved_twice_is_written_out_as_often_as_it_is_needed(sql):
+    """Each call in a call multiplies what the engine compiles: ADD_MONTHS(…)::VARCHAR took 28 s."""
+    tree = translate.parse("SELECT ADD_MONTHS(tz, 1), HOUR(DATEADD(HOUR, 2, tz)) FROM z")
+    statement = translate.to_duckdb(translate.prepare(sql.session(), tree)).upper()
+
+    assert statement.count("_ADDED(") == 1
+    assert statement.count('"TZ"') <= 8
+
+
 # Date & time data types
 @pytest.mark.parametrize(
     ("expression", "value"),
@@ -58,6 +68,9 @@ def service(tmp_path):
         ("tz BETWEEN '2026-01-01' AND '2026-01-02'", True),
         ("DATEADD(HOUR, 2, tz)", dt.datetime(2026, 1, 1, 12, tzinfo=INDIA)),
         ("DATE_TRUNC('DAY', tz)", dt.datetime(2026, 1, 1, tzinfo=INDIA)),
+        ("DATEADD(DAY, 1, DATEADD(MONTH, 1, tz))", dt.datetime(2026, 2, 2, 10, tzinfo=INDIA)),
+        ("ADD_MONTHS(DATEADD(DAY, 30, tz), 1)", dt.datetime(2026, 2, 28, 10, tzinfo=INDIA)),
+        ("HOUR(DATEADD(HOUR, 2, tz))", 12),
         ("DATEDIFF(HOUR, tz, '2026-01-02')", 14),
         ("COALESCE(tz, ltz)", dt.datetime(2026, 1, 1, 10, tzinfo=INDIA)),
         ("MAX(tz)", dt.datetime(2026, 1, 1, 10, tzinfo=INDIA)),

@@ -169,6 +169,12 @@ class TestStage:
 
         assert make(stage="@S/in").poke({"ti": TaskInstance()}).is_done
 
+    def test_another_error_about_the_stage_ends_the_poll(self, account: FakeAccount) -> None:
+        account.fault("DESCRIBE", BEFORE, StatementError(604, "the statement was cancelled"))
+
+        with pytest.raises(AirflowException, match="the statement was cancelled"):
+            make(stage="@S/in").poke({"ti": TaskInstance()})
+
     def _own(self, account: FakeAccount, url: str | None) -> dict[str, Any]:
         account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
         row = account.history[-1]
