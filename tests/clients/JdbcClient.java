@@ -81,6 +81,10 @@ public class JdbcClient {
             "COPY INTO jdbc_rows (id, name) FROM @jdbc_files/in FILE_FORMAT = (TYPE = CSV)"), 1, 2, 3, 4);
         print("got", statement.executeQuery("GET @jdbc_files/in 'file://" + got + "/'"), 1, 3);
 
+        Statement limited = connection.createStatement();
+        limited.setMaxRows(2);
+        print("limited", limited.executeQuery("SELECT id FROM jdbc_rows ORDER BY id"), 1);
+
         print("tables", connection.getMetaData().getTables("LOCAL", "PUBLIC", "JDBC_ROWS", null), 1, 2, 3, 4);
         print("columns", connection.getMetaData().getColumns("LOCAL", "PUBLIC", "JDBC_ROWS", "%"), 4, 5, 6, 7);
     }

@@ -136,6 +136,7 @@ def test_jdbc_selects_inserts_moves_files_and_reads_metadata(
         "put: [more.csv.gz, UPLOADED]",
         "copied: [jdbc_files/in/more.csv.gz, LOADED, 2, 2]",
         "got: [in/more.csv.gz, DOWNLOADED]",
+        "limited: [1] [2]",
         "tables: [LOCAL, PUBLIC, JDBC_ROWS, TABLE]",
         f"columns: {columns}",
     ]

@@ -35,7 +35,7 @@ from airflow_provider_snowpipe.local.sql.execution import (
     expired,
     in_background,
 )
-from airflow_provider_snowpipe.local.sql.front import SESSION_GONE, snowflake_errors
+from airflow_provider_snowpipe.local.sql.front import snowflake_errors
 from airflow_provider_snowpipe.local.sql.reader import check_count, shares, split_statements
 from airflow_provider_snowpipe.local.sql.results import (
     SELECT,
@@ -45,7 +45,7 @@ from airflow_provider_snowpipe.local.sql.results import (
     encode_stream,
     encode_streams,
 )
-from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.session import SESSION_GONE, Session
 from airflow_provider_snowpipe.local.sql.show import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.sql.stages import staged_bindings
 

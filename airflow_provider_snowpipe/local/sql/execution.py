@@ -116,8 +116,8 @@ class Execution:
 
     def run(self) -> None:
         """Run the statement to its end; failures are kept in :attr:`error`."""
-        seconds = self.session.statement_seconds
-        entry = history.begin(self.session, self.query_id, self.statement)
+        seconds = self.session.seconds_of(self.parameters)
+        entry = history.begin(self.session, self.query_id, self.statement, self.parameters)
         timer = None
         # A thread costs more than a small statement: none for the days that are the default.
         if 0 < seconds < _DAY_SECONDS:
@@ -128,7 +128,9 @@ class Execution:
             with self.session.lock:
                 if self._interruption is not None:
                     raise self._interruption
-                self.result = front.execute(self.session, self.statement, self._bindings, self.query_id)
+                self.result = front.execute(
+                    self.session, self.statement, self._bindings, self.query_id, self.parameters
+                )
         except SqlError as error:
             self.error = self._interruption or error
         finally:

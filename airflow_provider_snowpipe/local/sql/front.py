@@ -9,6 +9,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -41,7 +42,15 @@ from airflow_provider_snowpipe.local.sql.reader import (
     name_variables,
     strip_comments,
 )
-from airflow_provider_snowpipe.local.sql.results import USE, Bindings, Result, already_dropped, done, listing
+from airflow_provider_snowpipe.local.sql.results import (
+    SELECT,
+    USE,
+    Bindings,
+    Result,
+    already_dropped,
+    done,
+    listing,
+)
 from airflow_provider_snowpipe.local.sql.session import Session, use_role, use_schema, use_warehouse
 from airflow_provider_snowpipe.local.sql.show import Shown
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, StageDefinition
@@ -382,7 +391,6 @@ def _handler(reader: Reader) -> Handler:
 
 log = logging.getLogger(__name__)
 
-SESSION_GONE = "Session no longer exists. New login required to access the service."
 # Errors of an object that does not exist, and of a session without a current database or schema.
 _MISSING = frozenset({"002003", "002043"})
 _NO_PLACE = frozenset({"090105", "090106"})
@@ -404,6 +412,7 @@ def execute(
     statement: str,
     bindings: Mapping[str, Mapping[str, Any]] | None = None,
     query_id: str | None = None,
+    parameters: Mapping[str, object] = MappingProxyType({}),
 ) -> Result:
     """Run one statement in a session.
 
@@ -411,6 +420,7 @@ def execute(
     :param statement: one Snowflake statement, with or without a closing semicolon.
     :param bindings: values for ``?`` or ``:1``, in the form of the connector protocol and the SQL API.
     :param query_id: id under which the result is remembered; None for a new one.
+    :param parameters: of the session, by upper-case name, with the values that they have for this statement.
     :raises SqlError: for every failure; no other exception leaves this function.
     """
     text = strip_comments(statement).rstrip().rstrip(";")
@@ -418,9 +428,7 @@ def execute(
         raise _empty_statement()
     if not _is_unicode(text):
         raise compilation_error("the statement is not valid Unicode.")
-    with session.lock, snowflake_errors(session):
-        if session.has_ended:
-            raise SqlError("390111", "08001", SESSION_GONE)
+    with session.lock, session.given(parameters), snowflake_errors(session):
         if session.transaction.lost is not None and _first_word(text) != "ROLLBACK":
             raise session.transaction.lost
         session.is_busy = True
@@ -434,6 +442,8 @@ def execute(
             raise
         finally:
             session.is_busy = False
+        if session.most_rows is not None and result.statement_type == SELECT:
+            result = dataclasses.replace(result, rows=result.rows[: session.most_rows])
         session.remember(session.query_id, result)
         return result
 

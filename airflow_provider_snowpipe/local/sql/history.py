@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import sqlglot
@@ -243,8 +244,13 @@ USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS
 """Views of ACCOUNT_USAGE that this module has."""
 
 
-def begin(session: Session, query_id: str, text: str) -> Statement:
-    """Put a statement that begins into the query history."""
+def begin(
+    session: Session, query_id: str, text: str, own: Mapping[str, object] = MappingProxyType({})
+) -> Statement:
+    """Put a statement that begins into the query history.
+
+    :param own: parameters that the statement came with.
+    """
     words = strip_comments(text)
     kind = query_type(words)
     needed = kind in _COMPUTED and session.warehouse is not None
@@ -254,7 +260,8 @@ def begin(session: Session, query_id: str, text: str) -> Statement:
     made = Statement(
         query_id, shown, digest, kind, session.session_id, session.user,
         session.role, session.database, session.schema, session.warehouse,
-        warehouse.size if warehouse is not None else None, str(session.parameters.get("QUERY_TAG", "")),
+        warehouse.size if warehouse is not None else None,
+        str(own.get("QUERY_TAG", session.parameters.get("QUERY_TAG", ""))),
         session.catalog.clock.now_ms(),
     )  # fmt: skip
     session.catalog.queries.begin(made)

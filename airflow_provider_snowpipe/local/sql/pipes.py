@@ -495,6 +495,8 @@ def system_function(session: Session, reader: Reader) -> Result:
         if not reader.accept_sign(",") and not reader.is_sign(")"):
             raise reader.unexpected()
     column = reader.text[begin : reader.position].strip().upper()
+    if reader.is_sign(",") or reader.word == "FROM":
+        raise unsupported(f"{name} beside other expressions or with FROM")
     if reader.verb == "SELECT" and not reader.is_at_end:
         reader.accept("AS")
         column = reader.name()

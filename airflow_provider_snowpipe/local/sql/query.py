@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +31,7 @@ from airflow_provider_snowpipe.local.sql import (
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Bindings, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, NUMBER, Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, NUMBER, ZONED, Column, ColumnType, Table
 
 # -- Lengths of VARCHAR and BINARY, and text for BINARY, in what DML writes ("String & binary data types") --
 
@@ -54,6 +55,8 @@ def is_plain(value: Any, kind: str) -> bool:
     if kind == "TIMESTAMP_TZ":
         return value is None or isinstance(value, dict)
     written = _PLAIN_TIME if kind == "TIME" else _PLAIN
+    if isinstance(value, duckdb.Value):
+        return False
     return not isinstance(value, str) or written.fullmatch(value) is not None
 
 
@@ -187,16 +190,28 @@ def select(session: Session, text: str, bindings: Bindings) -> Result:
         return modify(session, text, bindings)
     if not isinstance(tree, exp.Query):
         raise unsupported(" ".join(text.split()[:3]))
-    translate.number_placeholders(tree, bindings.names)
+    translate.number_placeholders(tree, bindings.names, bindings.times)
     return _selected(session, tree, bindings)
 
 
 def _selected(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     projections = [node.unalias() for node in tree.selects] if isinstance(tree, exp.Select) else []
     sql = translate.to_duckdb(translate.prepare(session, tree))
-    rows = bindings.rows()
+    rows = _bound_rows(bindings)
     cursor = session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql)
     return _fetched(cursor, projections, session.catalog.limits.result_bytes)
+
+
+def _bound_rows(bindings: Bindings, targets: Mapping[int, str] = MappingProxyType({})) -> list[list[Any]]:
+    """Return the bound values of each repetition; the engine is given the type of a TIMESTAMP_TZ."""
+    rows = bindings.rows(targets)
+    zoned = [n for n, kind in bindings.times.items() if kind == "TIMESTAMP_TZ" and targets.get(n) != kind]
+    for row, number in itertools.product(rows, zoned):
+        at = row[number]
+        if at is not None:
+            offset = at.utcoffset() // dt.timedelta(minutes=1)
+            row[number] = duckdb.Value({"t": at, "o": offset}, duckdb.sqltype(ZONED))
+    return rows
 
 
 def described(
@@ -296,7 +311,7 @@ def modify(session: Session, text: str, bindings: Bindings) -> Result:
     instead of colliding; commits of channels go on, for they only add rows.
     """
     tree = translate.parse(text)
-    translate.number_placeholders(tree, bindings.names)
+    translate.number_placeholders(tree, bindings.names, bindings.times)
     if isinstance(tree, exp.MultitableInserts):
         return _insert_into_many(session, tree, bindings, overwrite=_OVERWRITE.match(text) is not None)
     return _modified(session, tree, bindings)
@@ -379,8 +394,8 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     tree = translate.prepare(session, tree)
     database = _target(session, tree)
     replaced = _replaced(session, database, tree) if overwrite else None
-    targets = _bound_columns(database, tree)
-    rows = bindings.rows(targets)
+    targets = _bound_columns(database, tree, session.parameters)
+    rows = _bound_rows(bindings, targets)
     # A value that is missing is the engine's to refuse.
     typed = {n for n, kind in targets.items() if all(n < len(row) and is_plain(row[n], kind) for row in rows)}
     enforce(database, tree, typed)
@@ -424,8 +439,11 @@ def _insert_at_once(session: Session, tree: exp.Expr, rows: list[list[Any]]) -> 
     return True
 
 
-def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
-    """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers."""
+def _bound_columns(database: Database, tree: exp.Expr, parameters: Mapping[str, Any]) -> dict[int, str]:
+    """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers.
+
+    A date or time for a VARCHAR becomes the text that the session writes.
+    """
     values = tree.expression if isinstance(tree, exp.Insert) else None
     table = translate.target_of(tree)
     known = sources.find(database, table) if table is not None else None
@@ -439,6 +457,9 @@ def _bound_columns(database: Database, tree: exp.Expr) -> dict[int, str]:
         if isinstance(value, exp.Parameter) and value.name.isdigit():
             found[int(value.name) - 1] = types.get(name, "")
             value.meta[_BOUND] = int(value.name) - 1
+            bound = timestamps.kind_of(value, {})
+            if bound is not None and types.get(name) == "VARCHAR":
+                value.replace(timestamps.text_of(value.copy(), bound, parameters))
     return found
 
 

@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from sqlglot import Token, TokenType
@@ -185,7 +186,7 @@ def shares(statements: Sequence[str], sent: Mapping[str, Any]) -> list[dict[str,
 
 def _inlined(text: str, bindings: Bindings, *, typed: bool = False) -> tuple[str, Sequence[Token]]:
     found = tokens(text)
-    values = _values(bindings)
+    values, times = _values(bindings), bindings.times if typed else {}
     if not values and not any(sign in text for sign in _COMMENTS) and "IDENTIFIER" not in text.upper():
         return text, found
     parts: list[str] = []
@@ -198,9 +199,9 @@ def _inlined(text: str, bindings: Bindings, *, typed: bool = False) -> tuple[str
             gap, is_changed = "\n" * gap.count("\n") or " ", True
         if values and token.token_type is TokenType.PLACEHOLDER:
             used += 1
-            written = _bound(values, used, typed=typed)
+            written = _bound(values, used, times)
         elif values and _is_numbered(found, at, text):
-            width, written = 2, _bound(values, int(found[at + 1].text), typed=typed)
+            width, written = 2, _bound(values, int(found[at + 1].text), times)
         elif token.text.upper() == "IDENTIFIER" and _is_call_with_string(found, at):
             width, written = 4, found[at + 2].text
         last = found[at + width - 1].end + 1
@@ -279,17 +280,12 @@ def _values(bindings: Bindings) -> list[Any]:
     return rows[0] if rows else []
 
 
-def _bound(values: list[Any], number: int, *, typed: bool = False) -> str:
+def _bound(values: list[Any], number: int, times: Mapping[int, str] = MappingProxyType({})) -> str:
+    """Return a value as the text of a literal, with the type of what is a date or time in ``times``."""
     if not 1 <= number <= len(values):
         raise compilation_error("Bind variable not set.", "002049", "42601")
-    value = values[number - 1]
-    return _literal(value) + (_type_of(value) if typed else "")
-
-
-def _type_of(value: Any) -> str:
-    if isinstance(value, dt.datetime):
-        return "::TIMESTAMP_TZ" if value.tzinfo else "::TIMESTAMP_NTZ"
-    return f"::{type(value).__name__}" if isinstance(value, (dt.date, dt.time)) else ""
+    kind = times.get(number - 1)
+    return _literal(values[number - 1]) + (f"::{kind}" if kind is not None else "")
 
 
 def _literal(value: Any) -> str:

@@ -377,6 +377,13 @@ class Bindings:
         """Keys of the values in their order; the .NET driver sends names instead of numbers."""
         return sorted(self.sent, key=int) if all(map(str.isdecimal, self.sent)) else list(self.sent)
 
+    @property
+    def times(self) -> dict[int, str]:
+        """The type words of the values that are dates and times, by their numbers from 0."""
+        given = enumerate(self.sent[name] for name in self.names)
+        kinds = {n: str(one.get("type")).upper() for n, one in given if isinstance(one, Mapping)}
+        return {number: kind for number, kind in kinds.items() if kind in _TIMES}
+
     def each(self) -> list[Bindings]:
         """Return the values of each repetition by themselves.
 
@@ -397,6 +404,7 @@ class Bindings:
 
         :param targets: type word of the column that a value is for, by its number from 0. Connector 4.8.1
             sends a list of timestamps with a None in it as text that holds epoch numbers (observed).
+        :returns: a TIMESTAMP_TZ as the engine keeps it where it is for one, elsewhere at its own offset.
         :raises SqlError: for a value that does not fit its type.
         """
         try:
@@ -460,6 +468,14 @@ def _timestamp_tz(text: str) -> Any:
     return text
 
 
+def _at_own_offset(text: str) -> dt.datetime:
+    given = _timestamp_tz(text)
+    if isinstance(given, str):
+        return _timestamp_utc(given)
+    at: dt.datetime = given["t"]
+    return at.astimezone(dt.timezone(dt.timedelta(minutes=given["o"])))
+
+
 def _bound_date(text: str) -> dt.date:
     if text.lstrip("-").isdigit():
         return (_EPOCH + dt.timedelta(milliseconds=int(text))).date()
@@ -485,5 +501,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "TIME": lambda text: (_EPOCH + _nanos(text)).time() if text.isdigit() else dt.time.fromisoformat(text),
     "TIMESTAMP_NTZ": _timestamp_ntz,
     "TIMESTAMP_LTZ": _timestamp_utc,
-    "TIMESTAMP_TZ": _timestamp_utc,
+    "TIMESTAMP_TZ": _at_own_offset,
 }

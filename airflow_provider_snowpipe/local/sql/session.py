@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import time
 import uuid
@@ -11,6 +12,7 @@ import zoneinfo
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
@@ -206,7 +208,9 @@ class Transaction:
 _REMEMBERED_RESULTS = 16
 _REMEMBERED_COPIES = 256
 _INTERRUPT_SECONDS = 0.05
-_TIMEOUT = "STATEMENT_TIMEOUT_IN_SECONDS"
+_TIMEOUT, _MOST_ROWS = "STATEMENT_TIMEOUT_IN_SECONDS", "ROWS_PER_RESULTSET"
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
+SESSION_GONE = "Session no longer exists. New login required to access the service."
 _NO_DATABASE = (
     "Cannot perform operation. This session does not have a current database. "
     "Call 'USE DATABASE', or use a qualified name."
@@ -219,7 +223,7 @@ _ONLY: dict[str, frozenset[str]] = {
         ("DATE_INPUT_FORMAT", "TIME_INPUT_FORMAT", "TIMESTAMP_INPUT_FORMAT"), frozenset({"AUTO", ""})
     ),
     **dict.fromkeys(("BINARY_INPUT_FORMAT", "BINARY_OUTPUT_FORMAT"), frozenset({"HEX"})),
-    **dict.fromkeys(("WEEK_START", "WEEK_OF_YEAR_POLICY", "ROWS_PER_RESULTSET"), frozenset({"0"})),
+    **dict.fromkeys(("WEEK_START", "WEEK_OF_YEAR_POLICY"), frozenset({"0"})),
     **dict.fromkeys(("QUOTED_IDENTIFIERS_IGNORE_CASE", "TRANSACTION_ABORT_ON_ERROR"), frozenset({"FALSE"})),
     "TIMESTAMP_TYPE_MAPPING": frozenset({"TIMESTAMP_NTZ"}),
     "TWO_DIGIT_CENTURY_START": frozenset({"1970"}),
@@ -335,18 +339,20 @@ class Session:
     def set_parameter(self, name: str, value: object) -> None:
         """Set a parameter of the session, or, with None, give it its default again.
 
-        :raises SqlError: 001006 for a time zone that does not exist ("Parameters", TIMEZONE), 000002 for a
-            value that would change what statements return, which it does not here.
+        :raises SqlError: 001006 for a time zone that does not exist ("Parameters", TIMEZONE) and a limit of
+            rows that is no number, 000002 for a value that would change what statements return, which it
+            does not here.
         """
         if value is not None and str(value).upper() not in _ONLY.get(name, {str(value).upper()}):
             raise unsupported(f"{name} = {value}")
+        if name == _MOST_ROWS and value is not None and not _WHOLE.fullmatch(str(value)):
+            raise _invalid(name, value)
         if name == "TIMEZONE":
             zone = "UTC" if value is None else str(value)
             try:
                 zoneinfo.ZoneInfo(zone)
             except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError) as error:
-                message = f"SQL compilation error:\ninvalid value [{zone}] for parameter 'TIMEZONE'"
-                raise SqlError("001006", "22023", message) from error
+                raise _invalid(name, zone) from error
             self.cursor.execute(f"SET SESSION TimeZone = {literal(zone)}")
         if value is None:
             self.parameters.pop(name, None)
@@ -358,20 +364,45 @@ class Session:
         """False after ``ALTER SESSION SET AUTOCOMMIT = FALSE``: DML opens a transaction by itself."""
         return str(self.parameters.get("AUTOCOMMIT", "true")).lower() != "false"
 
+    @contextlib.contextmanager
+    def given(self, parameters: Mapping[str, object]) -> Iterator[None]:
+        """Give parameters the values that one statement came with, as long as it runs.
+
+        :raises SqlError: 390111 in a session that has ended; as :meth:`set_parameter`.
+        """
+        if self.has_ended:
+            raise SqlError("390111", "08001", SESSION_GONE)
+        before = {name: self.parameters.get(name) for name in parameters}
+        try:
+            for name, value in parameters.items():
+                self.set_parameter(name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                # What the statement itself has set stays.
+                if self.parameters.get(name) == parameters[name]:
+                    self.set_parameter(name, value)
+
     @property
-    def statement_seconds(self) -> float:
+    def most_rows(self) -> int | None:
+        """``ROWS_PER_RESULTSET``: most rows of a result, of which JDBC makes its ``setMaxRows``."""
+        return int(str(self.parameters.get(_MOST_ROWS, 0))) or None
+
+    def seconds_of(self, own: Mapping[str, object] = MappingProxyType({})) -> float:
         """Time after which a statement is stopped, 0 for no limit: the lowest of what has one.
 
         ``STATEMENT_TIMEOUT_IN_SECONDS`` is the session's own or its user's, and the warehouse's; 0 stands for
         the longest ("Parameters").
+
+        :param own: parameters that the statement came with.
         """
         state = self.catalog.access.state
         of_user, of_warehouse = (
             dict(known.properties).get(_TIMEOUT) if known is not None else None
             for known in (state.users.get(self.user), state.warehouses.get(self.warehouse or ""))
         )
-        own = self.parameters.get(_TIMEOUT, of_user)
-        found = map(_seconds, (self.catalog.limits.statement_seconds, own, of_warehouse))
+        requested = own.get(_TIMEOUT, self.parameters.get(_TIMEOUT, of_user))
+        found = map(_seconds, (self.catalog.limits.statement_seconds, requested, of_warehouse))
         return min((seconds for seconds in found if seconds > 0), default=0.0)
 
     def remember(self, query_id: str, result: Result) -> None:
@@ -602,6 +633,11 @@ class Session:
         if schema not in database.schemas:
             raise object_missing("Schema", f"{database.name}.{schema}")
         return database, schema, path[-1]
+
+
+def _invalid(name: str, value: object) -> SqlError:
+    message = f"SQL compilation error:\ninvalid value [{value}] for parameter '{name}'"
+    return SqlError("001006", "22023", message)
 
 
 def _seconds(value: object) -> float:

@@ -18,6 +18,9 @@ from airflow_provider_snowpipe.local.errors import unsupported
 from airflow_provider_snowpipe.local.sql.show import DEFAULT_PARAMETERS
 from airflow_provider_snowpipe.local.tables import ColumnType
 
+BOUND_TYPE = "type"
+"""Key of the type word of a bound date or time among the metadata of its placeholder."""
+
 _TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 KINDS = _TIMES | {"FLOAT", "BINARY"}
 _MACROS = {
@@ -245,6 +248,9 @@ def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
     """
     if isinstance(node, _SAME_TYPE):
         return kind_of(node.this, kinds)
+    if isinstance(node, exp.Parameter):
+        bound: str | None = node.meta.get(BOUND_TYPE)
+        return bound
     if isinstance(node, exp.Column):
         return kinds.get(node.name) or kinds.get(f"{node.table}.{node.name}")
     if isinstance(node, exp.Literal):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar
 
 import sqlglot
@@ -733,10 +734,13 @@ def _text_of_json(node: exp.EQ | exp.NEQ | exp.Cast) -> exp.Expr:
     return node
 
 
-def number_placeholders(tree: exp.Expr, names: Sequence[str] = ()) -> None:
+def number_placeholders(
+    tree: exp.Expr, names: Sequence[str] = (), times: Mapping[int, str] = MappingProxyType({})
+) -> None:
     """Turn ``?``, ``:1`` and ``:name`` into DuckDB's ``$1``, which the translation may use several times.
 
     :param names: of the bound values, in their order.
+    :param times: type words of those that are dates and times, by their numbers from 0.
     """
     placeholders = list(tree.find_all(exp.Placeholder))
     plain = [node for node in placeholders if not node.this]
@@ -753,5 +757,7 @@ def number_placeholders(tree: exp.Expr, names: Sequence[str] = ()) -> None:
         if written.isdigit():
             bound = exp.Parameter(this=exp.Literal.number(written))
             # Unlike the $1 of VALUES and of staged files, which stays a column.
-            bound.meta["bound"] = True
+            bound.meta.update(node.meta, bound=True)
+            if int(written) - 1 in times:
+                bound.meta[timestamps.BOUND_TYPE] = times[int(written) - 1]
             node.replace(bound)

@@ -502,3 +502,45 @@ def test_several_statements_run_in_the_background(session: Connector) -> None:
     assert session.call("GET", f"/queries/{first}/result")["data"]["rowset"] == [["1"]]
     status = session.call("GET", f"/monitoring/queries/{query_id}")["data"]["queries"]
     assert [one["status"] for one in status] == ["SUCCESS"]
+
+
+def test_bound_times_have_their_type_and_snowflakes_text(service: ServiceInProcess) -> None:
+    session = service.connect()
+    # 2026-01-01 00:00 at +02:00.
+    nanos = "1767218400678000000"
+    zoned = {"type": "TIMESTAMP_TZ", "value": f"{nanos} 1560"}
+    local, clock = ({"type": kind, "value": nanos} for kind in ("TIMESTAMP_LTZ", "TIMESTAMP_NTZ"))
+    hour = {"type": "TIME", "value": "3600000000000"}
+    data = session.query("SELECT ?, ?, ?", bindings={"1": zoned, "2": local, "3": clock})["data"]
+    types = [column["type"] for column in data["rowtype"]]
+    assert types == ["timestamp_tz", "timestamp_ltz", "timestamp_ntz"]
+    assert [column["name"] for column in data["rowtype"]] == ["?", "?", "?"]
+    assert data["rowset"] == [["1767218400.678000000 1560", *["1767218400.678000000"] * 2]]
+    own, wall = "2026-01-01 00:00:00.678", "2025-12-31 22:00:00.678"
+    texts = rows(
+        session,
+        "SELECT ?::VARCHAR, ?::VARCHAR, 'at ' || ?, TO_CHAR(?::DATE), ?::VARCHAR",
+        bindings={"1": zoned, "2": local, "3": clock, "4": zoned, "5": hour},
+    )
+    assert texts == [[f"{own} +0200", f"{wall} +0000", f"at {wall}", "2026-01-01", "01:00:00"]]
+    named = {"1": zoned, "2": local, "3": {"type": "TEXT", "value": "dual_times"}}
+    rows(session, "CREATE TABLE dual_times (a INT)")
+    rows(session, "INSERT INTO dual_times VALUES (1)")
+    assert rows(session, "SELECT ?::VARCHAR, ?::VARCHAR FROM IDENTIFIER(?)", bindings=named) == [
+        [f"{own} +0200", f"{wall} +0000"]
+    ]
+
+
+def test_bound_times_become_the_type_of_the_column(service: ServiceInProcess) -> None:
+    session = service.connect()
+    nanos = "1767218400678000000"
+    zoned = {"type": "TIMESTAMP_TZ", "value": f"{nanos} 1560"}
+    bound = {"1": zoned, "2": zoned, "3": zoned, "4": {"type": "TIMESTAMP_NTZ", "value": nanos}}
+    rows(session, "CREATE TABLE bound_times (a TIMESTAMP_TZ, b TIMESTAMP_NTZ, c VARCHAR, d VARCHAR(30))")
+    rows(session, "INSERT INTO bound_times VALUES (?, ?, ?, ?)", bindings=bound)
+    rows(session, "INSERT INTO bound_times SELECT ?, ?, ?::VARCHAR, ?::VARCHAR", bindings=bound)
+    several = {key: {**one, "value": [one["value"], one["value"]]} for key, one in bound.items()}
+    rows(session, "INSERT INTO bound_times VALUES (?, ?, ?, ?)", bindings=several)
+    kept = rows(session, "SELECT a, b::VARCHAR, c, d FROM bound_times WHERE a = ?", bindings={"1": zoned})
+    own, wall = "2026-01-01 00:00:00.678", "2025-12-31 22:00:00.678"
+    assert kept == [["1767218400.678000000 1560", own, f"{own} +0200", wall]] * 4

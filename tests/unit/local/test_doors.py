@@ -573,7 +573,7 @@ def test_the_query_of_a_new_table_has_settings_and_time_limit_of_its_session(
 @pytest.mark.parametrize("value", ["-1", "nan", "x", "0"])
 def test_no_value_of_a_session_lifts_the_time_limit(service: ServiceInProcess, value: str) -> None:
     session = Session(service.catalog, "DEMO", parameters={"STATEMENT_TIMEOUT_IN_SECONDS": value})
-    assert session.statement_seconds == DEFAULTS.statement_seconds
+    assert session.seconds_of() == DEFAULTS.statement_seconds
 
 
 def test_the_time_limit_is_the_users_unless_the_session_asks_and_the_warehouses_where_lower(
@@ -590,7 +590,7 @@ def test_the_time_limit_is_the_users_unless_the_session_asks_and_the_warehouses_
         ("ALTER USER demo UNSET STATEMENT_TIMEOUT_IN_SECONDS", 900.0),
     ):
         front.execute(session, statement)
-        assert session.statement_seconds == seconds, statement
+        assert session.seconds_of() == seconds, statement
     session.close()
 
 

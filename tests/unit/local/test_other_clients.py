@@ -191,3 +191,35 @@ def test_the_sql_api_counts_the_rows_that_a_statement_changed(service: ServiceIn
     }
     assert answer("DELETE FROM counted WHERE a > 5")["stats"]["numRowsDeleted"] == 0
     assert "stats" not in answer("SELECT 1")
+
+
+def test_parameters_of_a_statement_hold_for_it_alone(service: ServiceInProcess) -> None:
+    session = service.connect(**NODE)
+
+    def rows(text: str, **parameters: object) -> list[list[str | None]]:
+        return list(session.query(text, parameters=parameters)["data"]["rowset"])
+
+    # What setMaxRows of JDBC becomes.
+    numbers = "SELECT seq4() FROM TABLE(GENERATOR(ROWCOUNT => 5)) ORDER BY 1"
+    assert rows(numbers, rows_per_resultset=2) == [["0"], ["1"]]
+    assert len(rows(numbers)) == len(rows(numbers, ROWS_PER_RESULTSET=0)) == 5
+    zoned = "SELECT '2026-01-01 00:00'::TIMESTAMP_LTZ::VARCHAR"
+    assert rows(zoned, TIMEZONE="Asia/Kolkata") == [["2026-01-01 00:00:00.000 +0530"]]
+    assert rows(zoned) == [["2026-01-01 00:00:00.000 +0000"]]
+    rows("SELECT 'tagged'", QUERY_TAG="own")
+    history = "SELECT query_tag FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY()) WHERE query_text LIKE "
+    assert rows(history + "'SELECT%tagged%' AND query_tag <> ''") == [["own"]]
+    late = session.query("SELECT SYSTEM$WAIT(60)", parameters={"STATEMENT_TIMEOUT_IN_SECONDS": 1})
+    assert late["code"] == "000630"
+    refused = session.query(numbers, parameters={"ROWS_PER_RESULTSET": "many"})
+    assert (refused["code"], "[many]" in refused["message"]) == ("001006", True)
+    assert session.query(numbers, parameters={"WEEK_START": 1})["code"] == "000002"
+    rows("ALTER SESSION SET ROWS_PER_RESULTSET = 3")
+    assert len(rows(numbers)) == 3
+
+
+def test_a_parameter_that_the_statement_itself_sets_stays(service: ServiceInProcess) -> None:
+    session = service.connect(**NODE)
+    session.query("ALTER SESSION SET QUERY_TAG = 'later'", parameters={"QUERY_TAG": "now"})
+    shown = session.query("SHOW PARAMETERS LIKE 'QUERY_TAG'")["data"]["rowset"]
+    assert shown[0][1] == "later"

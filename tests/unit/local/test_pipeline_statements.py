@@ -303,3 +303,9 @@ def test_forms_of_a_clause_that_are_not_known_are_named(local, query, named):
     local.sql("CREATE TABLE t (k INT, v INT)")
     error = local.refused(query)
     assert (error.code, named in error.message) == ("000002", True)
+
+
+@pytest.mark.parametrize("rest", [", 1", " FROM t"])
+def test_a_system_function_beside_something_else_is_refused_by_its_name(local, rest):
+    error = local.refused(f"SELECT SYSTEM$WAIT(0){rest}")
+    assert (error.code, "SYSTEM$WAIT beside" in error.message) == ("000002", True)
