@@ -502,3 +502,24 @@ def test_several_statements_run_in_the_background(session: Connector) -> None:
     assert session.call("GET", f"/queries/{first}/result")["data"]["rowset"] == [["1"]]
     status = session.call("GET", f"/monitoring/queries/{query_id}")["data"]["queries"]
     assert [one["status"] for one in status] == ["SUCCESS"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("FIXED", "1_000"), ("FIXED", "9" * 39), ("FIXED", "1e999999999"), ("FIXED", "nan"), ("FIXED", ""),
+        ("REAL", "1_0"), ("BOOLEAN", "maybe"), ("BOOLEAN", "2"), ("DATE", "secret"), ("TIME", "-1"),
+        ("TIMESTAMP_NTZ", "9" * 30), ("TIMESTAMP_LTZ", ""), ("BINARY", "zz"),
+    ],
+)  # fmt: skip
+def test_a_bound_value_that_is_not_of_its_type_is_refused_without_showing_it(
+    session: Connector, kind: str, value: str
+) -> None:
+    refused = session.query("SELECT ?", bindings={"1": {"type": kind, "value": value}})
+    assert (refused["code"], refused["message"]) == ("100038", f"Bind variable 1 is no {kind}.")
+
+
+@pytest.mark.parametrize(("text", "read"), [("yes", "1"), ("T", "1"), ("on", "1"), ("off", "0"), ("N", "0")])
+def test_a_bound_boolean_has_the_words_that_snowflake_reads(session: Connector, text: str, read: str) -> None:
+    bound = {"1": {"type": "BOOLEAN", "value": text}}
+    assert rows(session, "SELECT IFF(?, 1, 0)", bindings=bound) == [[read]]
