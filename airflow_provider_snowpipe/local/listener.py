@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from airflow_provider_snowpipe.local.datadir import DataDirectory, write_file
+from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 # -- CONNECT proxy for clients with a hard-coded Snowflake host: their connections end at the local service --
 #
@@ -128,10 +130,18 @@ def ensure_certificates(home: DataDirectory) -> None:
     """Create CA and server certificate on first start, and renew both shortly before they expire.
 
     :param home: data directory; writes ``tls/ca.pem``, ``tls/server.pem``, ``tls/server.key`` and the bundle.
+    :raises DataDirectoryError: when the server certificate or its key cannot be read.
     """
     server = home.tls_dir / "server.pem"
     if server.exists() and home.bundle_file.exists():
-        certificate = x509.load_pem_x509_certificate(server.read_bytes())
+        try:
+            certificate = x509.load_pem_x509_certificate(server.read_bytes())
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(server, home.tls_dir / "server.key")
+        except (ValueError, OSError) as error:
+            raise DataDirectoryError(
+                f"the certificate or key in {home.tls_dir} is damaged; delete the folder, "
+                "and let clients trust the authority that the next start makes"
+            ) from error
         is_fresh = certificate.not_valid_after_utc - dt.datetime.now(dt.UTC) > _RENEW_BEFORE
         # A directory of an older version has a certificate without some of the names.
         if is_fresh and _names(certificate) >= set(_DNS_NAMES):

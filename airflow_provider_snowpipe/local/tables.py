@@ -108,6 +108,8 @@ IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
 """How the default of an AUTOINCREMENT column is written."""
 MAX_VARCHAR = 16_777_216
 MAX_BINARY = 8_388_608
+# By type, what a column may ask for; without a number it gets the sizes above.
+_LARGEST = {"VARCHAR": 134_217_728, "BINARY": 67_108_864}
 
 _INTEGER_WORDS = frozenset(
     {"INT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BYTEINT", "UBIGINT", "MEDIUMINT"}
@@ -216,13 +218,13 @@ class ColumnType:
             return cls("NUMBER", precision=precision, scale=sizes[1] if len(sizes) > 1 else 0)
         if word in _TEXT_WORDS:
             default = 1 if word in {"CHAR", "NCHAR"} else MAX_VARCHAR
-            return cls("VARCHAR", length=sizes[0] if sizes else default)
+            return cls("VARCHAR", length=_length("VARCHAR", sizes, default))
         if word in _BINARY_WORDS:
-            return cls("BINARY", length=sizes[0] if sizes else MAX_BINARY)
-        if word == "TIME":
-            return cls("TIME", precision=sizes[0] if sizes else 9)
-        if word in _TIMESTAMP_WORDS:
-            return cls(_TIMESTAMP_WORDS[word], precision=sizes[0] if sizes else 9)
+            return cls("BINARY", length=_length("BINARY", sizes, MAX_BINARY))
+        if word == "TIME" or word in _TIMESTAMP_WORDS:
+            if sizes and sizes[0] > 9:
+                raise compilation_error(f"{word} has a precision of 0 to 9, not {sizes[0]}.")
+            return cls(_TIMESTAMP_WORDS.get(word, word), precision=sizes[0] if sizes else 9)
         # With types of elements it is a structured type. FLOAT(n) is FLOAT in the connector's tests.
         is_float = _SIMPLE.get(word) == "FLOAT" and len(sizes) == len(node.expressions) == 1
         if word in _SIMPLE and (is_float or not node.expressions):
@@ -252,6 +254,13 @@ def _size(node: exp.DataType, param: exp.DataTypeParam) -> int:
         return int(param.this.name)
     except ValueError as error:
         raise compilation_error(f"invalid size in data type {node.sql(dialect='snowflake')}.") from error
+
+
+def _length(kind: str, sizes: Sequence[int], default: int) -> int:
+    length = sizes[0] if sizes else default
+    if not 1 <= length <= _LARGEST[kind]:
+        raise compilation_error(f"{kind} has a length of 1 to {_LARGEST[kind]}, not {length}.")
+    return length
 
 
 NUMBER = ColumnType("NUMBER", precision=38, scale=0)

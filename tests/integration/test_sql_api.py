@@ -123,6 +123,13 @@ def test_bindings_are_typed(api: Api) -> None:
     assert answer.json()["data"] == [["7", "x'y", "true", "20455"]]
 
 
+def test_positions_of_bindings_are_counted_from_one(api: Api) -> None:
+    second = {"2": {"type": "FIXED", "value": "5"}}
+    answer = api.submit("SELECT ?", bindings=second)
+    assert (answer.status_code, answer.json()["code"]) == (422, "002049")
+    assert answer.json()["message"].endswith("Bind variable 1 not set.")
+
+
 def test_large_results_come_in_partitions(api: Api) -> None:
     first = api.submit("SELECT n FROM many ORDER BY n").json()
     sizes = [part["rowCount"] for part in first["resultSetMetaData"]["partitionInfo"]]

@@ -127,6 +127,9 @@ class SqlApiFront:
         if not isinstance(bindings, dict) or not all(map(str.isdecimal, bindings)):
             shown = ", ".join(bindings) if isinstance(bindings, dict) else type(bindings).__name__
             raise compilation_error(f"the keys of bindings are the positions 1, 2, .., not {shown[:80]}.")
+        missing = next((n for n in range(1, len(bindings) + 1) if str(n) not in bindings), None)
+        if missing is not None:
+            raise compilation_error(f"Bind variable {missing} not set.", "002049", "42601")
         if bindings and len(statements) > 1:
             raise unsupported("bindings in a request with several statements")
         session = Session(self._catalog, user, credential=self._account.mark(token))

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import duckdb
+import sqlglot
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.conversions import MACROS
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error
 from airflow_provider_snowpipe.local.sql import functions, numbers, sources, timestamps
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import Column, ColumnType, Table, quote
 
 # -- Types that two queries have in common: the engine makes texts, or rounds to the scale of the first --
 
 
 def align(session: Session, tree: exp.Expr) -> None:
     """Give both sides of set operations, and the values beside IN and ANY, their common type."""
+    # Of set operations inside others: a chain of a thousand would be described a thousand times.
+    described: dict[int, list[tuple[str, str]]] = {}
     for node in reversed(list(tree.find_all(exp.SetOperation, exp.In, exp.Any, exp.All))):
         if isinstance(node, exp.SetOperation):
             sides = node.this, node.expression
-            kinds = [_described(session, node, side) for side in sides]
+            kinds = [described.get(id(side)) or _described(session, node, side) for side in sides]
             if all(kinds) and len(kinds[0]) == len(kinds[1]):
                 for number, side in enumerate(sides):
                     _convert(side, kinds[number], kinds[1 - number])
+                if not node.args.get("by_name"):
+                    described[id(node)] = _united(session, *kinds)
         else:
             query = node.args.get("query") if isinstance(node, exp.In) else node.this
             value = node.this if isinstance(node, exp.In) else node.parent and node.parent.this
@@ -46,7 +51,8 @@ def _described(session: Session, node: exp.Expr, query: exp.Expr) -> list[tuple[
     """
     if query.find(exp.Parameter) is not None:
         return []
-    common: list[exp.Expr] = []
+    own = node.args.get("with_") if query is not node else None
+    common: list[exp.Expr] = list(own.expressions) if own is not None else []
     below = node
     while (above := below.parent) is not None:
         clause = above.args.get("with_")
@@ -66,6 +72,22 @@ def _described(session: Session, node: exp.Expr, query: exp.Expr) -> list[tuple[
             return list(zip(found.columns, map(str, found.types), strict=True))
         except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
             return []
+
+
+def _united(
+    session: Session, left: list[tuple[str, str]], right: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return names and types of a set operation, from those of its sides; none where they are not known."""
+    if [kind for _, kind in left] == [kind for _, kind in right]:
+        return left
+    stands_for = []
+    for own, others in ((left, right), (right, left)):
+        values = ", ".join(f"CAST(NULL AS {kind}) AS {quote(name)}" for name, kind in own)
+        query = exp.Subquery(this=sqlglot.parse_one(f"SELECT {values}", dialect="duckdb"))
+        _convert(query.this, own, others)
+        stands_for.append(query.this)
+    both = exp.Union(this=stands_for[0], expression=stands_for[1], distinct=False)
+    return _described(session, both, both)
 
 
 def _convert(side: exp.Expr, own: list[tuple[str, str]], others: list[tuple[str, str]]) -> None:

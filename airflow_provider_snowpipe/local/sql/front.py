@@ -212,18 +212,20 @@ def _limited(listed: Handler) -> Handler:
 
 
 _NEW = "CREATE [OR REPLACE] [TEMPORARY] [TRANSIENT]"
+_NEW_CONTAINER = "CREATE [OR REPLACE] [TRANSIENT]"
+_NEW_STAGED = "CREATE [OR REPLACE] [TEMPORARY]"
 _NOTHING = (
     "STREAMS", "TASKS", "INTEGRATIONS", "PROCEDURES", "USER PROCEDURES", "FUNCTIONS", "USER FUNCTIONS",
     "EXTERNAL TABLES", "MATERIALIZED VIEWS", "DYNAMIC TABLES", "TRANSACTIONS", "LOCKS", "PRIMARY KEYS",
     "UNIQUE KEYS", "IMPORTED KEYS", "EXPORTED KEYS",
 )  # fmt: skip
 STATEMENTS: dict[str, Handler] = {
-    f"{_NEW} DATABASE": ddl.create_database,
+    f"{_NEW_CONTAINER} DATABASE": ddl.create_database,
     "ALTER DATABASE": views.alter_container,
     "DROP DATABASE": ddl.drop_database,
     "DESCRIBE DATABASE": show.describe_database,
     "SHOW [TERSE] DATABASES": _listing(show.show_databases),
-    f"{_NEW} SCHEMA": ddl.create_schema,
+    f"{_NEW_CONTAINER} SCHEMA": ddl.create_schema,
     "ALTER SCHEMA": views.alter_container,
     "DROP SCHEMA": ddl.drop_schema,
     "DESCRIBE SCHEMA": show.describe_schema,
@@ -254,7 +256,7 @@ STATEMENTS: dict[str, Handler] = {
     "DROP SEQUENCE": views.drop(SEQUENCE),
     "DESCRIBE SEQUENCE": views.describe_sequence,
     "SHOW SEQUENCES": _listing(views.show_sequences),
-    f"{_NEW} STAGE": stages.create_stage,
+    f"{_NEW_STAGED} STAGE": stages.create_stage,
     "ALTER STAGE": stages.alter_stage,
     "DROP STAGE": stages.drop(StageDefinition),
     "DESCRIBE STAGE": stages.describe_stage,
@@ -263,7 +265,7 @@ STATEMENTS: dict[str, Handler] = {
     "GET": stages.get,
     "LIST": stages.list_files,
     "REMOVE": stages.remove_files,
-    f"{_NEW} FILE FORMAT": stages.create_file_format,
+    f"{_NEW_STAGED} FILE FORMAT": stages.create_file_format,
     "ALTER FILE FORMAT": stages.alter_file_format,
     "DROP FILE FORMAT": stages.drop(FileFormatDefinition),
     "DESCRIBE FILE FORMAT": stages.describe_file_format,

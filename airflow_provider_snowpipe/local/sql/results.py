@@ -407,21 +407,23 @@ class Bindings:
         :returns: a TIMESTAMP_TZ as the engine keeps it where it is for one, elsewhere at its own offset.
         :raises SqlError: for a value that does not fit its type.
         """
-        try:
-            ordered = [self.sent[key] for key in self.names]
-            lists = [
-                entry["value"] if isinstance(entry["value"], list) else [entry["value"]] for entry in ordered
-            ]
-            columns = [
-                [
-                    _value(_kind(entry, value, targets.get(number)), value, targets.get(number))
-                    for value in values
-                ]
-                for number, (entry, values) in enumerate(zip(ordered, lists, strict=True))
-            ]
-            return [list(row) for row in zip(*columns, strict=True)]
-        except (ValueError, ArithmeticError, TypeError, LookupError) as error:
-            raise SqlError("100038", "22018", f"a bound value does not fit its type: {error}") from error
+        columns = []
+        for number, key in enumerate(self.names):
+            entry, target = self.sent[key], targets.get(number)
+            try:
+                values = entry["value"] if isinstance(entry["value"], list) else [entry["value"]]
+                columns.append([_value(_kind(entry, value, target), value, target) for value in values])
+            except (ValueError, ArithmeticError, TypeError, LookupError):
+                # Without the value, and without a cause that has it: bound values are kept nowhere.
+                raise SqlError("100038", "22018", f"Bind variable {key} is no {_type_of(entry)}.") from None
+        if len({len(values) for values in columns}) > 1:
+            raise SqlError("100038", "22018", "the bind variables have different numbers of values")
+        return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _type_of(entry: Any) -> str:
+    kind = entry.get("type") if isinstance(entry, Mapping) else None
+    return kind.upper() if isinstance(kind, str) and kind.upper() in _READERS else "bound value"
 
 
 def _kind(entry: Mapping[str, Any], value: Any, target: str | None) -> str:
@@ -490,11 +492,41 @@ def _date_as_number(text: str) -> dt.date:
     return (_EPOCH + dt.timedelta(seconds=number // unit)).date()
 
 
+def _fixed(text: str) -> int | decimal.Decimal:
+    if "_" in text:
+        raise ValueError
+    if "." in text or "e" in text.lower():
+        exact = decimal.Decimal(text)
+        if not exact.is_finite() or exact.adjusted() >= 38:
+            raise ValueError
+        return exact
+    whole = int(text)
+    if abs(whole) >= 10**38:
+        raise ValueError
+    return whole
+
+
+def _real(text: str) -> float:
+    if "_" in text:
+        raise ValueError
+    return float(text)
+
+
+_BOOLEANS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
+
+
+def _boolean(text: str) -> bool:
+    return _BOOLEANS[text.lower()]
+
+
 _TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 _READERS: dict[str, Callable[[str], Any]] = {
-    "FIXED": lambda text: decimal.Decimal(text) if "." in text or "e" in text.lower() else int(text),
-    "REAL": float,
-    "BOOLEAN": lambda text: text.lower() in {"true", "1"},
+    "FIXED": _fixed,
+    "REAL": _real,
+    "BOOLEAN": _boolean,
     "BINARY": bytes.fromhex,
     "DATE": _bound_date,
     "DATE_AS_NUMBER": _date_as_number,

@@ -4,6 +4,7 @@ from decimal import Decimal
 
 import pytest
 
+from airflow_provider_snowpipe.local.sql import assignments
 from tests.unit.local.sql_sessions import SqlSessions
 
 
@@ -62,6 +63,14 @@ def test_a_choice_keeps_the_digits_of_each_of_its_values(sql, expression, value)
         ("SELECT i FROM t WHERE i NOT IN (SELECT 6.6)", [(7,)]),
         ("SELECT column1 FROM VALUES (1::INT), (2.5) ORDER BY 1", [(Decimal(1),), (Decimal("2.5"),)]),
         (
+            "WITH q AS (SELECT 1.5 AS x) SELECT x FROM q UNION ALL SELECT 3.125 ORDER BY 1",
+            [(Decimal("1.5"),), (Decimal("3.125"),)],
+        ),
+        (
+            "SELECT 1 UNION ALL SELECT 2.5 UNION ALL SELECT '3' UNION ALL SELECT 10.25 ORDER BY 1",
+            [(Decimal(1),), (Decimal("2.5"),), (Decimal(3),), (Decimal("10.25"),)],
+        ),
+        (
             "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) "
             "SELECT SUM(n) FROM r",
             [(6,)],
@@ -70,6 +79,19 @@ def test_a_choice_keeps_the_digits_of_each_of_its_values(sql, expression, value)
 )
 def test_two_queries_are_brought_to_the_type_that_holds_both(sql, query, rows):
     assert sql.values(query) == rows
+
+
+def test_a_chain_of_set_operations_is_described_once_a_query(sql, monkeypatch):
+    described = []
+    real = assignments._described
+    monkeypatch.setattr(
+        assignments, "_described", lambda *given: described.append(given[2].sql()) or real(*given)
+    )
+    chain = " UNION ALL ".join(f"SELECT {n} AS n, '{n}', {n}.{'0' * (n % 3)}5" for n in range(1, 41))
+    assert sql.values(f"SELECT COUNT(*), SUM(n) FROM ({chain})") == [(40, 820)]
+    # A query each, and short stand-ins for the two sides where they differ.
+    assert len(described) < 40 * 3
+    assert max(map(len, described)) < 1000
 
 
 def test_a_text_beside_a_number_has_to_be_one(sql):

@@ -544,3 +544,24 @@ def test_bound_times_become_the_type_of_the_column(service: ServiceInProcess) ->
     kept = rows(session, "SELECT a, b::VARCHAR, c, d FROM bound_times WHERE a = ?", bindings={"1": zoned})
     own, wall = "2026-01-01 00:00:00.678", "2025-12-31 22:00:00.678"
     assert kept == [["1767218400.678000000 1560", own, f"{own} +0200", wall]] * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("FIXED", "1_000"), ("FIXED", "9" * 39), ("FIXED", "1e999999999"), ("FIXED", "nan"), ("FIXED", ""),
+        ("REAL", "1_0"), ("BOOLEAN", "maybe"), ("BOOLEAN", "2"), ("DATE", "secret"), ("TIME", "-1"),
+        ("TIMESTAMP_NTZ", "9" * 30), ("TIMESTAMP_LTZ", ""), ("BINARY", "zz"),
+    ],
+)  # fmt: skip
+def test_a_bound_value_that_is_not_of_its_type_is_refused_without_showing_it(
+    session: Connector, kind: str, value: str
+) -> None:
+    refused = session.query("SELECT ?", bindings={"1": {"type": kind, "value": value}})
+    assert (refused["code"], refused["message"]) == ("100038", f"Bind variable 1 is no {kind}.")
+
+
+@pytest.mark.parametrize(("text", "read"), [("yes", "1"), ("T", "1"), ("on", "1"), ("off", "0"), ("N", "0")])
+def test_a_bound_boolean_has_the_words_that_snowflake_reads(session: Connector, text: str, read: str) -> None:
+    bound = {"1": {"type": "BOOLEAN", "value": text}}
+    assert rows(session, "SELECT IFF(?, 1, 0)", bindings=bound) == [[read]]

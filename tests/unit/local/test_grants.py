@@ -314,3 +314,23 @@ def test_pipes_have_privileges_of_their_own(sql):
 )
 def test_wrong_statements_report_what_is_wrong(unchanged, statement, code):
     assert unchanged.refused(statement).code == code
+
+
+def test_a_temporary_table_needs_no_privilege_but_that_on_a_table_it_hides(sql):
+    sql.run(
+        "CREATE ROLE loader",
+        "GRANT USAGE ON DATABASE local TO ROLE loader",
+        "CREATE TABLE kept (x INT)",
+        "GRANT SELECT ON TABLE kept TO ROLE loader",
+        "CREATE USER lou DEFAULT_ROLE = loader",
+        "GRANT ROLE loader TO USER lou",
+    )
+    assert sql.refused("CREATE TEMPORARY TABLE staged (x INT)", user="LOU").code == "002003"
+    sql.run("GRANT USAGE ON SCHEMA local.public TO ROLE loader")
+    assert sql.refused("CREATE TABLE staged (x INT)", user="LOU").code == "003001"
+    sql.run("CREATE TEMPORARY TABLE staged (x INT)", "INSERT INTO staged VALUES (1)", user="LOU")
+    sql.run("CREATE TEMP TABLE two AS SELECT * FROM staged", "CREATE TEMP TABLE three CLONE two", user="LOU")
+    assert sql.values("SELECT COUNT(*) FROM three", user="LOU") == [(1,)]
+    for copied in ("(x INT)", "LIKE staged"):
+        assert sql.refused(f"CREATE TEMPORARY TABLE kept {copied}", user="LOU").code == "003001"
+    assert sql.values("SELECT COUNT(*) FROM kept", user="LOU") == [(0,)]

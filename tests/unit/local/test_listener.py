@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import uvicorn
 
 from airflow_provider_snowpipe.local import listener
+from airflow_provider_snowpipe.local.datadir import DataDirectory
+from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 BUSY = """
 import asyncio, os, signal, sys, threading, time
@@ -132,3 +136,18 @@ def test_sigterm_ends_the_process_whatever_runs() -> None:
         [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=50, check=False
     )
     assert (ended.returncode, ended.stdout) == (1, "cancelled\n")
+
+
+@pytest.mark.parametrize("name", ["server.pem", "server.key"])
+def test_a_damaged_certificate_is_reported_with_its_remedy(tmp_path: Path, name: str) -> None:
+    home = DataDirectory(tmp_path / "data")
+    home.create()
+    listener.ensure_certificates(home)
+    file = home.tls_dir / name
+    file.write_bytes(file.read_bytes()[:80])
+    with pytest.raises(DataDirectoryError, match="is damaged; delete the folder"):
+        listener.ensure_certificates(home)
+    shutil.rmtree(home.tls_dir)
+    home.create()
+    listener.ensure_certificates(home)
+    assert file.stat().st_size > 80

@@ -544,3 +544,30 @@ def test_a_value_that_is_not_bound_is_reported(sql, bindings):
     with pytest.raises(SqlError) as refused:
         front.execute(sql.session(), "INSERT INTO bound (id, name) VALUES (?, ?)", bindings)
     assert refused.value.code == "002049"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["TEMP", "VOLATILE", "LOCAL TEMPORARY", "GLOBAL TEMP", "local volatile", "OR REPLACE GLOBAL TEMPORARY"],
+)
+def test_every_word_for_temporary_makes_a_table_of_the_session(sql, words):
+    sql.run(f"CREATE {words} TABLE passing (x INT)", "INSERT INTO passing VALUES (1)")
+    assert sql.run("SHOW TABLES LIKE 'PASSING'")[0]["kind"] == "TEMPORARY"
+    assert sql.refused("SELECT * FROM passing", role="ACCOUNTADMIN").code == "002003"
+
+
+@pytest.mark.parametrize("kind", ["DATABASE d", "SCHEMA s", "PIPE p AS COPY INTO t FROM @%t"])
+def test_what_cannot_be_temporary_is_refused(sql, kind):
+    assert sql.refused(f"CREATE TEMPORARY {kind}").code == "000002"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "x VARCHAR(134217729)", "x VARCHAR(0)", "x BINARY(67108865)", "x TIME(10)", "x TIMESTAMP_NTZ(10)",
+        "x INT, CHECK (x > 1)", "x INT CHECK (x > 1)", "x INT, CONSTRAINT c CHECK (x > 1)",
+    ],
+)  # fmt: skip
+def test_a_size_or_constraint_that_would_not_hold_is_refused(sql, column):
+    assert sql.refused(f"CREATE TABLE bad ({column})").code in {"000002", "001003"}
+    assert sql.run("SHOW TABLES LIKE 'BAD'") == []
