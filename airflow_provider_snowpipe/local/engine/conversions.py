@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
 from duckdb.sqltypes import BOOLEAN, VARCHAR
 
 from airflow_provider_snowpipe.local.engine.append import MOST_LEVELS, is_deep
@@ -30,7 +34,8 @@ _HOURS = (
 )
 _LONG = "'[0-9][0-9.]{16}'"
 # What the engine may have rounded: 15 digits around a point, or an exponent.
-_ROUNDED = r"""'[0-9.]{16}|(?:^|[^0-9A-Za-z"-])-?[0-9.]+e'"""
+_ROUNDED = r"""[0-9.]{16}|(?:^|[^0-9A-Za-z"-])-?[0-9.]+e"""
+_SUSPECT = "'[0-9.]{16}|[0-9.]e'"
 _OTHER_JSON = r'("(?:[^"\\]|\\.)*"|-?[0-9.]+[eE][+-]?[0-9]+)'
 _MACROS: dict[str, str] = {
     "_ten(e)": "CAST(power(10, e) AS BIGINT)",
@@ -57,7 +62,7 @@ _MACROS: dict[str, str] = {
     # A number in a text counts seconds, milliseconds, microseconds or nanoseconds by its size
     # ("TO_TIMESTAMP", usage notes); NULL for another text.
     "_epoch(s)": """
-        CASE WHEN contains(s, ':') OR contains(substr(s, 2), '-') THEN NULL
+        CASE WHEN contains(s, ':') OR contains(substr(s, 2), '-') OR contains(lower(s), 'e') THEN NULL
         WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000
             THEN make_timestamp(CAST(round(TRY_CAST(s AS DECIMAL(38, 9)) * 1000000) AS BIGINT))
         WHEN contains(s, '.') THEN NULL
@@ -206,11 +211,16 @@ _MACROS: dict[str, str] = {
         ELSE _object_of(map_from_entries(list_concat(
             list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
             CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END))) END""",
-    # A path that the engine reads through a DOUBLE, or what it finds in the document with marks: of that,
-    # one copy, since all of it is prepared for every path of a statement.
-    "_exact(r, m)": f"CASE WHEN regexp_matches(r, {_ROUNDED}) THEN CAST(_unmark(m) AS JSON) ELSE r END",
-    "_exact_text(r, m)": f"""
-        CASE WHEN regexp_matches(r, {_ROUNDED}) THEN replace(_unmark(m), chr(1), '') ELSE r END""",
+    # What a path finds, r, with the digits that the document d has at p. All of this is prepared for every
+    # path of a statement, so that the condition is a short one, and the function has the exact one.
+    "_exact(r, d, p)": f"""
+        CASE WHEN regexp_matches(r, {_SUSPECT}) THEN CAST(_as_written(r, d, p) AS JSON) ELSE r END""",
+    "_exact_text(r, d, p)": f"CASE WHEN regexp_matches(r, {_SUSPECT}) THEN _as_written(r, d, p) ELSE r END",
+    # Columns of FLATTEN, from the engine's path and key of an element.
+    "_flat_key(f, k)": "CASE WHEN NOT f LIKE '%]' THEN k END",
+    "_flat_path(f)": r"""
+        regexp_replace(regexp_replace(f, '\."([^"]*)"', '[''\1'']', 'g'), '^\$\.?', '')""",
+    "_flat_value(v, d, p)": "_exact(coalesce(v, CAST('null' AS JSON)), d, p)",
     # Without blanks between values, so that equal arrays have the same text; _sorted_keys does it to objects.
     "_compact(j)": rf"""
         CASE WHEN starts_with(j, '{{') AND NOT regexp_matches(j, {_LONG}) THEN j
@@ -334,6 +344,56 @@ _BY_TYPE: dict[str, dict[str, str]] = {
 def define_function(connection: duckdb.DuckDBPyConnection) -> None:
     """Define what no macro can do; it is called for long texts only."""
     connection.create_function("_is_deep", _is_deep, [VARCHAR], BOOLEAN)
+    # The stubs have classes for what the engine takes by its name as well.
+    kinds: Any = {"type": "arrow", "null_handling": "special"}
+    connection.create_function("_as_written", _as_written, [VARCHAR] * 3, VARCHAR, **kinds)
+
+
+# -- Numbers of JSON as their document has them: the engine writes those with a fraction through a DOUBLE --
+
+_STEP = re.compile(r'\."((?:[^"\\]|\\.)*)"|\.([^."\[]+)|\[(\d+)\]')
+# Begins the text of a number that is read as a text; no text of a document begins with it.
+_DIGITS = "\x01"
+_MARKED_DIGITS = re.compile(r'"\\u0001([^"]*)"')
+
+
+def _as_written(found: pa.ChunkedArray, documents: pa.ChunkedArray, paths: pa.ChunkedArray) -> pa.Array:
+    """Return what the engine found at paths, with the digits that numbers have in the documents."""
+    is_rounded = pc.match_substring_regex(found, _ROUNDED)
+    if not pc.any(is_rounded).as_py():
+        return found
+    rows = zip(*(part.to_pylist() for part in (is_rounded, found, documents, paths)), strict=True)
+    return pa.array(
+        [_written_at(text, document, path) if rounded else text for rounded, text, document, path in rows],
+        pa.string(),
+    )
+
+
+def _written_at(found: str, document: str, path: str) -> str:
+    try:
+        value = json.loads(document, parse_float=_digits, parse_int=_digits)
+        for key in _steps(path):
+            value = value[key]  # the engine found it there
+        if not isinstance(value, str):
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            return _MARKED_DIGITS.sub(r"\1", text)
+    except (RecursionError, ValueError):
+        # More levels than Python reads, or what the engine tolerates: a comma at the end.
+        return found
+    return value[1:] if value.startswith(_DIGITS) else found
+
+
+def _digits(text: str) -> str:
+    return _DIGITS + text
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(path: str) -> list[str | int]:
+    """Return keys and positions of a path of the engine's."""
+    return [
+        int(index) if index else name or (json.loads(f'"{quoted}"') if quoted else "")
+        for quoted, name, index in _STEP.findall(path)
+    ]
 
 
 # The engine asks for a constant again and again while it makes an expression simpler.

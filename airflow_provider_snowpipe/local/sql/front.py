@@ -86,6 +86,8 @@ def alter_session(session: Session, reader: Reader) -> Result:
     """ALTER SESSION SET | UNSET: parameters are remembered; few have an effect here.
 
     A change of AUTOCOMMIT commits the open transaction ("Transactions", "Autocommit").
+
+    :raises SqlError: 001006 for a name that is no parameter.
     """
     changed: dict[str, Any] = (
         dict(reader.properties(needed=True))
@@ -93,6 +95,9 @@ def alter_session(session: Session, reader: Reader) -> Result:
         else dict.fromkeys(reader.names())
     )
     reader.end()
+    unknown = next((name for name in changed if not show.is_parameter(name)), None)
+    if unknown is not None:
+        raise compilation_error(f"invalid parameter '{unknown}'", "001006", "22023")
     autocommit = session.autocommit
     for name, value in changed.items():
         session.set_parameter(name, value)

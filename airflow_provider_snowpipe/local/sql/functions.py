@@ -153,8 +153,8 @@ def rewrite(node: exp.Expr) -> exp.Expr:
         return _NAMED[node.name.upper()](node)
     if isinstance(node, exp.JSONExtract) and isinstance(node.expression, exp.JSONPath):
         # The arrow that sqlglot writes is also DuckDB's sign of a lambda.
-        path = sqlglot.parse_one(node.expression.sql(dialect="duckdb"), dialect="duckdb")
-        return timestamps.call("json_extract", node.this, path)
+        path = exp.Literal.string(json_path(node.expression))
+        return exp.Anonymous(this="json_extract", expressions=[node.this, path])
     if not isinstance(node, exp.Func) or isinstance(node, exp.Cast):
         return node
     read = timestamps.read_call(node)
@@ -180,7 +180,7 @@ def fill(template: str, given: list[exp.Expr]) -> exp.Expr:
             return exp.Paren(this=given[index].copy())
         return node
 
-    return _parsed(template).transform(replace)
+    return parsed(template).transform(replace)
 
 
 def arguments(node: exp.Expr) -> list[exp.Expr]:
@@ -194,9 +194,27 @@ def arguments(node: exp.Expr) -> list[exp.Expr]:
     return found
 
 
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 @cache
-def _parsed(template: str) -> exp.Expr:
+def parsed(template: str) -> exp.Expr:
+    """Return the tree of a query or an expression of the engine's, to be copied."""
     return sqlglot.parse_one(template, dialect="duckdb")
+
+
+def json_path(path: exp.JSONPath) -> str:
+    """Return the engine's text of a path, such as ``$.a[0]``."""
+    text = "$"
+    for part in path.expressions[1:]:
+        key = part.this
+        if isinstance(part, exp.JSONPathKey) and isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
+            text += f".{key}"
+        elif isinstance(part, exp.JSONPathSubscript) and isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            return str(sqlglot.parse_one(path.sql(dialect="duckdb"), dialect="duckdb").name)
+    return text
 
 
 def _name(node: exp.Expr) -> str:
@@ -432,6 +450,23 @@ def _drawn(node: exp.Uniform | exp.Randstr) -> exp.Expr:
     return fill(_WHOLE_DRAWN if is_whole else _DRAWN, [*bounds, drawn])
 
 
+def _substring(node: exp.Substring) -> exp.Expr:
+    """A start before the first character gives an empty text; the engine gives what is there ("SUBSTR")."""
+    start = node.args.get("start")
+    if start is None or (isinstance(start, exp.Literal) and not start.is_string):
+        return node
+    size = exp.Length(this=exp.cast(node.this.copy(), "TEXT"))
+    node.set("start", fill("CASE WHEN _0 < 0 AND _1 < -_0 THEN _1 + 1 ELSE _0 END", [start, size]))
+    return node
+
+
+def _sha2(node: exp.SHA2) -> exp.Expr:
+    size = node.args.get("length")
+    if size is not None and size.name not in {"0", "256"}:
+        raise unsupported(f"SHA2 of {size.sql(dialect='snowflake')} bits")
+    return node
+
+
 def _trim(node: exp.Trim) -> exp.Expr:
     """TRIM takes any value as text; the text of a VARIANT is the string itself."""
     if isinstance(node.this, exp.JSONExtract):
@@ -597,6 +632,7 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     **dict.fromkeys((exp.TsOrDsToDate, exp.TsOrDsToTime), timestamps.read_by_format),
     **dict.fromkeys((exp.Ceil, exp.Floor), _rounded),
     **dict.fromkeys(_LACKING, _lacking),
+    exp.Substring: _substring, exp.SHA2: _sha2,
     exp.Rand: _random, exp.Trim: _trim, exp.AddMonths: _add_months, exp.Count: _count,
     exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json, exp.ToChar: _to_char,
     exp.ConvertTimezone: _convert_timezone, exp.CurrentTimestamp: _sysdate,

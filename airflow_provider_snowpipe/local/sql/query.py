@@ -196,7 +196,7 @@ def select(session: Session, text: str, bindings: Bindings) -> Result:
 
 def _selected(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     projections = [node.unalias() for node in tree.selects] if isinstance(tree, exp.Select) else []
-    sql = translate.to_duckdb(translate.prepare(session, tree))
+    sql = translate.to_duckdb(translate.prepare(session, tree), is_last=True)
     rows = _bound_rows(bindings)
     cursor = session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql)
     return _fetched(cursor, projections, session.catalog.limits.result_bytes)

@@ -120,11 +120,10 @@ def _unknown_copy(table: str, job_id: str) -> SqlError:
 
 # -- Table functions and other relations of a FROM clause that are no tables -----------------------------
 
-_EACH = """SELECT __seq AS "SEQ", CASE WHEN NOT e.fullkey LIKE '%]' THEN e.key END AS "KEY",
-    regexp_replace(regexp_replace(e.fullkey, '\\."([^"]*)"', '[''\\1'']', 'g'), '^\\$\\.?', '') AS "PATH",
+_EACH = """SELECT __seq AS "SEQ", _flat_key(e.fullkey, e.key) AS "KEY", _flat_path(e.fullkey) AS "PATH",
     CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX",
-    _exact(coalesce(e.value, CAST('null' AS JSON)), json_extract(__marked, e.fullkey)) AS "VALUE",
-    _exact(json_extract(__input, e.path), json_extract(__marked, e.path)) AS "THIS"
+    _flat_value(e.value, __document, __prefix || substr(e.fullkey, 2)) AS "VALUE",
+    _exact(json_extract(__input, e.path), __document, __prefix || substr(e.path, 2)) AS "THIS"
     FROM {function}(__input, {path}) AS e WHERE NOT e.key IS NULL"""
 _BEHIND = "substr(e.fullkey, length(__path) + 1)"
 _MODES = {
@@ -339,11 +338,13 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     recursive = _is_true(options.get("RECURSIVE"))
     text = _EACH.format(function="json_tree" if recursive else "json_each", path=literal(_json_path(path)))
     text += _mode(options.get("MODE"))
+    document, prefix = _document(options["INPUT"])
     query = _query(
         text,
         {
             "__input": functions.fill("_sorted_keys(to_json(_0))", [options["INPUT"]]),
-            "__marked": _marked(options["INPUT"]),
+            "__document": document,
+            "__prefix": exp.Literal.string(prefix),
             "__path": exp.Literal.string(_json_path(path)),
         },
     )
@@ -360,14 +361,12 @@ def _flatten(node: exp.Expr, call: exp.Explode, alias: exp.Expr | None) -> None:
     _laterally(node, subquery, named, is_outer=is_outer)
 
 
-def _marked(given: exp.Expr) -> exp.Expr:
-    """Return the input of FLATTEN from a document that keeps the digits of its numbers (macro ``_mark``)."""
-    within = exp.Paren(this=given.copy())
-    root: exp.Expr = within
-    while isinstance(root, (exp.JSONExtract, exp.Bracket, exp.Dot, exp.Paren)):
-        root = root.this
-    root.replace(exp.Anonymous(this="_mark", expressions=[root.copy()]))
-    return within
+def _document(given: exp.Expr) -> tuple[exp.Expr, str]:
+    """Return the document that holds the input of FLATTEN, and the engine's path to the input in it."""
+    root, path = given.unnest(), ""
+    while isinstance(root, exp.JSONExtract) and isinstance(root.expression, exp.JSONPath):
+        root, path = root.this.unnest(), functions.json_path(root.expression)[1:] + path
+    return root, f"${path}"
 
 
 def _laterally(node: exp.Expr, rows: exp.Subquery, alias: exp.Expr, *, is_outer: bool = False) -> None:
@@ -446,7 +445,7 @@ def _split(call: exp.Expr) -> exp.Expr:
 
 def _query(text: str, columns: dict[str, exp.Expr]) -> exp.Expr:
     """Parse a DuckDB query of our own and replace some of its columns by expressions."""
-    query = sqlglot.parse_one(text, dialect="duckdb")
+    query = functions.parsed(text).copy()
     for table in query.find_all(exp.Table):
         # What a function of the engine is given may be the statement's own, which is to be translated.
         table.meta["engine"] = True if isinstance(table.this, exp.Identifier) else "function"

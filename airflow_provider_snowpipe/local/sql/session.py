@@ -227,6 +227,7 @@ _ONLY: dict[str, frozenset[str]] = {
     **dict.fromkeys(("QUOTED_IDENTIFIERS_IGNORE_CASE", "TRANSACTION_ABORT_ON_ERROR"), frozenset({"FALSE"})),
     "TIMESTAMP_TYPE_MAPPING": frozenset({"TIMESTAMP_NTZ"}),
     "TWO_DIGIT_CENTURY_START": frozenset({"1970"}),
+    "DEFAULT_NULL_ORDERING": frozenset({"LAST"}),
 }
 
 

@@ -535,6 +535,22 @@ _KNOWN: dict[str, tuple[str, str, str]] = {
     "WEEK_START": (_N, "0", "First day of a week."),
 }
 
+# Other parameters that a session may set ("Parameters"); they have no effect here.
+_OTHERS = frozenset(
+    {"ACTIVE_PYTHON_PROFILER", "DEFAULT_NULL_ORDERING", "ENABLE_UNLOAD_PHYSICAL_TYPE_OPTIMIZATION",
+     "GEOGRAPHY_OUTPUT_FORMAT", "GEOMETRY_OUTPUT_FORMAT", "HYBRID_TABLE_LOCK_TIMEOUT", "METRIC_LEVEL",
+     "NOORDER_SEQUENCE_AS_DEFAULT", "S3_STAGE_VPCE_DNS_NAME", "SEARCH_PATH",
+     "SIMULATED_DATA_SHARING_CONSUMER", "TRACE_LEVEL", "UNSUPPORTED_DDL_ACTION"}
+)  # fmt: skip
+# Clients set more of their own than the documentation lists.
+_OF_CLIENTS = ("CLIENT_", "JDBC_", "ODBC_", "PYTHON_", "JS_", "GO_", "DOTNET_", "SNOWPARK_")
+
+
+def is_parameter(name: str) -> bool:
+    """Return True for the name of a parameter that a session may set."""
+    return name in _KNOWN or name in _OTHERS or name.startswith(_OF_CLIENTS)
+
+
 DEFAULT_PARAMETERS = {name: default for name, (_, default, _) in _KNOWN.items()}
 """What SHOW PARAMETERS lists, with the values of a new session, as text."""
 

@@ -100,7 +100,7 @@ _TEXTS = (
     exp.RegexpReplace, exp.RegexpExtract, exp.Replace, exp.Left, exp.Right, exp.Initcap, exp.Reverse,
     exp.ToChar, exp.Pad, exp.Translate, exp.Repeat, exp.Strtok, exp.GroupConcat, exp.JSONExtractScalar,
 )  # fmt: skip
-_TEXT_CALLS = frozenset({"left", "json_extract_string", "_float_text", "_formatted"})
+_TEXT_CALLS = frozenset({"left", "json_extract_string", "_float_text", "_formatted", "_flat_path"})
 # Fractional digits of the number that is made of a text.
 _TEXT_SCALE = 5
 # Macros that read a value of any type, JSON by its text.
@@ -120,7 +120,10 @@ _ARITHMETIC = (
     exp.Sign,
 )  # fmt: skip
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
-_PATHS = frozenset({"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH", "_MEMBER"})
+_PATHS = frozenset(
+    {"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH", "_MEMBER", "_EXACT",
+     "_FLAT_VALUE"}
+)  # fmt: skip
 _JSON_READERS = _PATHS | {"TO_JSON", "TRY", "IF"}
 _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})
 
@@ -137,13 +140,12 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
 
     def change(node: exp.Expr) -> exp.Expr:
         _check_tried(node, kinds, number_names)
-        timed = timestamps.change(node, kinds, session.parameters)
+        read = _read_text(node, names)
+        timed = read if read is not node else timestamps.change(node, kinds, session.parameters)
         if timed is not node:
             return timed
-        if isinstance(node, exp.Cast):
-            return _semi_structured_cast(node, names)
-        read = _of_json(node, names)
-        if read is not node:
+        read = _semi_structured_cast(node, names) if isinstance(node, exp.Cast) else _of_json(node, names)
+        if read is not node or isinstance(node, exp.Cast):
             return read
         numbers.as_whole_number(node)
         kept = _of_type(node, kinds)
@@ -237,6 +239,18 @@ def _check_tried(node: exp.Expr, kinds: Mapping[str, str], numbers_named: frozen
         raise compilation_error(
             f"Function TRY_CAST cannot be used with arguments of types {kind} and {target}", "001065", "22023"
         )
+
+
+def _read_text(node: exp.Expr, names: set[str]) -> exp.Expr:
+    """Return a cast of what is known to be a text as the macro that reads it; what is tried is one always."""
+    if not isinstance(node, (exp.Cast, exp.TsOrDsToDate)):
+        return node
+    is_text = isinstance(node, exp.TryCast) or isinstance(node.this.unnest(), _TEXTS)
+    if not is_text or is_json(node.this, names):
+        return node
+    if isinstance(node, exp.Cast):
+        return timestamps.read_cast(node, is_text=True)
+    return timestamps.read_by_format(node, is_text=True)
 
 
 _PARTS = (exp.Substring, exp.Left, exp.Right)
@@ -445,7 +459,7 @@ def _sort_keys(session: Session, tree: exp.Expr, names: set[str]) -> None:
 
 def _is_below_path(column: exp.Column) -> bool:
     parent = column.parent
-    while isinstance(parent, exp.Paren) or (isinstance(parent, exp.Anonymous) and parent.name == "_mark"):
+    while isinstance(parent, exp.Paren):
         parent = parent.parent
     return isinstance(parent, exp.Anonymous) and parent.name.upper() in _PATHS
 

@@ -144,8 +144,11 @@ def of_parameters(kind: str, parameters: Mapping[str, Any]) -> str:
 _PLAIN_TIME = re.compile(r"\d\d:\d\d:\d\d(?:\.\d{1,6})?")
 
 
-def read_cast(node: exp.Cast) -> exp.Expr:
-    """Return a cast to a TIMESTAMP or of a text to DATE as the macro that does it; others as they are."""
+def read_cast(node: exp.Cast, *, is_text: bool = False) -> exp.Expr:
+    """Return a cast to a TIMESTAMP or of a text to DATE as the macro that does it; others as they are.
+
+    :param is_text: the value is known to be a text.
+    """
     name = _TYPES.get(node.to.this)
     if name is not None:
         return _cut(node, _tried(node, call(name, node.this)))
@@ -155,7 +158,8 @@ def read_cast(node: exp.Cast) -> exp.Expr:
         return node if is_time else _cut(node, _tried(node, call("_time", node.this)))
     value = node.this.unnest()
     is_plain = isinstance(value, exp.Literal) and _PLAIN_DATE.fullmatch(value.name) is not None
-    is_read = isinstance(value, (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)) and not is_plain
+    may_be_text = isinstance(value, (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter))
+    is_read = (is_text or may_be_text) and not is_plain
     return _tried(node, call("_date", value)) if is_read and node.to.is_type(exp.DataType.Type.DATE) else node
 
 
@@ -208,12 +212,19 @@ def parsed(node: exp.StrToTime) -> exp.Expr:
     return {"_tz": zoned, "_ltz": read}.get(kind) or call("_clock", zoned)
 
 
-def read_by_format(node: exp.TsOrDsToDate | exp.TsOrDsToTime) -> exp.Expr:
-    """Return TO_DATE and TO_TIME with the format AUTO as the macro that reads it; others as they are."""
+def read_by_format(node: exp.TsOrDsToDate | exp.TsOrDsToTime, *, is_text: bool = False) -> exp.Expr:
+    """Return TO_DATE and TO_TIME without a format, or with AUTO, as the macro that reads it.
+
+    :param is_text: the value is known to be a text; others than columns may be what the engine's cast reads.
+    """
     written = node.args.get("format")
-    if written is None or written.name.upper() != "AUTO":
-        return node
-    return _read(node, "_date" if isinstance(node, exp.TsOrDsToDate) else "_time")
+    if written is None:
+        is_read = (
+            is_text or node.args.get("safe") or isinstance(node.this.unnest(), (exp.Literal, exp.Column))
+        )
+    else:
+        is_read = written.name.upper() == "AUTO"
+    return _read(node, "_date" if isinstance(node, exp.TsOrDsToDate) else "_time") if is_read else node
 
 
 def _read(node: exp.Expr, macro: str) -> exp.Expr:

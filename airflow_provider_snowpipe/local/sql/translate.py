@@ -224,9 +224,12 @@ def tokens(text: str) -> list[Token]:
     return found
 
 
-def to_duckdb(tree: exp.Expr) -> str:
-    """Generate DuckDB SQL for a prepared tree."""
-    return tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE)
+def to_duckdb(tree: exp.Expr, *, is_last: bool = False) -> str:
+    """Generate DuckDB SQL for a prepared tree.
+
+    :param is_last: nobody needs the tree any more: a copy of it is a tenth of the whole translation.
+    """
+    return tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE, copy=not is_last)
 
 
 def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> exp.Expr:
@@ -290,17 +293,17 @@ def _exact_path(node: exp.Expr) -> None:
     is_shown = isinstance(around, (exp.Alias, exp.Select))
     if not _is_path(node) or not (is_shown or _is_decimal(around)):
         return
-    marked = root = node.copy()
-    while not isinstance(root, exp.Column):
-        root = root.expressions[0] if _is_path(root) else root.this
-        if not isinstance(root, (exp.Column, exp.Paren)) and not _is_path(root):
-            return
-    root.replace(timestamps.call("_mark", root))
-    if is_shown or around is None:
-        node.replace(timestamps.call("_exact", node, marked))
+    root, path = node, ""
+    while _is_path(root):
+        # Each path begins with a dollar, the innermost one is the first.
+        root, path = root.expressions[0].unnest(), root.expressions[1].name[1:] + path
+    if not isinstance(root, exp.Column):
         return
-    marked.set("this", "json_extract_string")
-    around.replace(timestamps.call("_exact_text", around, marked))
+    found = node if is_shown or around is None else around
+    written = [root.copy(), exp.Literal.string(f"${path}")]
+    exact = exp.Anonymous(this="_exact" if found is node else "_exact_text")
+    found.replace(exact)
+    exact.set("expressions", [found, *written])
 
 
 def _is_decimal(node: exp.Expr | None) -> bool:
@@ -618,7 +621,9 @@ def name_projections(tree: exp.Expr) -> None:
         if is_named and not is_next:
             continue
         name = "NEXTVAL" if is_next else written(projection)
-        projection.replace(exp.alias_(projection.copy(), exp.to_identifier(name, quoted=True)))
+        alias = exp.Alias(alias=exp.to_identifier(name, quoted=True))
+        projection.replace(alias)
+        alias.set("this", projection)
 
 
 def _unqualify_targets(tree: exp.Expr) -> None:
@@ -707,7 +712,8 @@ def _subscript(node: exp.Bracket | exp.Dot) -> exp.Expr:
         index = node.expressions[0]
     if not isinstance(index, exp.Literal):
         return exp.GetExtract(this=node.this, expression=index)
-    path = f'$."{index.name}"' if index.is_string else f"$[{index.name}]"
+    quoted = index.name.replace("\\", "\\\\").replace('"', '\\"')
+    path = f'$."{quoted}"' if index.is_string else f"$[{index.name}]"
     return exp.Anonymous(this="json_extract", expressions=[node.this, exp.Literal.string(path)])
 
 

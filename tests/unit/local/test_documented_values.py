@@ -1,5 +1,6 @@
 """Values of functions and operators as the pages of Snowflake's documentation have them, and their types."""
 
+import datetime as dt
 from decimal import Decimal
 from typing import Any
 
@@ -388,3 +389,55 @@ def test_a_text_that_is_not_of_the_type_beside_it_is_refused(mixed):
 )
 def test_what_sqlglot_reads_and_snowflake_does_not_is_a_syntax_error(sql, written):
     assert sql.refused(f"SELECT {written}").code == "001003"
+
+
+# TRY_CAST, TRY_TO_DATE, "Date and time input and output formats"
+@pytest.mark.parametrize("text", ["s", "TRIM(s)", "'05-Mar-2016'"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        "TRY_CAST({} AS TIMESTAMP)::DATE", "TRY_CAST({} AS DATE)", "TRY_TO_DATE({})", "TO_DATE({})",
+        "TRY_TO_TIMESTAMP({})::DATE", "TRY_TO_TIMESTAMP_NTZ({})::DATE", "{}::DATE", "DATE({})",
+    ],
+)  # fmt: skip
+def test_every_way_to_a_date_reads_the_formats_of_auto(sql, text, read):
+    sql.run("CREATE OR REPLACE TABLE dated (s VARCHAR)", "INSERT INTO dated VALUES ('05-Mar-2016')")
+    assert sql.values(f"SELECT {read.format(text)} FROM dated") == [(dt.date(2016, 3, 5),)]
+
+
+@pytest.mark.parametrize(
+    "tried",
+    ["TRY_CAST(s AS TIMESTAMP)", "TRY_CAST(s AS DATE)", "TRY_CAST(s AS TIME)", "TRY_TO_DATE(TRIM(s))"],
+)
+def test_what_is_no_time_is_null_where_it_is_tried(sql, tried):
+    sql.run(
+        "CREATE OR REPLACE TABLE no_times (s VARCHAR)", "INSERT INTO no_times VALUES ('zz'), ('infinity')"
+    )
+    assert sql.values(f"SELECT {tried} FROM odd") == [(None,), (None,)]
+
+
+# SUBSTR , SUBSTRING: a start outside of the text gives an empty one
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("SUBSTR('abc', -5)", ""), ("SUBSTR('abc', -5, 4)", ""), ("SUBSTR('abc', -3, 2)", "ab"),
+        ("SUBSTR('abc', -1)", "c"), ("SUBSTR(s, -n)", ".5"), ("SUBSTR(s, -n - 2)", ""),
+        ("SUBSTR(s, NULL)", None), ("SUBSTR(x, -9)", ""), ("SUBSTR('0A0B'::BINARY, -1)", b"\x0b"),
+    ],
+)  # fmt: skip
+def test_a_substring_starts_within_its_text(sql, expression, text):
+    assert value(sql, expression)[0] == text
+
+
+# ALTER SESSION; the words of the error are those that clients of Snowflake's report
+def test_a_session_has_no_parameter_of_another_name(sql):
+    for statement in ("ALTER SESSION SET QUERY_TAGG = 'x'", "ALTER SESSION UNSET QUERY_TAGG"):
+        error = sql.refused(statement)
+        assert (error.code, error.sqlstate) == ("001006", "22023")
+        assert "invalid parameter 'QUERY_TAGG'" in error.message
+    sql.run("ALTER SESSION SET SEARCH_PATH = '$current', client_something_new = 1")
+    assert sql.refused("ALTER SESSION SET DEFAULT_NULL_ORDERING = 'FIRST'").code == "000002"
+
+
+def test_the_refusal_of_a_digest_names_it(sql):
+    assert "SHA2 of 512 bits" in sql.refused("SELECT SHA2('a', 512)").message

@@ -530,7 +530,7 @@ def test_arrays_and_encodings(sql, expression, value):
         ("APPROX_TOP_K(id)", "APPROX_TOP_K"),
         ("COMPRESS(s, 'zlib')", "COMPRESS"),
         ("COLLATE(s, 'en-ci')", "COLLATE"),
-        ("SHA2(s, 512)", "function"),
+        ("SHA2(s, 512)", "SHA2 of 512 bits"),
         ("SOUNDEX(s)", "SOUNDEX"),
         ("ARRAYS_ZIP([1], [2])", "ARRAYS_ZIP"),
         ("FILTER([1, 2], x -> x > 1)", "FILTER"),

@@ -375,6 +375,36 @@ def test_paths_and_flatten_keep_all_digits_of_a_decimal(sql, query, value):
     assert sql.values(query) == [(value,)]
 
 
+# Semi-structured data types, "FLATTEN": keys with signs of paths, what Python reads otherwise than the engine
+@pytest.mark.parametrize(
+    ("document", "query", "value"),
+    [
+        ('{"a.b": {"c \\"d": [1, 0.12345678901234567]}}', "v['a.b']['c \"d'][1]", "0.12345678901234567"),
+        ('{"a": {"x": 1.50, "n": 12345678901234567890.5, "t": "é"}}', "v:a",
+         '{"n":12345678901234567890.5,"t":"é","x":1.5}'),
+        ('{"a": [1e300, 1234567890123456.7]}', "v:a[0]", "1e300"),
+        ('{"a": "1234567890123456.78901"}', "v:a", '"1234567890123456.78901"'),
+        ('{"n": ' + "[" * 2_000 + "0.123456789012345678" + "]" * 2_000 + ', "d": 0.5}', "v:d", "0.5"),
+    ],
+)  # fmt: skip
+def test_digits_are_found_at_any_path(sql, document, query, value):
+    sql.run("CREATE OR REPLACE TABLE pathed (v VARIANT)")
+    stored = document.replace("\\", "\\\\")
+    sql.run(f"INSERT INTO pathed SELECT PARSE_JSON('{stored}')")
+    assert sql.values(f"SELECT {query} FROM pathed") == [(value,)]
+
+
+def test_flatten_keeps_digits_below_a_path_and_in_all_levels(sql):
+    sql.run(
+        "CREATE OR REPLACE TABLE levels (v VARIANT)",
+        'INSERT INTO levels SELECT PARSE_JSON(\'{"o": {"p q": [0.12345678901234567890]}}\')',
+    )
+    flat = "SELECT path, value FROM levels, LATERAL FLATTEN(v:o, RECURSIVE => TRUE) ORDER BY path"
+    assert sql.values(flat) == [
+        ("['p q']", "[0.12345678901234567890]"), ("['p q'][0]", "0.12345678901234567890"),
+    ]  # fmt: skip
+
+
 # "Accessing elements in a VARIANT column", GET
 @pytest.mark.parametrize(
     ("expression", "value"),
