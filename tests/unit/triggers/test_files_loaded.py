@@ -184,7 +184,7 @@ def test_a_triggerer_that_comes_back_after_the_deadline_asks_before_it_gives_up(
     service.on("insertReport", report(*loaded))
     service.on("loadHistoryScan", report())
 
-    (event,) = events(make(conn_id, deadline=time.time() - 30, timeout=9))
+    (event,) = events(make(conn_id, deadline=time.time() - 30, timeout=9, poll_interval=5))
 
     assert event.get("reason") == (None if loaded else "timeout")
     assert service.requests("insertReport")
