@@ -657,8 +657,7 @@ def _as_select(
     """Return the table, the statements that create it, and the query that fills it."""
     query = translate.prepare(session, tree.expression.copy())
     sql = translate.to_duckdb(query)
-    described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
-    found = [Column(row[0], ColumnType.from_duckdb(row[1])) for row in described]
+    found = views.columns_of(session, query, sql)
     if not isinstance(tree.this, exp.Schema):
         _refuse_repeated([column.name for column in found])
         table = sources.new(database, schema, name, tuple(found))

@@ -571,3 +571,24 @@ def test_what_cannot_be_temporary_is_refused(sql, kind):
 def test_a_size_or_constraint_that_would_not_hold_is_refused(sql, column):
     assert sql.refused(f"CREATE TABLE bad ({column})").code in {"000002", "001003"}
     assert sql.run("SHOW TABLES LIKE 'BAD'") == []
+
+
+# CREATE TABLE .. AS SELECT, CREATE VIEW, DESCRIBE
+@pytest.mark.parametrize("kind", ["TABLE", "VIEW"])
+@pytest.mark.parametrize(
+    ("query", "types"),
+    [
+        ("SELECT * FROM long_names", ["VARCHAR(20)", "BINARY(4)", "VARIANT"]),
+        ("SELECT name AS n, UPPER(name) AS u, b FROM long_names",
+         ["VARCHAR(20)", "VARCHAR(16777216)", "BINARY(4)"]),
+        ("SELECT a.name FROM long_names a JOIN long_names c ON a.name = c.name", ["VARCHAR(20)"]),
+        ("SELECT name FROM (SELECT name || name AS name FROM long_names)", ["VARCHAR(16777216)"]),
+        ("SELECT name FROM long_names UNION ALL SELECT name || name FROM long_names", ["VARCHAR(16777216)"]),
+    ],
+)  # fmt: skip
+def test_a_column_of_a_query_keeps_the_length_that_it_has_in_its_table(sql, kind, query, types):
+    sql.run(
+        "CREATE TABLE IF NOT EXISTS long_names (name VARCHAR(20), b BINARY(4), v VARIANT)",
+        f"CREATE OR REPLACE {kind} made_{kind} AS {query}",
+    )
+    assert [row["type"] for row in sql.run(f"DESCRIBE {kind} made_{kind}")] == types
