@@ -56,7 +56,7 @@ def _unset(place: _Place, reader: Reader) -> Iterator[None]:
     ddl.alter_table(*place, dict.fromkeys(names))
 
 
-def _add_key(kind: str, _place: _Place, reader: Reader) -> Iterator[None]:
+def _add_key(kind: str, place: _Place, reader: Reader) -> Iterator[None]:
     """Keys are not enforced in Snowflake either."""
     tree = translate.parse(f"CREATE TABLE t (c INT, {kind} {reader.rest()})")
     if (
@@ -65,6 +65,8 @@ def _add_key(kind: str, _place: _Place, reader: Reader) -> Iterator[None]:
         or tree.expression is not None
     ):
         raise compilation_error("syntax error in ALTER TABLE .. ADD.")
+    translate.normalize_identifiers(tree.this)
+    ddl.key_columns(tree.this, {column.name for column in place[2].columns})
     yield
 
 

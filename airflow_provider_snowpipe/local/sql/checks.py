@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import duckdb
@@ -54,8 +54,9 @@ def check(tree: exp.Expr) -> None:
         if isinstance(part, exp.Literal):
             numbers.check_literal(part)
             continue
-        if isinstance(part, exp.IntDiv):
-            raise compilation_error("syntax error: unexpected 'DIV'.")
+        foreign = _FOREIGN.get(type(part))
+        if foreign is not None and (word := foreign(part)):
+            raise compilation_error(f"syntax error: unexpected '{word}'.")
         if isinstance(part, exp.Func):
             is_unread = isinstance(part, exp.Anonymous)
             name = part.name if is_unread else part.sql_name()
@@ -68,6 +69,18 @@ def check(tree: exp.Expr) -> None:
             raise unsupported(f"{part.key.upper()} inside of another statement")
 
 
+# The word of other databases' syntax that Snowflake does not expect, where a part has it: sqlglot reads it.
+_FOREIGN: Mapping[type[exp.Expr], Callable[[exp.Expr], str]] = {
+    exp.AtTimeZone: lambda _: "AT",
+    exp.Distinct: lambda part: "ON" if part.args.get("on") else "",
+    exp.Filter: lambda _: "FILTER",
+    exp.IntDiv: lambda _: "DIV",
+    exp.Join: lambda part: kind if (kind := part.args.get("kind")) in {"SEMI", "ANTI"} else "",
+    exp.LimitOptions: lambda part: (
+        "PERCENT" if part.args.get("percent") else "WITH" if part.args.get("with_ties") else ""
+    ),
+    exp.Select: lambda part: "USING" if part.args.get("sample") else "",
+}
 # What sqlglot reads though Snowflake does not have it, or takes there only what has certain parts.
 _SUSPECT = (exp.Values, exp.Window, exp.SimilarTo, exp.Collate, exp.Cast, exp.Tuple, exp.HexString)
 _OF_VARIANT = (exp.ParseJSON, exp.Array, exp.Struct, exp.ToVariant)

@@ -547,9 +547,26 @@ def _with_columns(
     if not columns:
         raise compilation_error("CREATE TABLE needs a column.")
     _refuse_repeated([column.name for column in columns])
+    keys = key_columns(body, {column.name for column in columns})
+    columns = tuple(dataclasses.replace(one, nullable=False) if one.name in keys else one for one in columns)
     table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
+
+
+def key_columns(body: exp.Schema, names: set[str]) -> set[str]:
+    """Return the columns of a PRIMARY KEY that stands beside the columns, which take no NULL ("Constraints").
+
+    :raises SqlError: 000904 where a key names no column of the table.
+    """
+    primary: set[str] = set()
+    for key in body.find_all(exp.PrimaryKey, exp.ForeignKey, exp.UniqueColumnConstraint):
+        parts = key.expressions or (key.this.expressions if isinstance(key.this, exp.Schema) else [])
+        named = {part.name for part in parts}
+        if missing := sorted(named - names):
+            raise invalid_identifier(missing[0])
+        primary |= named if isinstance(key, exp.PrimaryKey) else set()
+    return primary
 
 
 def name_columns(body: exp.Schema) -> None:

@@ -103,6 +103,7 @@ _SNOWFLAKE = sqlglot.Dialect.get_or_raise("snowflake")
 
 
 _MARK = "_SNOWPIPE_VALUE_"
+_ROW = "ROWID"
 
 
 class _Parser(SnowflakeParser):
@@ -387,7 +388,10 @@ def _rewritten(session: Session, node: exp.Expr) -> exp.Expr:
 
 
 def normalize_identifiers(tree: exp.Expr) -> set[str]:
-    """Upper-case unquoted identifiers and quote all of them; return names of columns not in upper case."""
+    """Upper-case unquoted identifiers and quote all of them.
+
+    :returns: names of columns not in upper case, and ``ROWID``, by which the engine knows every row.
+    """
     mixed: set[str] = set()
     for identifier in tree.find_all(exp.Identifier):
         # The key of an object is a text, not a name.
@@ -397,6 +401,8 @@ def normalize_identifiers(tree: exp.Expr) -> set[str]:
         if not identifier.args.get("quoted") and not is_key:
             identifier.set("this", identifier.this.upper())
             identifier.set("quoted", True)
+            if identifier.this == _ROW and isinstance(identifier.parent, exp.Column):
+                mixed.add(_ROW)
         elif identifier.this != identifier.this.upper() and identifier.arg_key == "this":
             mixed |= {identifier.this} if isinstance(identifier.parent, exp.Column) else set()
     return mixed
@@ -405,7 +411,7 @@ def normalize_identifiers(tree: exp.Expr) -> set[str]:
 def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
     """Refuse a name that differs from a column by case: DuckDB would find it ("Identifier requirements").
 
-    :param quoted: names of columns in the statement that are not in upper case.
+    :param quoted: names of columns in the statement that are not in upper case, and ``ROWID``.
     """
     columns = list(sources.columns_of(session, tree))
     known = {column.name for column in columns}
@@ -423,7 +429,7 @@ def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
     }
     folded = {name.upper() for name in known}
     for name in sorted(used - known):
-        if name.upper() in folded:
+        if name.upper() in folded or name.upper() == _ROW:
             written = name if name == name.upper() else f'"{name}"'
             raise compilation_error(f"invalid identifier '{written}'", "000904")
 

@@ -573,6 +573,33 @@ def test_a_size_or_constraint_that_would_not_hold_is_refused(sql, column):
     assert sql.run("SHOW TABLES LIKE 'BAD'") == []
 
 
+# Overview of constraints: a PRIMARY KEY implies NOT NULL
+def test_the_columns_of_a_primary_key_beside_them_take_no_null(sql):
+    sql.run("CREATE TABLE keyed (a INT, b INT, c INT UNIQUE, CONSTRAINT k PRIMARY KEY (a, b), UNIQUE (b, c))")
+    assert [row["null?"] for row in sql.run("DESCRIBE TABLE keyed")] == ["N", "N", "Y"]
+    assert sql.refused("INSERT INTO keyed VALUES (NULL, 1, 1)").code == "100072"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE bad (a INT, PRIMARY KEY (b))", "CREATE TABLE bad (a INT, CONSTRAINT k UNIQUE (b))",
+        "CREATE TABLE bad (a INT, FOREIGN KEY (b) REFERENCES t (id))",
+        'CREATE TABLE bad ("a" INT, PRIMARY KEY (a))', "ALTER TABLE t ADD PRIMARY KEY (b)",
+    ],
+)  # fmt: skip
+def test_a_key_of_a_column_that_the_table_lacks_is_refused(sql, statement):
+    assert sql.refused(statement).code == "000904"
+    assert sql.run("SHOW TABLES LIKE 'BAD'") == []
+
+
+def test_a_column_may_have_the_name_by_which_the_engine_knows_rows(sql):
+    sql.run("CREATE TABLE of_rows (rowid INT, b INT)", "INSERT INTO of_rows (rowid, b) VALUES (7, 8)")
+    assert sql.values("SELECT r.rowid FROM of_rows r WHERE rowid = 7") == [(7,)]
+    assert sql.values("WITH c AS (SELECT b AS rowid FROM of_rows) SELECT rowid FROM c") == [(8,)]
+    assert sql.values("SELECT rowid FROM (VALUES (1)) v (rowid)") == [(1,)]
+
+
 # CREATE TABLE .. AS SELECT, CREATE VIEW, DESCRIBE
 @pytest.mark.parametrize("kind", ["TABLE", "VIEW"])
 @pytest.mark.parametrize(
