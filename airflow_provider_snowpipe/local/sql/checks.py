@@ -73,13 +73,26 @@ def check(tree: exp.Expr) -> None:
 _FOREIGN: Mapping[type[exp.Expr], Callable[[exp.Expr], str]] = {
     exp.AtTimeZone: lambda _: "AT",
     exp.Distinct: lambda part: "ON" if part.args.get("on") else "",
+    exp.Except: lambda part: "" if part.args.get("distinct") else "ALL",
     exp.Filter: lambda _: "FILTER",
+    exp.Insert: lambda part: next(
+        (
+            word
+            for name, word in (("alternative", "OR"), ("conflict", "ON"), ("default", "DEFAULT"))
+            if part.args.get(name)
+        ),
+        "",
+    ),
     exp.IntDiv: lambda _: "DIV",
+    exp.Intersect: lambda part: "" if part.args.get("distinct") else "ALL",
     exp.Join: lambda part: kind if (kind := part.args.get("kind")) in {"SEMI", "ANTI"} else "",
     exp.LimitOptions: lambda part: (
         "PERCENT" if part.args.get("percent") else "WITH" if part.args.get("with_ties") else ""
     ),
     exp.Select: lambda part: "USING" if part.args.get("sample") else "",
+    exp.Update: lambda part: (
+        "(" if any(isinstance(one.this, (exp.Paren, exp.Tuple)) for one in part.expressions) else ""
+    ),
 }
 # What sqlglot reads though Snowflake does not have it, or takes there only what has certain parts.
 _SUSPECT = (exp.Values, exp.Window, exp.SimilarTo, exp.Collate, exp.Cast, exp.Tuple, exp.HexString)

@@ -327,6 +327,7 @@ _LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
 _TEMPORARY = re.compile(
     r"(?<=\s)(?:LOCAL|GLOBAL)\s+(?:TEMP|TEMPORARY|VOLATILE)(?=\s+(?:TRANSIENT\s+)?TABLE\b)", re.IGNORECASE
 )
+_COUNTED = (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)
 # Accepted because they change nothing about the rows; kept out of the stored table.
 _IGNORED_CONSTRAINTS = (
     exp.CommentColumnConstraint, exp.PrimaryKeyColumnConstraint, exp.UniqueColumnConstraint,
@@ -599,7 +600,7 @@ def read_column(
             counted = views.default_of(session, kind.this)
             default = counted or _default(kind.this)
             written = kind.this.sql(dialect="snowflake")
-        elif isinstance(kind, (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnConstraint)):
+        elif isinstance(kind, _COUNTED) and not kind.args.get("expression"):
             default, written = _sequence(database, kind, statements)
         elif isinstance(kind, exp.CollateColumnConstraint) and kind.this.name.lower() in _BINARY_COLLATIONS:
             pass
