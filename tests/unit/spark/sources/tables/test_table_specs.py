@@ -29,17 +29,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
             {"kind": "table", "offset_column": "ID", "path": "/p", "options": {"dbPassword": "hush"}},
             "'dbPassword' looks like a secret",
         ),
-        *(
-            (
-                {"kind": "table", "offset_column": "ID", "path": "/p", "options": {"url": url}},
-                "'url' looks like a secret",
-            )
-            for url in (
-                "jdbc:postgresql://h/db?user=u&password=hush",
-                "jdbc:sqlserver://h;user=u;Pwd=hush",
-                "mongodb://u:hush@h/db",
-            )
-        ),
         ({"kind": "table", "offset_column": "ID", "path": "/p", "options": {"a": 1}}, "'a' is no text"),
         ({"kind": "table", "offset_column": "ID", "table": "t", "offset_type": "float"}, "offset_type"),
         ({"kind": "table", "offset_column": "ID", "table": "t", "binary": "OCTAL"}, "binary"),
