@@ -535,12 +535,14 @@ _KNOWN: dict[str, tuple[str, str, str]] = {
     "WEEK_START": (_N, "0", "First day of a week."),
 }
 
-# Other parameters that a session may set ("Parameters"); they have no effect here.
+# Other parameters that a session may set ("Parameters"), and some that tests of Snowflake's own connector
+# show; they have no effect here.
 _OTHERS = frozenset(
-    {"ACTIVE_PYTHON_PROFILER", "DEFAULT_NULL_ORDERING", "ENABLE_UNLOAD_PHYSICAL_TYPE_OPTIMIZATION",
+    {"ACTIVE_PYTHON_PROFILER", "DEFAULT_NULL_ORDERING", "DISABLE_PUT_AND_GET_ON_EXTERNAL_STAGE",
+     "ENABLE_BIND_STAGE_V2", "ENABLE_UNLOAD_PHYSICAL_TYPE_OPTIMIZATION", "GCS_USE_DOWNSCOPED_CREDENTIAL",
      "GEOGRAPHY_OUTPUT_FORMAT", "GEOMETRY_OUTPUT_FORMAT", "HYBRID_TABLE_LOCK_TIMEOUT", "METRIC_LEVEL",
-     "NOORDER_SEQUENCE_AS_DEFAULT", "S3_STAGE_VPCE_DNS_NAME", "SEARCH_PATH",
-     "SIMULATED_DATA_SHARING_CONSUMER", "TRACE_LEVEL", "UNSUPPORTED_DDL_ACTION"}
+     "NOORDER_SEQUENCE_AS_DEFAULT", "QUERY_RESULT_FORMAT", "S3_STAGE_VPCE_DNS_NAME", "SEARCH_PATH",
+     "SIMULATED_DATA_SHARING_CONSUMER", "SUPPRESS_INCIDENT_DUMPS", "TRACE_LEVEL", "UNSUPPORTED_DDL_ACTION"}
 )  # fmt: skip
 # Clients set more of their own than the documentation lists.
 _OF_CLIENTS = ("CLIENT_", "JDBC_", "ODBC_", "PYTHON_", "JS_", "GO_", "DOTNET_", "SNOWPARK_")
