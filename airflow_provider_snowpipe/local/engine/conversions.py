@@ -62,7 +62,7 @@ _MACROS: dict[str, str] = {
     # A number in a text counts seconds, milliseconds, microseconds or nanoseconds by its size
     # ("TO_TIMESTAMP", usage notes); NULL for another text.
     "_epoch(s)": """
-        CASE WHEN contains(s, ':') OR contains(substr(s, 2), '-') OR contains(lower(s), 'e') THEN NULL
+        CASE WHEN contains(s, ':') OR contains(substr(s, 2), '-') THEN NULL
         WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000
             THEN make_timestamp(CAST(round(TRY_CAST(s AS DECIMAL(38, 9)) * 1000000) AS BIGINT))
         WHEN contains(s, '.') THEN NULL
@@ -220,7 +220,9 @@ _MACROS: dict[str, str] = {
     "_flat_key(f, k)": "CASE WHEN NOT f LIKE '%]' THEN k END",
     "_flat_path(f)": r"""
         regexp_replace(regexp_replace(f, '\."([^"]*)"', '[''\1'']', 'g'), '^\$\.?', '')""",
-    "_flat_value(v, d, p)": "_exact(coalesce(v, CAST('null' AS JSON)), d, p)",
+    # The input may be an array of the engine's own, as SPLIT makes one.
+    "_flat_this(r, d, p)": "_exact(r, CAST(d AS VARCHAR), p)",
+    "_flat_value(v, d, p)": "_flat_this(coalesce(v, CAST('null' AS JSON)), d, p)",
     # Without blanks between values, so that equal arrays have the same text; _sorted_keys does it to objects.
     "_compact(j)": rf"""
         CASE WHEN starts_with(j, '{{') AND NOT regexp_matches(j, {_LONG}) THEN j

@@ -123,7 +123,7 @@ def _unknown_copy(table: str, job_id: str) -> SqlError:
 _EACH = """SELECT __seq AS "SEQ", _flat_key(e.fullkey, e.key) AS "KEY", _flat_path(e.fullkey) AS "PATH",
     CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX",
     _flat_value(e.value, __document, __prefix || substr(e.fullkey, 2)) AS "VALUE",
-    _exact(json_extract(__input, e.path), __document, __prefix || substr(e.path, 2)) AS "THIS"
+    _flat_this(json_extract(__input, e.path), __document, __prefix || substr(e.path, 2)) AS "THIS"
     FROM {function}(__input, {path}) AS e WHERE NOT e.key IS NULL"""
 _BEHIND = "substr(e.fullkey, length(__path) + 1)"
 _MODES = {

@@ -122,7 +122,7 @@ _ARITHMETIC = (
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _PATHS = frozenset(
     {"JSON_EXTRACT", "JSON_EXTRACT_STRING", "JSON_TYPE", "JSON_ARRAY_LENGTH", "_MEMBER", "_EXACT",
-     "_FLAT_VALUE"}
+     "_FLAT_THIS", "_FLAT_VALUE"}
 )  # fmt: skip
 _JSON_READERS = _PATHS | {"TO_JSON", "TRY", "IF"}
 _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "MAP", "LIST"})

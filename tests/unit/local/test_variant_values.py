@@ -429,3 +429,11 @@ def test_subscripts_of_an_array(sql, expression, value):
 def test_the_error_of_broken_json_shows_the_text_as_it_was_given(sql, text):
     assert sql.refused(f"SELECT PARSE_JSON('{text}')").message.endswith(f'Input: "{text}"')
     assert "duplicate" in sql.refused('SELECT PARSE_JSON(\'{"k":1,"k":2}\')').message
+
+
+def test_flatten_takes_what_split_makes_of_a_column(sql):
+    rows = sql.values(
+        "SELECT f.value::VARCHAR, f.index FROM (SELECT column1 AS s FROM VALUES ('b,a')) AS t, "
+        "LATERAL FLATTEN(INPUT => SPLIT(t.s, ',')) f ORDER BY f.index"
+    )
+    assert rows == [("b", 0), ("a", 1)]
