@@ -19,13 +19,19 @@ def storage_path(address: str, conn_id: str | None) -> Any:
 
     :param address: ``s3://…``, ``gs://…``, ``file:///…`` or a path of this machine
     :param conn_id: the connection for it, None for none
-    :raises ConfigurationError: if there is no address, or it holds a password, or nothing installed reads its
-        kind
+    :raises ConfigurationError: if there is no address, or it names no file and no folder, or it holds a
+        password, or nothing installed reads its kind
     """
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     if not isinstance(address, str) or not address:
         raise ConfigurationError(f"the address of a file is {address!r}: give a path or a URL")
+    kind, separator, rest = address.partition("://")
+    if separator and not rest.strip("/"):
+        raise ConfigurationError(
+            f"the address {address!r} names no file and no folder: write it whole, "
+            f"such as {kind}://{'' if kind == 'file' else 'bucket'}/folder"
+        )
     if found := PASSWORD_IN_URL.match(address):
         raise ConfigurationError(
             f"the address '{found[1]}…@{address[found.end() :]}' holds a password, and logs and XComs show "

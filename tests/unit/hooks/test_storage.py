@@ -30,6 +30,12 @@ def test_the_host_of_an_address_is_the_one_that_is_asked(monkeypatch):
     assert asked == [{"protocol": "hdfs", "host": "second", "port": 8021}]
 
 
+@pytest.mark.parametrize("address", ["s3://", "gs:///", "file:///"])
+def test_an_address_without_a_bucket_or_a_folder_is_refused(address):
+    with pytest.raises(ConfigurationError, match=f"'{address}' names no file and no folder.*/folder"):
+        storage_path(address, None)
+
+
 @pytest.mark.parametrize("library", ["libhdfs", "libjvm"])
 def test_a_machine_without_hadoops_client_is_a_mistake_of_configuration(monkeypatch, library):
     def made(*_: Any, **__: Any) -> None:
