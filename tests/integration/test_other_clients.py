@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -93,6 +94,46 @@ def test_node_selects_inserts_and_moves_files(local_service: LocalService, tmp_p
         "put": [["more.csv.gz", "UPLOADED"]],
         "copied": [["LOADED", 2]],
         "got": [["in/more.csv.gz", "DOWNLOADED"]],
+    }
+    assert gzip.decompress((tmp_path / "got/more.csv.gz").read_bytes()) == b"4,four\n5,five\n"
+
+
+def _go_client() -> Path:
+    """Build the client of Go's driver once into the cache; skip the test where that cannot be done."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("there is no Go to build a client of gosnowflake with")
+    sources = _CLIENTS / "go"
+    written = b"".join(file.read_bytes() for file in sorted(sources.iterdir()))
+    client = cache_folder() / f"go-client-{hashlib.sha256(written).hexdigest()[:16]}"
+    if not client.exists():
+        client.parent.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"cwd": sources, "capture_output": True, "text": True}
+        try:
+            done = subprocess.run([go, "mod", "download"], timeout=_SECONDS, check=False, **options)
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"gosnowflake: go has not fetched it in {_SECONDS} s")
+        if done.returncode != 0:
+            pytest.skip(f"gosnowflake cannot be fetched by go: {done.stderr[-300:]}")
+        built = subprocess.run([go, "build", "-o", str(client), "."], check=False, **options)
+        assert built.returncode == 0, built.stderr
+    return client
+
+
+def test_go_selects_inserts_and_moves_files(local_service: LocalService, tmp_path: Path) -> None:
+    client = _go_client()
+    (tmp_path / "got").mkdir()
+    printed = _run([str(client), str(tmp_path)], local_service)
+    assert json.loads(printed) == {
+        "inserted": 2,
+        "rows": [["1", "one", "2026-01-02T03:04:05.678Z", "1.25"], ["2", "two", None, None]],
+        "kept": [["3"]],
+        "several": [[["1"]], [["2"]]],
+        "many": 250_000,
+        "put": [["more.csv.gz", "UPLOADED"]],
+        "copied": [["go_files/in/more.csv.gz", "LOADED", "2", "2"]],
+        "got": [["more.csv.gz", "DOWNLOADED"]],
+        "refused": [904, "42000"],
     }
     assert gzip.decompress((tmp_path / "got/more.csv.gz").read_bytes()) == b"4,four\n5,five\n"
 

@@ -316,7 +316,7 @@ def _by_token(account: Account, data: Mapping[str, Any], token: str, authenticat
 
 
 def _client_kind(data: Mapping[str, Any]) -> str:
-    """Return which of the clients that read Arrow logs in; empty for any other.
+    """Return which of the clients that are answered in a way of their own logs in; empty for any other.
 
     Snowpark and SQLAlchemy give names of their own as CLIENT_APP_ID; the Python connector below them reports
     the version of Python (observed with 4.8.1).
@@ -325,7 +325,7 @@ def _client_kind(data: Mapping[str, Any]) -> str:
     is_python = isinstance(environment, dict) and "PYTHON_VERSION" in environment
     if is_python or name.startswith("Python"):
         return "PYTHON"
-    return "JDBC" if name == "JDBC" else ""
+    return name.upper() if name in {"JDBC", "Go"} else ""
 
 
 def _apply_names(session: Session, query: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ import datetime as dt
 import functools
 import hashlib
 import hmac
+import json
 import logging
 import os
 import re
@@ -19,7 +20,8 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 import jwt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.padding import PKCS7, PaddingContext
 from zstandard import ZstdError
 
 from airflow_provider_snowpipe.local.accounts import Account
@@ -248,7 +250,8 @@ def _token(value: Any) -> str | None:
 # ``encryptionMaterial`` neither encrypts. JDBC 3.24.2 would use Google's own library and routes with such a
 # token; without one it sends plain ``PUT`` and ``GET`` to signed URLs, one for each file. Node's snowflake-
 # sdk 3.3.0 takes the token, and reads ``presignedUrls`` of GET all the same; connector 5.2.0 takes an empty
-# one for a URL.
+# one for a URL. Go's gosnowflake 1.19.1 writes the slashes of a file's path as ``%2F``, and fails after an
+# upload that it has not encrypted, so it gets a key, and what it sends is decrypted here.
 
 log = logging.getLogger(__name__)
 
@@ -294,6 +297,7 @@ class StageFilesFront:
         endpoint = through_proxy[1] if through_proxy else self._endpoint
         token = self._issue(transfer, opened_by)
         location = f"{BUCKET}/{transfer.identity}/"
+        takes_key = client == "GO" and transfer.is_upload
         has_none = transfer.is_upload or client == "PYTHON"
 
         def signed(path: str) -> str:
@@ -303,7 +307,7 @@ class StageFilesFront:
             "command": "UPLOAD" if transfer.is_upload else "DOWNLOAD",
             "src_locations": list(transfer.sources),
             "parallel": transfer.parallel,
-            "encryptionMaterial": None,
+            "encryptionMaterial": _encryption_material(token) if takes_key else None,
             "presignedUrls": None if has_none else [signed(path) for path in transfer.sources],
             "clientShowEncryptionParameter": False,
             "stageInfo": {
@@ -353,11 +357,12 @@ class StageFilesFront:
         method = scope["method"]
         if method not in {"PUT", "GET", "HEAD"}:
             raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
-        self._check(_given_token(scope), area.root.name, path, method)
+        token = _given_token(scope)
+        self._check(token, area.root.name, path, method)
         if not area.root.is_dir():
             raise Refusal(404, "STAGE_DOES_NOT_EXIST", "the stage does not exist any more")
         if method == "PUT":
-            await self._store(area, path, receive)
+            await self._store(area, path, receive, _decryption(scope, token))
             await respond(send, Response.of_json({"name": path}))
         else:
             await _send_file(area.path(path), send, with_body=method == "GET")
@@ -365,10 +370,10 @@ class StageFilesFront:
     def _place(self, scope: Scope) -> tuple[FolderArea, str]:
         try:
             raw = scope["raw_path"].decode("ascii").partition("?")[0]
-            parts = [unquote(part, errors="strict") for part in raw.split("/")[2:]]
+            parts = unquote(raw, errors="strict").split("/")[2:]
         except UnicodeDecodeError as error:
             raise Refusal(400, "INVALID_URL", "the URL is not percent-encoded UTF-8") from error
-        is_name = all("/" not in part and len(part.encode()) <= _NAME_BYTES for part in parts)
+        is_name = all(len(part.encode()) <= _NAME_BYTES for part in parts)
         if len(parts) < 2 or not is_name or parts[0] in {"", ".", ".."} or "\0" in parts[0]:
             raise Refusal(400, "INVALID_FILE_PATH", "the URL names no file of a stage")
         area = self._storage.internal(parts[0])
@@ -412,17 +417,74 @@ class StageFilesFront:
 
     # -- uploads --------------------------------------------------------------------------------------------
 
-    async def _store(self, area: FolderArea, path: str, receive: Receive) -> None:
+    async def _store(
+        self, area: FolderArea, path: str, receive: Receive, decryption: _Decryption | None
+    ) -> None:
         temporary = self._storage.incoming / secrets.token_hex(16)
         try:
-            known = await _receive_into(temporary, receive)
+            known = await _receive_into(temporary, receive, decryption)
             await in_thread(lambda: _move_into_place(temporary, area, path, known))
         finally:
             temporary.unlink(missing_ok=True)
 
 
-async def _receive_into(temporary: Path, receive: Receive) -> str:
-    """Write a body to a file as it arrives and return its MD5."""
+@dataclass(frozen=True, slots=True)
+class _Decryption:
+    """What a client's encryption needs to be undone, as its upload comes in."""
+
+    cipher: CipherContext
+    padding: PaddingContext
+
+    def take(self, block: bytes, *, is_last: bool) -> bytes:
+        """Decrypt the next bytes.
+
+        :raises Refusal: 400 if the last ones are not those of an encrypted file
+        """
+        plain = self.padding.update(self.cipher.update(block))
+        if not is_last:
+            return plain
+        try:
+            return plain + self.padding.update(self.cipher.finalize()) + self.padding.finalize()
+        except ValueError as error:
+            raise Refusal(
+                400, "INVALID_ENCRYPTION", "the file is not encrypted with the key of PUT"
+            ) from error
+
+
+def _encryption_material(token: str) -> dict[str, Any]:
+    return {"queryStageMasterKey": base64.b64encode(_master_key(token)).decode(), "queryId": "", "smkId": 1}
+
+
+def _master_key(token: str) -> bytes:
+    """The key that wraps those of the files of one PUT: who has its token may know it."""
+    return hashlib.sha256(b"stage master key " + token.encode()).digest()[:16]
+
+
+def _decryption(scope: Scope, token: str) -> _Decryption | None:
+    """How an upload is decrypted, None where the client has not encrypted it.
+
+    :raises Refusal: 400 if the header about it cannot be read
+    """
+    described = dict(scope["headers"]).get(b"x-goog-meta-encryptiondata")
+    if described is None:
+        return None
+    try:
+        data = json.loads(described)
+        wrapped = base64.b64decode(data["WrappedContentKey"]["EncryptedKey"], validate=True)
+        iv = base64.b64decode(data["ContentEncryptionIV"], validate=True)
+        # Snowflake's clients wrap the key of a file in ECB mode.
+        unwrapping = Cipher(algorithms.AES(_master_key(token)), modes.ECB()).decryptor()  # noqa: S305
+        unpadding = PKCS7(128).unpadder()
+        key = unpadding.update(unwrapping.update(wrapped) + unwrapping.finalize()) + unpadding.finalize()
+        return _Decryption(Cipher(algorithms.AES(key), modes.CBC(iv)).decryptor(), PKCS7(128).unpadder())
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refusal(
+            400, "INVALID_ENCRYPTION", "x-goog-meta-encryptiondata does not hold a key wrapped by that of PUT"
+        ) from error
+
+
+async def _receive_into(temporary: Path, receive: Receive, decryption: _Decryption | None) -> str:
+    """Write a body to a file as it arrives, decrypted, and return its MD5."""
     md5 = hashlib.md5(usedforsecurity=False)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb", buffering=0) as handle:
@@ -437,6 +499,8 @@ async def _receive_into(temporary: Path, receive: Receive) -> str:
             more = message.get("more_body", False)
             if size >= _BLOCK or not more:
                 block = b"".join(parts)
+                if decryption is not None:
+                    block = decryption.take(block, is_last=not more)
                 await in_thread(functools.partial(_write, handle, md5, block))
                 parts, size = [], 0
     return md5.hexdigest()

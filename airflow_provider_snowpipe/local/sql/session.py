@@ -244,7 +244,7 @@ class Session:
     :param query_id: id of the statement that runs, or ran last.
     :param last_copy_id: id of the last COPY.
     :param moves_files: the client knows the file transfer of PUT and GET.
-    :param client: the program at the other end, ``PYTHON`` or ``JDBC``; empty for any other.
+    :param client: the program at the other end, ``PYTHON``, ``JDBC`` or ``GO``; empty for any other.
     :param credential: mark of the key or access token that opened the session; None for any other way.
     """
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from airflow_provider_snowpipe.local.fronts import stage_files
 from airflow_provider_snowpipe.local.fronts.stage_files import BUCKET, StageFilesFront
@@ -42,10 +44,15 @@ def _call(
     transfer: Transfer | None,
     parts: Sequence[bytes] = (b"",),
     issuer: StageFilesFront | None = None,
+    token: str | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> tuple[int, bytes]:
-    headers = []
+    headers = list(headers)
     if transfer is not None:
-        token = (issuer or front).instruct(transfer, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        token = (
+            token
+            or (issuer or front).instruct(transfer, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        )
         headers.append((b"authorization", f"Bearer {token}".encode()))
     path = f"/{BUCKET}/s1/{name}"
     scope = {
@@ -78,6 +85,59 @@ def test_an_upload_arrives_whole_and_comes_back(front, storage):
     assert list(storage.incoming.iterdir()) == []
     assert _call(front, "GET", "in/a", DOWNLOAD) == (200, b"".join(parts))
     assert _call(front, "HEAD", "in/a", UPLOAD) == (200, b"")
+
+
+def test_a_slash_of_a_path_may_be_percent_encoded(front, storage):
+    assert _call(front, "PUT", "in%2Fa", UPLOAD, [b"x"])[0] == 200
+    assert storage.internal("s1").path("in/a").read_bytes() == b"x"
+    assert _call(front, "PUT", "in%2F..%2F..%2Fa", UPLOAD, [b"x"])[0] == 400
+
+
+def _encrypted(master: bytes, content: bytes) -> tuple[bytes, tuple[bytes, bytes]]:
+    """Encrypt a file as Snowflake's drivers do: its own key, which the master key wraps."""
+    key, iv = b"0123456789abcdef", b"fedcba9876543210"
+    padded, body = (_padded(key), _padded(content))
+    wrapping = Cipher(algorithms.AES(master), modes.ECB()).encryptor()  # noqa: S305
+    cipher = Cipher(algorithms.AES(key), modes.CBC(iv)).encryptor()
+    described = {
+        "WrappedContentKey": {"EncryptedKey": base64.b64encode(wrapping.update(padded)).decode()},
+        "ContentEncryptionIV": base64.b64encode(iv).decode(),
+    }
+    return cipher.update(body), (b"x-goog-meta-encryptiondata", json.dumps(described).encode())
+
+
+def _padded(content: bytes) -> bytes:
+    left = 16 - len(content) % 16
+    return content + bytes([left]) * left
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 16, b"rows" * 600_000], ids=["none", "block", "many"])
+def test_what_gos_driver_encrypts_is_staged_as_it_was(front, storage, content):
+    instructed = front.instruct(UPLOAD, _OPENED_BY, client="GO")
+    token = instructed["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+    master = base64.b64decode(instructed["encryptionMaterial"]["queryStageMasterKey"])
+    body, header = _encrypted(master, content)
+    parts = [body[:1_000_003], body[1_000_003:]]
+
+    assert _call(front, "PUT", "in/a", UPLOAD, parts, token=token, headers=[header])[0] == 200
+    assert storage.internal("s1").path("in/a").read_bytes() == content
+
+    for broken, described in (
+        (body[:-1], header),
+        (body, (header[0], b"{}")),
+        (body, (header[0], b"no JSON")),
+    ):
+        status, answer = _call(front, "PUT", "in/b", UPLOAD, [broken], token=token, headers=[described])
+        assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
+    status, answer = _call(front, "PUT", "in/b", UPLOAD, [body], headers=[_encrypted(b"k" * 16, b"")[1]])
+    assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
+    assert [file.path for file in storage.internal("s1").list("")] == ["in/a"]
+    assert list(storage.incoming.iterdir()) == []
+
+
+@pytest.mark.parametrize(("client", "transfer"), [("PYTHON", UPLOAD), ("JDBC", UPLOAD), ("GO", DOWNLOAD)])
+def test_no_other_client_encrypts(front, client, transfer):
+    assert front.instruct(transfer, _OPENED_BY, client=client)["encryptionMaterial"] is None
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
