@@ -6,6 +6,7 @@ import codecs
 import datetime as dt
 import json
 import logging
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 _PART_BYTES = 256 * 1024
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 """By what files begin with."""
+_BETWEEN_ROWS = re.compile(r"[ \t\n\r,]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,24 @@ def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:
         total += len(line) + 1
         limits.check(number, total, "the rows")
         lines.append(line)
+    return lines
+
+
+def lines_as_written(text: str, rows: int) -> list[bytes]:
+    """Cut the JSON text of rows into a line for each as it stands: read by Python, fractions lose digits.
+
+    :param text: the JSON of one object, or of a list of them
+    :param rows: how many they are
+    """
+    decoder, lines, at = json.JSONDecoder(), list[bytes](), 0
+    if text.lstrip().startswith("["):
+        at = text.index("[") + 1
+    for _ in range(rows):
+        at = _BETWEEN_ROWS.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        _, end = decoder.raw_decode(text, at)
+        # JSON has line ends between its tokens only, where a blank means the same.
+        lines.append(text[at:end].replace("\n", " ").replace("\r", " ").encode())
+        at = end
     return lines
 
 
