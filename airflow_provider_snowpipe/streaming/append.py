@@ -258,15 +258,28 @@ def _arrow_values(values: Sequence[Any]) -> Any:
     """
     import pyarrow as pa
 
+    # Arrow cuts what is more than the first one, in lists as well: a date's time of day, a time's zone.
+    leaves = list(_leaves(values))
+    times = {
+        (isinstance(one, dt.datetime), getattr(one, "tzinfo", None) is None)
+        for one in leaves
+        if isinstance(one, dt.date)
+    }
+    if len(times) > 1:
+        raise TypeError("dates and timestamps, or timestamps with and without a zone")
+    if any(isinstance(one, dt.time) and one.tzinfo is not None for one in leaves):
+        raise TypeError("times with a zone")
     # Integers of more than 64 bits, as NUMBER(38) has them, and those beside decimals are decimals to Arrow.
     exact = any(isinstance(one, Decimal) or (type(one) is int and one.bit_length() > 63) for one in values)
-    found = pa.array([Decimal(one) if type(one) is int else one for one in values] if exact else values)
-    if pa.types.is_date(found.type) or pa.types.is_timestamp(found.type):
-        # Arrow cuts what is more than the first one: a date's time of day, a time's zone.
-        filled = [one for one in values if one is not None]
-        if len({(isinstance(one, dt.datetime), getattr(one, "tzinfo", None) is None) for one in filled}) > 1:
-            raise TypeError("dates and timestamps, or timestamps with and without a zone")
-    return found
+    return pa.array([Decimal(one) if type(one) is int else one for one in values] if exact else values)
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    for one in values:
+        if isinstance(one, list | tuple):
+            yield from _leaves(one)
+        else:
+            yield one
 
 
 def numbered_by_batch(lines: Sequence[bytes], batch: int) -> NumberedRows:

@@ -392,12 +392,18 @@ class TestLines:
             (dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 5)),
             (dt.datetime(2026, 1, 2), dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
             (dt.datetime(2026, 1, 2, tzinfo=dt.UTC), None, dt.datetime(2026, 1, 2)),
+            ([dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3)],),
+            ([[dt.datetime(2026, 1, 2)]], [[dt.datetime(2026, 1, 2, tzinfo=dt.UTC)]]),
+            (dt.time(1, 2, tzinfo=dt.UTC),),
             ({"a": 1}, {"a": dt.date(2026, 1, 2)}),
             ({"a": float("nan")},),
             ("\ud800",),
             (10**80,),
         ],
-        ids=["date", "zone", "no zone", "object", "nan", "surrogate", "too large"],
+        ids=[
+            *("date", "zone", "no zone", "date in a list", "zone in a list", "time with a zone"),
+            *("object", "nan", "surrogate", "too large"),
+        ],
     )
     def test_of_values_that_would_change_are_refused_by_their_column(self, values):
         with pytest.raises(EncodingError, match=r"q: column 'A'"):
