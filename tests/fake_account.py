@@ -67,6 +67,7 @@ class Statement:
     handle: str = field(default_factory=lambda: str(uuid.uuid4()))
     rows: list[Row] | None = None
     failure: StatementError | None = None
+    created: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
 
 
 @dataclass(slots=True)
@@ -453,7 +454,8 @@ def _answer(statement: Statement, *, handle_only: bool = False) -> Answer:
     names = list(statement.rows[0])
     data = [[str(row[name]) for name in names] for row in statement.rows]
     described = {"rowType": [{"name": name.upper()} for name in names], "partitionInfo": [{}]}
-    return _json(200, {**handle, "resultSetMetaData": described, "data": data})
+    created = int(statement.created.timestamp() * 1000)
+    return _json(200, {**handle, "createdOn": created, "resultSetMetaData": described, "data": data})
 
 
 def _json(status: int, body: Any) -> Answer:

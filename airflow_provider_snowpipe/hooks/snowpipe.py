@@ -11,7 +11,13 @@ from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, TOPIC_ID_SUFFIX, PipeName, full_name
+from airflow_provider_snowpipe.streaming.names import (
+    COMPARED_SUFFIX,
+    TABLE_ID_SUFFIX,
+    TOPIC_ID_SUFFIX,
+    PipeName,
+    full_name,
+)
 from airflow_provider_snowpipe.streaming.progress import UPDATE_OFFSET_TOKEN, ListedChannel, show_channels
 
 if TYPE_CHECKING:
@@ -157,7 +163,8 @@ class SnowpipeHook(AccountHook):
         :raises SqlError: if the statement fails, or signing in for it
         """
         found = (ListedChannel.from_row(row) for row in self.run_sql(show_channels(self.pipe_name())))
-        return [one for one in found if not one.name.endswith((TOPIC_ID_SUFFIX, COMPARED_SUFFIX))]
+        beside = (TOPIC_ID_SUFFIX, TABLE_ID_SUFFIX, COMPARED_SUFFIX)
+        return [one for one in found if not one.name.endswith(beside)]
 
     async def async_list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe without blocking the event loop."""

@@ -339,7 +339,11 @@ class SmallSource:
         :raises ConfigurationError: if there is no source or more than one, too much of it, or a query whose
             rows come in any order
         """
-        from airflow_provider_snowpipe.streaming.append import lines_of_ndjson, lines_of_rows
+        from airflow_provider_snowpipe.streaming.append import (
+            lines_as_written,
+            lines_of_ndjson,
+            lines_of_rows,
+        )
 
         three = {"rows": self.rows, "file": self.file, "sql": self.sql}
         given = [
@@ -355,7 +359,8 @@ class SmallSource:
         if self.file:
             body = read_bytes(storage_path(self.file, self.file_conn_id), limits.raw_bytes)
             return lines_of_ndjson(body, limits, f"file {self.file}")
-        return lines_of_rows(rows_from_text(self.rows), limits)
+        lines = lines_of_rows(rows_from_text(self.rows), limits)
+        return lines_as_written(self.rows, len(lines)) if isinstance(self.rows, str) else lines
 
     def _of_query(self, limits: RowLimits, ordered_by_token: bool) -> Sequence[bytes]:
         from airflow.providers.common.compat.sdk import BaseHook

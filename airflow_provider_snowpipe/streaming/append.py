@@ -6,6 +6,7 @@ import codecs
 import datetime as dt
 import json
 import logging
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 _PART_BYTES = 256 * 1024
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 """By what files begin with."""
+_BETWEEN_ROWS = re.compile(r"[ \t\n\r,]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,24 @@ def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:
         total += len(line) + 1
         limits.check(number, total, "the rows")
         lines.append(line)
+    return lines
+
+
+def lines_as_written(text: str, rows: int) -> list[bytes]:
+    """Cut the JSON text of rows into a line for each as it stands: read by Python, fractions lose digits.
+
+    :param text: the JSON of one object, or of a list of them
+    :param rows: how many they are
+    """
+    decoder, lines, at = json.JSONDecoder(), list[bytes](), 0
+    if text.lstrip().startswith("["):
+        at = text.index("[") + 1
+    for _ in range(rows):
+        at = _BETWEEN_ROWS.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        _, end = decoder.raw_decode(text, at)
+        # JSON has line ends between its tokens only, where a blank means the same.
+        lines.append(text[at:end].replace("\n", " ").replace("\r", " ").encode())
+        at = end
     return lines
 
 
@@ -238,15 +258,28 @@ def _arrow_values(values: Sequence[Any]) -> Any:
     """
     import pyarrow as pa
 
+    # Arrow cuts what is more than the first one, in lists as well: a date's time of day, a time's zone.
+    leaves = list(_leaves(values))
+    times = {
+        (isinstance(one, dt.datetime), getattr(one, "tzinfo", None) is None)
+        for one in leaves
+        if isinstance(one, dt.date)
+    }
+    if len(times) > 1:
+        raise TypeError("dates and timestamps, or timestamps with and without a zone")
+    if any(isinstance(one, dt.time) and one.tzinfo is not None for one in leaves):
+        raise TypeError("times with a zone")
     # Integers of more than 64 bits, as NUMBER(38) has them, and those beside decimals are decimals to Arrow.
     exact = any(isinstance(one, Decimal) or (type(one) is int and one.bit_length() > 63) for one in values)
-    found = pa.array([Decimal(one) if type(one) is int else one for one in values] if exact else values)
-    if pa.types.is_date(found.type) or pa.types.is_timestamp(found.type):
-        # Arrow cuts what is more than the first one: a date's time of day, a time's zone.
-        filled = [one for one in values if one is not None]
-        if len({(isinstance(one, dt.datetime), getattr(one, "tzinfo", None) is None) for one in filled}) > 1:
-            raise TypeError("dates and timestamps, or timestamps with and without a zone")
-    return found
+    return pa.array([Decimal(one) if type(one) is int else one for one in values] if exact else values)
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    for one in values:
+        if isinstance(one, list | tuple):
+            yield from _leaves(one)
+        else:
+            yield one
 
 
 def numbered_by_batch(lines: Sequence[bytes], batch: int) -> NumberedRows:

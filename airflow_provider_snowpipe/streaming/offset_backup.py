@@ -17,9 +17,13 @@ from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.admin import SetToken, TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    OffsetTokenError,
+    SourcePositionError,
+)
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)
@@ -161,10 +165,45 @@ def take_backup(
     }
     if lost and not keep_lost:
         raise SourcePositionError(_lost_text(pipe, lost))
+    _warn_of_lower_tokens(pipe, before, statuses, offset_format)
     found = {
         name: _continued(status, before.get(name), now) for name, status in statuses.items() if status.exists
     }
     return OffsetBackup(pipe, now, {**found, **lost}, offset_format)
+
+
+def _warn_of_lower_tokens(
+    pipe: PipeName,
+    before: Mapping[str, KeptToken],
+    statuses: Mapping[str, ChannelStatus],
+    offset_format: str | None,
+) -> None:
+    """Name channels that were set back, or made anew, since the backup before, whose position is lost now."""
+    for name, kept in sorted(before.items()):
+        status = statuses.get(name)
+        if status is not None and _is_lower(status, kept, offset_format):
+            log.warning(
+                "channel %r of pipe %s has committed %s, and the backup before holds %s, which is replaced: "
+                "the channel was set back, or dropped and made anew. Unless that was on purpose, set its "
+                "token to the later one",
+                name,
+                pipe,
+                status.committed,
+                kept.offset_token,
+            )
+
+
+def _is_lower(status: ChannelStatus, kept: KeptToken, offset_format: str | None) -> bool:
+    """True where a token lies before the one kept; without a format a channel's rows alone show it."""
+    if status.committed is None or kept.offset_token in (None, status.committed):
+        return False
+    if not offset_format:
+        return status.rows_inserted < kept.rows_inserted
+    positions = offset_class(offset_format)
+    try:
+        return positions.parse(status.committed) < positions.parse(str(kept.offset_token))
+    except OffsetTokenError:  # of another format, or of files that are being loaded
+        return False
 
 
 def _continued(status: ChannelStatus, before: KeptToken | None, now: dt.datetime) -> KeptToken:

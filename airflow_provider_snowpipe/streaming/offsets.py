@@ -567,7 +567,7 @@ def known_formats() -> frozenset[str]:
     return frozenset(_FORMATS)
 
 
-def offset_class(format_name: str) -> type[Offset]:
+def offset_class(format_name: object) -> type[Offset]:
     """Find the class of an offset token format.
 
     :param format_name: ``integer``, ``file:line``, ``file:line/digest``, ``topic:partition:offset``,
@@ -576,6 +576,10 @@ def offset_class(format_name: str) -> type[Offset]:
         :class:`Offset`
     :raises ConfigurationError: if there is no such format
     """
+    if not isinstance(format_name, str):  # as a template gives it that rendered nothing
+        raise ConfigurationError(
+            f"offset format is {format_name!r}: give its name as text, such as {IntegerOffset.format_name!r}"
+        )
     known = _FORMATS.get(format_name)
     if known is not None:
         return known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
@@ -92,3 +94,15 @@ def test_table_without_a_change_data_feed_is_refused(loads):
 
     with pytest.raises((SourcePositionError, ConfigurationError), match="enableChangeDataFeed"):
         loads.load_versions()
+
+
+def test_table_that_was_deleted_and_made_anew_is_refused_by_its_id(loads):
+    """It has as many versions, of as many rows, so that the position alone would fit."""
+    loads.insert(0, 10)
+    assert loads.load_versions() == [("all", "0:10", 10)]
+
+    shutil.rmtree(loads.path)
+    loads.insert(20, 40)
+    with pytest.raises(SourcePositionError, match=r"'0:10' is committed.*made again"):
+        loads.load_versions()
+    assert loads.ids == [*range(10)]

@@ -99,6 +99,28 @@ def test_timestamp_key_resumes_within_a_microsecond(loads):
     assert loads.ids == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMP_NTZ"])
+def test_times_whose_texts_sort_otherwise_are_refused_and_those_beside_them_are_not(loads, kind):
+    """As a text, the year 10000 lies before all others: behind any of them it would never be loaded."""
+    loads.write("a.parquet", range(4))
+    loads.service.sql(f"ALTER TABLE LOCAL.PUBLIC.{loads.table} ADD COLUMN K VARCHAR")
+    kept = {"0": "0000-01-01", "1": "0999-12-31", "2": "9999-12-31", "3": "1582-10-04"}
+
+    def spec(days):
+        cases = " ".join(f"WHEN {number} THEN {kind} '{day}'" for number, day in days.items())
+        query = f"SELECT ID, FILE, NOTE, CASE ID {cases} END AS K FROM parquet.`{loads.rows}`"
+        return loads.spec(query=query, name="days", offset_column="K", offset_type="text")
+
+    for wrong in ("+10000-01-01", "-0001-12-31"):
+        with pytest.raises(
+            ConfigurationError, match=r"1 row\(s\) with NULL, or a year .* in offset_column 'K'"
+        ):
+            loads.load(spec({**kept, "3": wrong}))
+    assert loads.ids == []
+    (channel,) = loads.load(spec(kept))
+    assert (channel.rows, channel.to_token[:10]) == (4, "9999-12-31")
+
+
 def test_row_that_came_late_with_a_committed_key_is_refused(loads):
     loads.write("a.parquet", range(5))
     loads.load()

@@ -295,6 +295,37 @@ class TestRunAgain:
         loading.assert_every_row_is_there_once()
         assert (outcome.result()["rows_loaded"], outcome.before) == (10, ())
 
+    @pytest.mark.parametrize("tries", [1, 2])
+    def test_a_deleted_run_of_the_same_id_has_not_loaded_a_table_that_was_emptied_since(
+        self, loading: Loading, tries: int
+    ) -> None:
+        """The request ids are those of the run before, whose statements answer for them."""
+        for number in range(1, tries + 1):
+            self.empty(loading)
+            loading.load(try_number=number)
+        self.empty(loading)
+        loading.began += dt.timedelta(hours=1)
+        outcome = loading.load()
+
+        loading.assert_every_row_is_there_once()
+        assert (outcome.result()["rows_loaded"], outcome.before) == (10, ())
+        statements = len(loading.account.statements)
+        assert loading.load(try_number=2).result()["rows_loaded"] == 10
+        assert len(loading.account.statements) == statements
+        loading.assert_every_row_is_there_once()
+
+    def test_what_a_deleted_run_of_the_same_id_has_loaded_is_not_loaded_again(self, loading: Loading) -> None:
+        loading.load()
+        loading.began += dt.timedelta(hours=1)
+        loading.load()
+
+        loading.assert_every_row_is_there_once()
+        assert len(loading.account.statements) == 3
+
+    def empty(self, loading: Loading) -> None:
+        for memory in (loading.account.rows, loading.account.history, loading.account._copied):
+            memory.clear()
+
     def test_files_of_an_external_stage_are_found_in_history_by_their_paths(self, loading: Loading) -> None:
         loading.account.holds = True
         load = FileLoad("x/a", "s3://b/in/", "LOADED", 2, loaded_at=dt.datetime.now(dt.UTC))

@@ -35,7 +35,9 @@ def append(task):
 
 
 class TestRows:
-    @pytest.mark.parametrize("rows", [ROWS, json.dumps(ROWS)], ids=["rows", "rendered"])
+    @pytest.mark.parametrize(
+        "rows", [ROWS, json.dumps(ROWS, separators=(",", ":"))], ids=["rows", "rendered"]
+    )
     def test_are_committed_and_reported(self, snowpipe, append, rows):
         ctx = context()
 

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
+from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.report import ChannelStart, RunReport
@@ -623,7 +624,14 @@ class TestRounds:
         assert set(spark.jobs[1:]) == {1}
         assert len([call for call in snowpipe.did("open") if call == "open job_src_a"]) == 1
 
-    def test_rounds_in_which_nothing_moves_end_the_run(self, snowpipe, make_run):
+    def test_rounds_in_which_nothing_moves_end_the_run(self, snowpipe, make_run, monkeypatch):
+        begun, run_round = iter(range(5)), TaskRounds.run
+
+        def one_of_few(*given):
+            next(begun)  # raises where the run does not end
+            return run_round(*given)
+
+        monkeypatch.setattr(TaskRounds, "run", one_of_few)
         run = make_run(replace(P, seconds_per_part=7200.0))
 
         with pytest.raises(AuthenticationError, match="clock"):

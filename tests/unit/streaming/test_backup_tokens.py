@@ -73,6 +73,33 @@ def test_lost_token_is_not_replaced_unless_asked(now: tuple[ChannelStatus, ...])
     assert kept.channels == before.channels
 
 
+@pytest.mark.parametrize(
+    ("token", "rows", "offset_format", "lower"),
+    [
+        ("9", 90, "integer", True),
+        ("9", 110, "integer", True),
+        ("11", 90, "integer", False),
+        ("10", 90, "integer", False),
+        ("9", 90, None, True),
+        ("11", 110, None, False),
+        ("10", 90, None, False),
+        ("a:1", 90, "integer", False),
+    ],
+)
+def test_token_that_is_lower_than_the_one_it_replaces_is_named(
+    caplog: pytest.LogCaptureFixture, token: str, rows: int, offset_format: str | None, lower: bool
+) -> None:
+    before = _backup(_status("a", "10", 100), _status("b", None), offset_format="integer")
+    given = {"previous": before, "offset_format": offset_format}
+    backup = _backup(_status("a", token, rows), _status("b", "1"), **given)
+
+    assert backup.channels["a"].offset_token == token
+    named = [record.getMessage() for record in caplog.records]
+    assert [f"'a' of pipe {PIPE} has committed {token}" in text and " 10," in text for text in named] == (
+        [True] if lower else []
+    )
+
+
 def test_channel_that_never_had_a_token_may_vanish() -> None:
     assert _backup(previous=_backup(_status("a", None)), now=TUESDAY).channels == {}
 

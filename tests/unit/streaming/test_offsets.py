@@ -130,8 +130,8 @@ def test_a_callers_own_class_is_found_by_its_dotted_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing", "..Class"]
+    "name", ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing", "..Class", None, 7]
 )
-def test_an_unknown_format_is_refused_with_the_known_ones(name: str) -> None:
+def test_an_unknown_format_is_refused_with_the_known_ones(name: object) -> None:
     with pytest.raises(ConfigurationError, match="offset format"):
         offset_class(name)

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.streaming.append import (
     NumberedRows,
     RowLimits,
     append_to_channel,
+    lines_as_written,
     lines_of_columns,
     lines_of_ndjson,
     lines_of_rows,
@@ -391,12 +392,18 @@ class TestLines:
             (dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 5)),
             (dt.datetime(2026, 1, 2), dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
             (dt.datetime(2026, 1, 2, tzinfo=dt.UTC), None, dt.datetime(2026, 1, 2)),
+            ([dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3)],),
+            ([[dt.datetime(2026, 1, 2)]], [[dt.datetime(2026, 1, 2, tzinfo=dt.UTC)]]),
+            (dt.time(1, 2, tzinfo=dt.UTC),),
             ({"a": 1}, {"a": dt.date(2026, 1, 2)}),
             ({"a": float("nan")},),
             ("\ud800",),
             (10**80,),
         ],
-        ids=["date", "zone", "no zone", "object", "nan", "surrogate", "too large"],
+        ids=[
+            *("date", "zone", "no zone", "date in a list", "zone in a list", "time with a zone"),
+            *("object", "nan", "surrogate", "too large"),
+        ],
     )
     def test_of_values_that_would_change_are_refused_by_their_column(self, values):
         with pytest.raises(EncodingError, match=r"q: column 'A'"):
@@ -455,6 +462,22 @@ class TestLines:
 
     def test_of_rows_are_compact_and_of_utf_8(self):
         assert lines_of_rows([{"A": "é", "B": [1]}], RowLimits()) == ['{"A":"é","B":[1]}'.encode()]
+
+    @pytest.mark.parametrize(
+        ("text", "lines"),
+        [
+            (
+                '[{"A": 12345678901234567890.123456789,"T":"a,]\\n{"},\r\n {"A":1e-400,\n"B":{"C":[{}]}}\n]',
+                ['{"A": 12345678901234567890.123456789,"T":"a,]\\n{"}', '{"A":1e-400, "B":{"C":[{}]}}'],
+            ),
+            (' {"A": 0.10} ', ['{"A": 0.10}']),
+            (' [ {"A":1} , {"B":"\u2028[é"}]', ['{"A":1}', '{"B":"\u2028[é"}']),
+            ("[ ]", []),
+        ],
+        ids=["list", "object", "blanks", "none"],
+    )
+    def test_of_json_text_keep_the_digits_that_are_written(self, text, lines):
+        assert lines_as_written(text, len(lines)) == [line.encode() for line in lines]
 
     def test_are_sent_in_bodies_of_a_quarter_of_a_mebibyte(self):
         quarter = b"x" * (2**16 - 1)

@@ -89,7 +89,11 @@ def test_a_resource_manager_that_is_away_for_too_long_is_reported(yarn, follow):
     assert yarn.killed == []
 
 
-def test_a_connection_without_the_address_ends_at_once(follow, set_connection):
+def test_a_connection_without_the_address_ends_at_once(follow, set_connection, monkeypatch):
+    def is_asked_again(*_: object) -> bool:
+        raise AssertionError("an error that no other poll can help is waited out")
+
+    monkeypatch.setattr(FollowedApplication, "has_failed", is_asked_again)
     set_connection("no_address", conn_type="spark", host="yarn")
 
     found = event(follow(spark_conn_id="no_address"))

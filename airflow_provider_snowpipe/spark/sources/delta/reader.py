@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -13,7 +13,8 @@ from airflow_provider_snowpipe.spark.driver.layout import free_layout, pin_layou
 from airflow_provider_snowpipe.spark.driver.plan_order import refuse_unordered_rows
 from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
-from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss
+from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
+from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss, Partition
 from airflow_provider_snowpipe.spark.sources.tables.reader import (
     ONLY,
     KeyColumn,
@@ -39,6 +40,8 @@ from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 _CHANGE, _COMMIT_VERSION = "_change_type", "_commit_version"
 _FIRST = "snowpipe_first_version"
@@ -83,15 +86,18 @@ class DeltaSource(FrameSource):
     """A Delta table that is only inserted into.
 
     :param spec: the source
-    :param on_data_loss: has no effect here: a version that is gone, or was no insert, is an error
+    :param on_data_loss: ``skip`` takes a table that was made anew as the one of before; a version that is
+        gone, or was no insert, is an error all the same
     """
 
     def __init__(self, spec: DeltaSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
+        self._on_data_loss = on_data_loss
         self._session: SparkSession
         self._rows: DataFrame
         self._key: KeyColumn
         self._latest = 0
+        self._id = ""
         self._by: str | None = None
 
     def use(self, session: SparkSession) -> None:
@@ -110,6 +116,8 @@ class DeltaSource(FrameSource):
             lambda: session.sql(f"DESCRIBE HISTORY {target} LIMIT 1").collect(), spec.address
         )
         self._latest = int(history[0]["version"])
+        detail = asked_of_spark(lambda: session.sql(f"DESCRIBE DETAIL {target}").collect(), spec.address)
+        self._id = str(detail[0]["id"])
 
     def partitions(self) -> tuple[DeltaPartition, ...]:
         """List the column's values, or the one partition that there is."""
@@ -120,6 +128,16 @@ class DeltaSource(FrameSource):
         with free_layout(self._session):
             names = partition_names(self._rows, self._by, self._spec.address)
         return tuple(make(name) for name in names)
+
+    def check_identity(
+        self,
+        client: SnowpipeClient,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+    ) -> None:
+        """Refuse a table that was made anew since the positions were committed."""
+        own = SourceId.of_table(self._spec.address, self._id, partitions, committed)
+        KeptIds(client, self._on_data_loss).check([own])
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Count the rows of each version behind the committed ones; versions that did more are refused."""

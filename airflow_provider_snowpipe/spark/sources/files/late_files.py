@@ -16,7 +16,7 @@ import datetime as dt
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     LISTING_FOLDER,
     FileGroup,
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_VERSION, _VERSION = 1, 2
 _MOST_NAMED = 10
+_LINES = ("ndjson", "text", "csv")
+"""Formats to which rows are added at a file's end."""
 _LISTING_ATTEMPTS = 10
 _KEPT_AT_ONCE = 32
 """Each waits for the disk, which takes many at once in the time of one."""
@@ -72,20 +75,25 @@ class PassedFiles:
     group: FileGroup
     committed: FileLineOffset | None
 
-    def late(self, before: ListedBefore) -> list[str]:
-        """Describe the files before the committed one that have changed since they were listed.
+    def late(self, before: ListedBefore, *, is_fixed: Callable[[SourceFile], bool]) -> list[str]:
+        """Describe the files up to the committed one that have changed since they were listed.
 
         A file that was emptied has nothing to read; one that grew older was put back.
 
         :param before: the listing of the last run
+        :param is_fixed: True for a file of which no row may be added, so that the committed one counts, too
         """
         if self.committed is None:
             return []
         found = []
         for file in self.group.files:
-            if file.name >= self.committed.file:
+            known = before.files.get(file.name)
+            is_last = file.name >= self.committed.file
+            if is_last and not (
+                file.name == self.committed.file and self.committed.line and known and is_fixed(file)
+            ):
                 break
-            changed = _change(file, before.files.get(file.name))
+            changed = _change(file, known)
             if file.size and changed:
                 found.append(f"{file.name!r} ({changed}, written {_text_of_time(file.modified_ns)})")
         return found
@@ -139,7 +147,7 @@ class Listings:
             known = {channel: one for file in kept.get(group, ()) for channel, one in file.channels.items()}
             for one in channels:
                 before = known.get(one.channel) or self._of_first_version(one.channel)
-                late = [] if before is None else one.late(before)
+                late = [] if before is None else one.late(before, is_fixed=self._is_fixed)
                 if before is not None and late:
                     message = _message(one, before, late)
                     if fails:
@@ -162,6 +170,11 @@ class Listings:
             if fails and self._spec.listing_path:
                 raise ConfigurationError(f"{reason}, or do without by on_late_files='warn'") from None
             log.warning("%s", reason)
+
+    def _is_fixed(self, file: SourceFile) -> bool:
+        """True for a file to which nothing may be added, and whose content no token shows."""
+        grows = self._spec.format in _LINES and compression_of(file, self._spec.compression) == "none"
+        return not grows and self._spec.verify == "rows"
 
     def _kept(self, groups: Iterable[str]) -> dict[str, list[_ListingFile]]:
         """The files of some groups of channels, the latest last."""
@@ -277,7 +290,7 @@ def _message(passed: PassedFiles, before: ListedBefore, late: list[str]) -> str:
     more = f" and {len(late) - _MOST_NAMED} more" if len(late) > _MOST_NAMED else ""
     return (
         f"channel {passed.channel!r}: {str(passed.committed)!r} is committed, and {len(late)} file(s) of "
-        f"partition {passed.group.partition!r} before that one have changed since they were listed at "
+        f"partition {passed.group.partition!r} up to that one have changed since they were listed at "
         f"{before.at}: {', '.join(late[:_MOST_NAMED])}{more}"
     )
 

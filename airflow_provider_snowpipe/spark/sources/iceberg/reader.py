@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,11 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_a
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
+from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
 from airflow_provider_snowpipe.spark.sources.source import (
     Behind,
     OnDataLoss,
+    Partition,
     Source,
     SourcePartition,
     SourceSecrets,
@@ -39,6 +41,9 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+
 
 class IcebergSource(Source):
     """An Iceberg table that is only appended to.
@@ -51,6 +56,7 @@ class IcebergSource(Source):
         self._spec = spec
         self._on_data_loss = on_data_loss
         self._secrets = SourceSecrets()
+        self._id = ""
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take secret properties of the catalog."""
@@ -59,11 +65,22 @@ class IcebergSource(Source):
     def partitions(self) -> tuple[IcebergPartition, ...]:
         """Open the table, and list the values of the partition field, or the one partition that there is."""
         table = _open_table(self._spec, self._secrets)
+        self._id = str(table.metadata.table_uuid)
         reader, options = TableReader.of(table), self._spec.row_options
         return tuple(
             IcebergPartition(name, history, reader, options, self._on_data_loss)
             for name, history in histories(table, self._spec).items()
         )
+
+    def check_identity(
+        self,
+        client: SnowpipeClient,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+    ) -> None:
+        """Refuse a table that was made anew since the positions were committed."""
+        own = SourceId.of_table(self._spec.address, self._id, partitions, committed)
+        KeptIds(client, self._on_data_loss).check([own])
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 _PARTITION_TYPES = _INTEGERS | {"string", "char", "varchar", "boolean", "date"}
+_FIRST_DAY, _LAST_DAY = "0000-01-01", "+10000-01-01"
+"""From the one up to the other, times as texts have the order that they have as times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,20 @@ class KeyColumn:
         if kind == "timestamp_ntz":
             return sf.date_format(self.column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
         return self.column.cast("string")
+
+    @property
+    def is_no_position(self) -> Column:
+        """True for NULL, and for times whose texts begin with a sign, so that they sort before all others."""
+        missing = self.column.isNull()
+        if not self.or_years:
+            return missing
+        return missing | (self.column < self.literal(_FIRST_DAY)) | (self.column >= self.literal(_LAST_DAY))
+
+    @property
+    def or_years(self) -> str:
+        """What beside NULL is no position, in words for people; empty for columns of another kind."""
+        is_time = self.kind.typeName() in ("date", "timestamp", "timestamp_ntz")
+        return ", or a year before 0 or after 9999," if is_time else ""
 
     def literal(self, position: int | str) -> Column:
         """A position as a value of the column, for conditions that scans can use.
@@ -414,11 +430,12 @@ class TableSource(FrameSource):
         """List the column's values, the ranges, or the one partition that there is."""
         spec, key = self._spec, self._key
         with free_layout(self._rows.sparkSession):
-            nulls = asked_of_spark(self._rows.where(key.column.isNull()).count, spec.address)
-        if nulls:
+            bad = asked_of_spark(self._rows.where(key.is_no_position).count, spec.address)
+        if bad:
             raise ConfigurationError(
-                f"source {spec.address!r} has {nulls} row(s) with NULL in offset_column {key.name!r}: a "
-                "row's position is its value; give them one, or leave them out in a query. Nothing was sent"
+                f"source {spec.address!r} has {bad} row(s) with NULL{key.or_years} in offset_column "
+                f"{key.name!r}: a row's position is its value; give them one, or leave them out in a query. "
+                "Nothing was sent"
             )
         ndjson = None if is_written_by_jvm(self._rows.schema) else spec.row_options
         make = partial(TablePartition, key=key.name, offset_type=key.offset_type, ndjson=ndjson)

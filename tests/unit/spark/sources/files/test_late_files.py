@@ -162,6 +162,32 @@ class TestDefault:
 
         folder.refused("12 file", "and 2 more. ")
 
+    def test_committed_file_that_cannot_grow_is_refused_when_another_has_its_name(self, folder):
+        """Its first rows would pass for those of the one before."""
+        folder.write("2.ndjson", 0)
+        file = folder.path / "a" / "1.ndjson.gz"
+
+        def replace_by(rows):
+            file.write_bytes(gzip.compress(folder.lines(rows)))
+            os.utime(file, ns=(HOUR_NS * rows,) * 2)
+
+        replace_by(2)
+        assert folder.run(pattern="*.gz") == folder.run(pattern="*.gz") == [1, 2]
+        for rows in (3, 4):
+            replace_by(rows)
+            folder.refused("'1.ndjson.gz' (", "'1.ndjson.gz:2' is committed, and 1 file(s)", pattern="*.gz")
+        assert folder.run(pattern="*.gz", on_late_files="warn") == [1, 2, 8, 9]
+        assert folder.run(pattern="*.gz") == [1, 2, 8, 9]
+
+    def test_committed_file_whose_content_the_token_shows_may_be_written_again(self, folder):
+        folder.write("2.ndjson", 0)
+        file = folder.path / "a" / "1.ndjson.gz"
+        file.write_bytes(gzip.compress(folder.lines(2), mtime=0))
+        folder.run(pattern="*.gz", verify="digest")
+        os.utime(file, ns=(time.time_ns() + HOUR_NS,) * 2)
+
+        assert folder.run(pattern="*.gz", verify="digest") == [1, 2]
+
 
 class TestNormalUse:
     """What a source does every day is no reason to stop."""

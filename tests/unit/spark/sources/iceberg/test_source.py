@@ -459,3 +459,31 @@ def test_error_of_a_catalog_shows_no_secret(orders, options, secrets, kind):
     with pytest.raises(kind, match="catalog") as refused:
         open_source(spec, "fail", SourceSecrets(secrets)).partitions()
     assert "hush" not in str(refused.value)
+
+
+def test_table_that_was_dropped_and_made_anew_is_refused_by_its_id(snowpipe, tmp_path):
+    """It has as many snapshots, of as many rows, so that the position alone would fit."""
+
+    def check(committed, on_data_loss="fail"):
+        source = open_source(source_spec(table.source(partition_by="FILE")), on_data_loss)
+        partitions = {f"job_orders_{one.name}": one for one in source.partitions()}
+        with snowpipe.client() as client:
+            source.check_identity(client, partitions, {**dict.fromkeys(partitions), **committed})
+
+    table = IcebergTable(tmp_path, partitioned=True)
+    table.append(range(6))
+    loaded = {"job_orders_g1": BatchRowOffset(1, 3)}
+    for committed in ({}, loaded):
+        check(committed)
+    kept = snowpipe.channels["job_orders__table_id"].committed
+    assert kept == str(table.table.metadata.table_uuid)
+
+    table._catalog().drop_table(table.name)
+    table = IcebergTable(tmp_path, partitioned=True)
+    table.append(range(8))
+    with pytest.raises(
+        SourcePositionError, match=rf"'job_orders_g1': '1:3'.*lake.orders.*{kept}.*made again"
+    ):
+        check(loaded)
+    check(loaded, "skip")
+    check(loaded)

@@ -7,9 +7,14 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds, ClientSettings
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
 from airflow_provider_snowpipe.spark.sources.kafka.topic_ids import TopicIds, id_channel
+from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
-from airflow_provider_snowpipe.streaming.errors import SourcePositionError, SourceUnavailableError
+from airflow_provider_snowpipe.streaming.errors import (
+    OffsetTokenMovedError,
+    SourcePositionError,
+    SourceUnavailableError,
+)
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 ID_CHANNEL = "SHOP_t__topic_id"
@@ -127,3 +132,25 @@ def test_ids_channel_is_no_partitions_and_fits_the_limit_of_names():
 def test_the_next_record_of_a_partition_is_known_without_a_task():
     assert _partition(0).is_quick(None)
     assert _partition(0).is_quick(IntegerOffset(7))
+
+
+def test_id_that_another_run_keeps_at_the_same_time_is_no_error(snowpipe, monkeypatch):
+    with snowpipe.client() as client:
+        ask = client.channel_statuses
+
+        def before_the_other(names):
+            monkeypatch.setattr(client, "channel_statuses", ask)
+            found = ask(names)
+            _kept(snowpipe, committed=other)
+            return found
+
+        for other, now in ((OLD, OLD), (NEW, OLD)):
+            snowpipe.channels.clear()
+            monkeypatch.setattr(client, "channel_statuses", before_the_other)
+            ids = KeptIds(client, "fail")
+            if other == now:
+                ids.check([SourceId("topic 't'", ID_CHANNEL, now)])
+            else:
+                with pytest.raises(OffsetTokenMovedError, match=NEW):
+                    ids.check([SourceId("topic 't'", ID_CHANNEL, now)])
+            assert snowpipe.channels[ID_CHANNEL].committed == other
