@@ -48,7 +48,6 @@ _FIRST = "snowpipe_first_version"
 class DeltaPartition(FramePartition):
     """The rows of one value of the partition column, or all rows.
 
-    :param name: the partition's name
     :param key: the column that orders a version's rows
     :param rows: rows that this run is to load
     :param end: the last position of this run, None until it is known
@@ -82,7 +81,6 @@ class DeltaPartition(FramePartition):
 class DeltaSource(FrameSource):
     """A Delta table that is only inserted into.
 
-    :param spec: the source
     :param on_data_loss: has no effect here: a version that is gone, or was no insert, is an error
     """
 
