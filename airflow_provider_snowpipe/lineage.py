@@ -54,10 +54,8 @@ class TaskLineage:
     """What a task did, in the terms of lineage.
 
     :param hook: names account and pipe; its connection is read when somebody asks for the lineage
-    :param offset_format: the tokens' format
     :param loads: False for a task that waits for rows and loads none
     :param sources: addresses of what was read
-    :param sql: the query that gave the rows
     :param rows: rows sent
     :param size: their bytes of NDJSON
     """
@@ -75,10 +73,7 @@ class TaskLineage:
     def of_run(cls, hook: SnowpipeHook, source: str, offset_format: str, report: RunReport) -> TaskLineage:
         """Describe a run of the Spark job, whether it succeeded or not.
 
-        :param hook: names account and pipe
         :param source: the directory that was read
-        :param offset_format: the tokens' format
-        :param report: what was done
         """
         channels = tuple(
             ChannelOffsets(each.channel, each.from_token, each.to_token, each.rows, each.rejected)
@@ -92,11 +87,7 @@ class TaskLineage:
     ) -> TaskLineage:
         """Describe an append without Spark.
 
-        :param hook: names account and pipe
-        :param offset_format: the tokens' format
-        :param load: what was appended
         :param file: the address of the rows' file
-        :param sql: the query that gave the rows
         """
         channel = ChannelOffsets(
             load.channel, load.from_token, load.target_token or load.from_token, load.rows, load.rejected
@@ -118,8 +109,6 @@ class TaskLineage:
     ) -> TaskLineage:
         """Describe a wait for a commit: it reads the table's state and changes nothing.
 
-        :param hook: names account and pipe
-        :param offset_format: the tokens' format
         :param tokens: the committed token of each channel
         """
         channels = tuple(ChannelOffsets(name, None, token) for name, token in sorted(tokens.items()))
@@ -135,17 +124,11 @@ class ReportsLineage:
     task_lineage: TaskLineage | None = None
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the task's datasets and facets as an ``OperatorLineage``.
-
-        :param task_instance: the task instance, which is not needed
-        """
+        """Return the task's datasets and facets as an ``OperatorLineage``."""
         return operator_lineage(self.task_lineage)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """Return what a task that failed had loaded by then, as far as it is known.
-
-        :param task_instance: the task instance, which is not needed
-        """
+        """Return what a task that failed had loaded by then, as far as it is known."""
         return operator_lineage(self.task_lineage)
 
 

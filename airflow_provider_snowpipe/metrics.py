@@ -71,7 +71,6 @@ def count_load(
 ) -> None:
     """Report one load under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
 
-    :param channels: what was done on each channel
     :param operator: the operator's class name
     :param waited: True where the load itself waited for the commit, and so knows how long that took
     :param run_seconds: time of a whole Spark run, None for another load
@@ -110,7 +109,6 @@ def count_change(what: str, *, pipe: str, operator: str) -> None:
 def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool) -> None:
     """Report a Spark run to Airflow's metrics.
 
-    :param report: what it did
     :param operator: the operator's class name
     :param waited: True where the run itself waited for the commit, and so knows how long that took
     """

@@ -38,7 +38,6 @@ __all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "RowPoli
 def stream_values(source: Any) -> Any:
     """The dictionary of a source for channels; what is no typed value stays as it is.
 
-    :param source: the argument as the author gives it
     :raises ConfigurationError: if it is a source whose rows have no positions
     """
     if not isinstance(source, SourceSpec):
@@ -50,7 +49,6 @@ def stream_values(source: Any) -> Any:
 def shape_values(source: Any) -> Any:
     """The dictionary of a source that is probed and not loaded; as :func:`stream_values`.
 
-    :param source: the argument as the author gives it
     :raises ConfigurationError: if it is a source whose shape nobody asks for
     """
     if isinstance(source, SourceSpec) and not isinstance(source, KafkaSource):
@@ -64,7 +62,6 @@ def shape_values(source: Any) -> Any:
 def bulk_values(source: Any) -> Any:
     """The dictionary of a source for a bulk load, which has no ``kind``; as :func:`stream_values`.
 
-    :param source: the argument as the author gives it
     :raises ConfigurationError: if it is a source that only channels take, or sets how rows are ordered
     """
     if not isinstance(source, SourceSpec):
@@ -82,11 +79,7 @@ def bulk_values(source: Any) -> Any:
 
 
 def warn_of_conn_ids(kafka_conn_id: str | None, iceberg_conn_id: str | None = None) -> None:
-    """Warn of operator arguments instead of which a source names its connection.
-
-    :param kafka_conn_id: the operator's argument
-    :param iceberg_conn_id: the operator's argument
-    """
+    """Warn of operator arguments instead of which a source names its connection."""
     from airflow.exceptions import AirflowProviderDeprecationWarning
 
     for name, kind, conn_id in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -107,12 +108,36 @@ def imports_of(code: str, *arguments: str, env: Mapping[str, str]) -> Imports:
     :param arguments: its arguments
     :param env: its environment
     """
+    return Imports(_parsed(_run(code, *arguments, env=env)))
+
+
+def _run(code: str, *arguments: str, env: Mapping[str, str]) -> str:
+    """Run a program; what its interpreter prints of its imports."""
     command = [sys.executable, "-X", "importtime", "-c", code, *arguments]
     done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, "\n".join(
         line for line in done.stderr.splitlines() if not line.startswith("import time:")
     )
-    return Imports(_parsed(done.stderr))
+    return done.stderr
+
+
+def imports_in_turn(*programs: tuple[str, list[str]], env: Mapping[str, str]) -> list[Imports]:
+    """Run programs one after the other in a fresh interpreter: of each, what those before have not imported.
+
+    :param programs: each with its arguments
+    :param env: the environment
+    """
+    mark = "-- the next program --"
+    run = f"""
+import json, sys
+for code, arguments in json.loads(sys.argv[1]):
+    print({mark!r}, file=sys.stderr, flush=True)
+    sys.argv[1:] = arguments
+    exec(code, {{"__name__": "__main__"}})
+"""
+    texts = _run(run, json.dumps(programs), env=env).split(mark)[1:]
+    assert len(texts) == len(programs)
+    return [Imports(_parsed(text)) for text in texts]
 
 
 def _parsed(text: str) -> list[Import]:

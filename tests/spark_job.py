@@ -71,7 +71,7 @@ class Running:
 
     def wait(self, seconds: float = SUBMIT_SECONDS) -> Finished:
         code = self.process.wait(seconds)
-        report = RunReport.read(self.report_path) if self.report_path.exists() else None
+        report = RunReport.from_json(self.report_path.read_text()) if self.report_path.exists() else None
         return Finished(code, self.out.read_text(), self.err.read_text(), report)
 
 
@@ -165,7 +165,7 @@ class SparkJob:
         with redirect_stdout(out), redirect_stderr(err):
             code = job.main([str(plan)])
         report_path = plan.with_name("report.json")
-        report = RunReport.read(report_path) if report_path.exists() else None
+        report = RunReport.from_json(report_path.read_text()) if report_path.exists() else None
         return Finished(code, out.getvalue(), err.getvalue(), report)
 
     def _written_plan(self, changes: dict[str, Any]) -> Path:

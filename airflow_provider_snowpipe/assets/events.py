@@ -55,10 +55,6 @@ def describe_outlets(
     ``"committed": false``; the commit sensor's event then brings the tokens. Nothing here fails the task,
     whose rows are loaded. A load without such an outlet gets an event on the asset of its table, when all of
     its rows were seen to be committed (:func:`_add_table_event`).
-
-    :param task: the operator, for its outlets
-    :param hook: of the pipe
-    :param channels: what was loaded
     """
     events = context.get("outlet_events")
     if events is None:
@@ -91,8 +87,6 @@ def describe_file_load(
     An asset of one channel is passed over: staged files come through none. Nothing here fails the task. A
     load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
 
-    :param task: the operator, for its outlets
-    :param hook: of the account
     :param rows: rows that are in the table now
     :param loader: ``COPY``, or the pipe's full name
     """
@@ -117,10 +111,7 @@ def describe_file_load(
 
 
 def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
-    """Build the data of an event.
-
-    :param channels: the channels that it is about
-    """
+    """Build the data of an event."""
     committed = [one for one in channels if one.committed]
     extra: dict[str, Any] = {
         "pipe": pipe,

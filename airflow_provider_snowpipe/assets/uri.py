@@ -33,8 +33,6 @@ class TableAddress:
     percent-encoded. The account is one whatever its case, and is written in small letters.
 
     :param account: the account identifier, ``<organization>-<account>``
-    :param database: the table's database
-    :param schema: the table's schema
     :param channel: a channel into the table, None for all
     :raises ConfigurationError: if a name is not usable
     """
@@ -72,7 +70,6 @@ class TableAddress:
     def of(cls, parts: SplitResult, uri: str | None = None) -> Self:
         """Read a URI that is split already.
 
-        :param uri: the URI, for the error's text
         :raises ConfigurationError: if it has another form
         """
         # User and password, if there are any, are kept out of the error's text.
@@ -112,7 +109,6 @@ class TableAddress:
 def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Bring a URI of this scheme into its one form; Airflow calls it for every asset.
 
-    :param uri: the URI, split
     :raises ValueError: if it has another form; the message shows the right one
     """
     return urlsplit(str(TableAddress.of(uri)))
@@ -154,9 +150,6 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
 
     A channel is part of its table. Namespace and name are those of OpenLineage's naming rules for Snowflake,
     as the operators report them: ``snowflake://<account>`` and ``<database>.<schema>.<table>``.
-
-    :param asset: an asset of the scheme ``snowpipe``
-    :param lineage_context: not needed
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
@@ -165,19 +158,13 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
 
 
 def dataset_identity(address: TableAddress) -> tuple[str, str]:
-    """The namespace and the name of a table's dataset.
-
-    :param address: the table, or a channel into it
-    """
+    """The namespace and the name of a table's dataset."""
     name = ".".join((address.database, address.schema, address.table))
     return account_namespace(address.account), name
 
 
 def account_namespace(account: str) -> str:
-    """Return the namespace of an account's datasets, the same that the Snowflake provider gives its own.
-
-    :param account: the account identifier
-    """
+    """Return the namespace of an account's datasets, the same that the Snowflake provider gives its own."""
     from airflow.providers.snowflake.utils.openlineage import fix_account_name
 
     return f"snowflake://{fix_account_name(account).lower()}"

@@ -178,7 +178,6 @@ class CopyInto:
 
     :param table: database, schema and name
     :param location: the stage with ``@``, as :meth:`StageReference.location` writes it
-    :param options: the options
     :param columns: the columns to fill, None for all in their order
     :param expressions: what to fill them with, as SQL over ``$1``, ``$1:name::type``, ``METADATA$FILENAME``;
         written as they are
@@ -287,7 +286,6 @@ def quoted_location(location: str) -> str:
 
     Without quotes ``--`` and ``/*`` in a path begin a comment, which hides every option of the statement.
 
-    :param location: the stage with ``@``, and a path
     :raises ConfigurationError: if it is no location, or has a character that no SQL text can have
     """
     if not location.startswith("@"):
@@ -337,7 +335,6 @@ class RunIdentity:
     def request_ids(self, statement: str, marks: Sequence[str]) -> list[str]:
         """The request id of each try so far.
 
-        :param statement: the statement
         :param marks: what distinguishes the files' contents, such as their checksums: files that were changed
             are other work
         """
@@ -378,8 +375,6 @@ class CopyOutcome:
 
         A COPY that found nothing to do answers with one row that has a status and no file.
 
-        :param rows: the rows
-        :param stage: the stage that was copied from
         :param url: what an external stage stands for: its files are named by their URLs
         """
         loads = []
@@ -405,7 +400,6 @@ class CopyOutcome:
     ) -> CopyOutcome:
         """Add to files that were loaded before the newest load of each in load history.
 
-        :param files: paths of these files, below the stage
         :param history: loads from the oldest
         :param since: what was loaded from this time on was loaded by this run
         """
@@ -429,7 +423,6 @@ class CopyOutcome:
         """Object to files that failed or were loaded in part.
 
         :param on_rejected: ``fail``, or ``report`` to accept them
-        :param table: the table, for the error's text
         :raises FilesRejectedError: if there is such a file and ``on_rejected`` is ``fail``
         """
         if on_rejected not in ON_REJECTED:
@@ -507,12 +500,7 @@ class StagedChoice:
             )
 
     def loaded_and_gone(self, hook: StageAccount, table: str, since: dt.datetime) -> CopyOutcome | None:
-        """What this run has loaded of the files and then removed (``purge``); None where that is not all.
-
-        :param hook: asks the account
-        :param table: the table
-        :param since: when the run began
-        """
+        """What this run has loaded of the files and then removed (``purge``); None where that is not all."""
         reference, url = StageReference.parse(self.stage), hook.stage_url(self.stage)
         loads = (FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since))
         history = [load for load in loads if load.pipe is None and is_of_stage(load, reference, url)]
@@ -547,7 +535,6 @@ class StagedChoice:
     def find(self, hook: StageAccount) -> StagedFiles:
         """List the files, in the order of their names or in the one that they were given in.
 
-        :param hook: asks the account
         :raises NothingStagedError: if a file that is named is not there
         :raises SqlError: if the stage cannot be listed
         """

@@ -48,10 +48,7 @@ class KnownPipe:
     auto_ingest: bool
 
     def differs_from(self, definition: PipeDefinition) -> str | None:
-        """Describe the difference, None for none.
-
-        :param definition: what the pipe is to be
-        """
+        """Describe the difference, None for none."""
         expected = definition.copy.statement()
         # Earlier releases wrote a location of plain letters without quotes, which means the same.
         location = definition.copy.location
@@ -82,7 +79,6 @@ class PipeChange:
 class FilePipeAdmin:
     """The SQL of one file pipe.
 
-    :param run: runs SQL in the pipe's account
     :param is_rehearsal: True reads only: the change lists what would be run
     """
 
@@ -125,7 +121,6 @@ class FilePipeAdmin:
     def create(self, definition: PipeDefinition, if_exists: str, *, force: bool = False) -> PipeChange:
         """Make the pipe unless there is one that does the same.
 
-        :param definition: what it does
         :param if_exists: what becomes of a pipe that does something else: ``check`` is an error, ``keep``
             leaves it, ``replace`` makes it anew
         :param force: with ``replace``, also while files wait in its queue, which are then not loaded
@@ -380,7 +375,6 @@ class PipeStatus:
     def read(cls, text: object) -> Self:
         """Read what the function answers.
 
-        :param text: the JSON text
         :raises SqlError: if it is something else
         """
         try:
@@ -494,7 +488,6 @@ class PipeTarget:
     def below(self, staged: StageReference, pipe: PipeName) -> str:
         """The start of the paths below the pipe's location of what lies in a directory of a stage.
 
-        :param staged: the directory
         :param pipe: the pipe, for its database and schema, and for the error's text
         :return: empty, or a path that ends in ``/``
         :raises ConfigurationError: if the directory is not below the pipe's location
@@ -514,8 +507,6 @@ class PipeTarget:
 class ListedPipe:
     """A file pipe as SHOW PIPES lists it.
 
-    :param name: its full name
-    :param target: what it moves where
     :param created: since when it is there, None where that is not reported
     :param pattern: the regular expression that the paths of its files match
     """
@@ -529,7 +520,6 @@ class ListedPipe:
     def read(cls, row: Mapping[str, Any]) -> Self | None:
         """Read a row of SHOW PIPES; None for a pipe of another kind.
 
-        :param row: the row, its keys are the columns' names in lower case
         :raises ConfigurationError: if its definition does not show to the role
         """
         if row.get("kind") == "STREAMING":
@@ -547,7 +537,6 @@ class ListedPipe:
     def takes(self, path: str, stage: StageReference) -> bool:
         """True for a file that lies where the pipe loads from.
 
-        :param path: its path below the stage
         :param stage: the stage, with its database and schema
         """
         is_there = self.loads_from(stage) and path.startswith(self.target.stage.path)
@@ -556,16 +545,12 @@ class ListedPipe:
     def takes_url(self, url: str, stage_url: str) -> bool:
         """True for a file that lies where the pipe loads from, by way of another external stage.
 
-        :param url: the file's URL
         :param stage_url: what the pipe's own stage stands for
         """
         return url.startswith(f"{stage_url.rstrip('/')}/{self.target.stage.path}") and self._matches(url)
 
     def loads_from(self, stage: StageReference) -> bool:
-        """True for the stage of the pipe.
-
-        :param stage: a stage, with its database and schema
-        """
+        """True for the stage of the pipe."""
         return stage_key(stage) == stage_key(self.target.stage)
 
     def _matches(self, path: str) -> bool:
@@ -586,10 +571,7 @@ def _location(statement: str) -> str | None:
 
 
 def stage_key(stage: StageReference) -> tuple[str, ...]:
-    """Database, schema and name of a stage, each as Snowflake keeps it.
-
-    :param stage: the stage, with its database and schema
-    """
+    """Database, schema and name of a stage, each as Snowflake keeps it."""
     mark = "%" if stage.name.startswith("%") else ""
     owner = [_spelled(part) for part in re.findall(_PART, stage.owner)]
     return (*owner, mark + _spelled(stage.name.removeprefix("%")))

@@ -146,11 +146,7 @@ class FilesVerdict:
         return dict(self.results)
 
     def failed(self, reason: FilesFailure, message: str) -> FilesVerdict:
-        """The same, as the end of the wait.
-
-        :param reason: why it failed
-        :param message: what happened and what to do
-        """
+        """The same, as the end of the wait."""
         return replace(self, state=WaitState.FAILED, reason=reason, message=message)
 
     def progress(self) -> str:
@@ -166,8 +162,6 @@ class FilesWatch:
     """One wait's memory between polls.
 
     :param since: loads before this time do not count; None for all that load history remembers, 14 days
-    :param tolerance: which loads that did not go well are accepted
-    :param budget: which failed polls are accepted
     """
 
     def __init__(
@@ -201,10 +195,7 @@ class FilesWatch:
         return self.verdict()
 
     def expired(self, seconds: float) -> FilesVerdict:
-        """The error for the end of the time.
-
-        :param seconds: how long the wait was
-        """
+        """The error for the end of the time."""
         verdict = self.verdict()
         return verdict.failed(
             FilesFailure.TIMEOUT,
@@ -287,10 +278,7 @@ def _enumerated(names: tuple[str, ...]) -> str:
 
 
 class HistoryPoll(SharedPoll[PolledLoads]):
-    """Asks what became of files, at the pace of the fastest waiter.
-
-    :param connect: makes the source of the history
-    """
+    """Asks what became of files, at the pace of the fastest waiter."""
 
     def __init__(self, connect: Callable[[], Awaitable[LoadHistory]]) -> None:
         super().__init__("snowpipe load history")
@@ -300,11 +288,7 @@ class HistoryPoll(SharedPoll[PolledLoads]):
 
     @contextmanager
     def waiting(self, question: HistoryQuestion, interval: float) -> Iterator[None]:
-        """Have this asked as long as the block runs.
-
-        :param question: what the waiter asks for
-        :param interval: seconds between two polls
-        """
+        """Have this asked as long as the block runs."""
         self._questions.add(question)
         self._intervals[interval] += 1
         self._changed.set()
@@ -345,11 +329,7 @@ class HistoryPoll(SharedPoll[PolledLoads]):
 
 
 def shared_poll(key: Hashable, connect: Callable[[], Awaitable[LoadHistory]]) -> HistoryPoll:
-    """Find the running event loop's poll of a history, or make it; it lives as long as somebody holds it.
-
-    :param key: what identifies connection, table and pipe
-    :param connect: makes the source of the history
-    """
+    """Find the running event loop's poll of a history, or make it; it lives as long as somebody holds it."""
     return shared_in_loop(HistoryPoll, key, partial(HistoryPoll, connect))
 
 
@@ -362,10 +342,7 @@ def wait_for_loads(
 ) -> dict[str, dict[str, Any]]:
     """Poll load history until every file's load has ended.
 
-    :param history: the source
-    :param watch: which files, and what is accepted
     :param timeout: seconds for all of it
-    :param interval: seconds between two polls
     :return: what became of each file, by its path
     :raises FilesRejectedError: if one did not load as a whole
     :raises FilesNotLoadedError: if the time is over
@@ -384,11 +361,7 @@ def wait_for_loads(
 
 
 def load_failure(reason: str, message: str) -> SnowpipeError:
-    """The error for a wait that ended badly.
-
-    :param reason: a value of :class:`FilesFailure`
-    :param message: what happened, in words
-    """
+    """The error for a wait that ended badly."""
     text = f"{reason}: {message}"
     kind = FilesFailure(reason).error_class
     return FilesRejectedError(text, files=(), rejected=0) if kind is FilesRejectedError else kind(text)

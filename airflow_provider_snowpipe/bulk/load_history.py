@@ -56,11 +56,7 @@ class LoadHistory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolledLoads:
-    """What one poll brought.
-
-    :param loads: from the oldest; they may concern only some of those who wait
-    :param error: what went wrong instead
-    """
+    """What one poll brought."""
 
     loads: Sequence[FileLoad] = ()
     error: Exception | None = None
@@ -83,8 +79,6 @@ class ReportThenSql:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about, from whichever source answers.
 
-        :param questions: what is asked
-        :param now: the time
         :raises SnowpipeError: if both fail; the error of the second, which came of the first
         """
         try:
@@ -102,11 +96,7 @@ class ReportThenSql:
 
 
 def poll_loads(history: LoadHistory, questions: Sequence[HistoryQuestion]) -> PolledLoads:
-    """Ask once. What this package raises on purpose is part of the poll, for the wait to judge.
-
-    :param history: the source
-    :param questions: what is asked
-    """
+    """Ask once. What this package raises on purpose is part of the poll, for the wait to judge."""
     try:
         return PolledLoads(loads=history.loads(questions, dt.datetime.now(dt.UTC)))
     except SnowpipeError as error:
@@ -143,7 +133,6 @@ RunSql = Callable[[str, Sequence[str]], Sequence[Mapping[str, Any]]]
 class CopyHistory:
     """The loads into one table.
 
-    :param run: runs SQL in the table's account
     :param table: database, schema and name of the table
     :param pipe: only loads by this pipe: its database, schema and name; None for all loads
     """
@@ -159,8 +148,6 @@ class CopyHistory:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about, from the oldest; what was reported before may be left out.
 
-        :param questions: what is asked, by all who still wait
-        :param now: the time
         :raises SqlError: if the statement fails
         """
         asked = self._asked
@@ -195,8 +182,6 @@ def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
     """The statement that asks when a table was made and what time it is, and the values that it binds.
 
     Its one row has ``created``, NULL for a table that the role does not see, and ``account_now``.
-
-    :param table: database, schema and name of the table
     """
     return (
         "SELECT MAX(CREATED) AS CREATED, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
@@ -216,7 +201,6 @@ def account_copies(
 ) -> tuple[str, list[str]]:
     """The statement that asks the account's view for loads by COPY, and the values that it binds.
 
-    :param table: database, schema and name of the table
     :param since: the first timestamp
     :param until: the timestamp after the last one
     :param paths: only files with these paths, None for all
@@ -250,7 +234,6 @@ def older_copies(
     A role that may not read the view is reported in a warning, with what is not known and what gives it.
 
     :param run: runs SQL in the table's account; the times are the account's own
-    :param table: database, schema and name of the table
     :param paths: the files' paths below the stage
     :param by_pipes: True for loads by pipes as well, as far back as the view goes
     :raises SqlError: if a statement fails, but for the right to the view
@@ -309,10 +292,8 @@ def warehouse_seconds(
 ) -> dict[str, float] | None:
     """Seconds that the COPY statements with a query tag ran, by size of the warehouse; None for not known.
 
-    :param run: runs SQL in the account
     :param database: any database that the role may use
     :param since: the first timestamp
-    :param now: the time
     """
     earliest = max(since, now - _EARLIEST).isoformat(timespec="milliseconds")
     statement = (
@@ -359,7 +340,6 @@ def may_have_run(
     :param run: runs SQL in the account, as the user who has submitted the statements
     :param database: any database that the role may use
     :param since: when the statement ended at the earliest
-    :param text: the statement, None for whichever
     :raises SqlError: if that cannot be asked
     """
     begin = since - OVERLAP
@@ -381,7 +361,6 @@ def may_have_run(
 def attributed_credits(run: RunSql, query_tags: Collection[str], since: dt.datetime) -> dict[str, float]:
     """The credits that the account attributes to statements with some query tags, as far as it knows.
 
-    :param run: runs SQL in the account
     :param since: the first timestamp
     """
     tags = sorted(query_tags)

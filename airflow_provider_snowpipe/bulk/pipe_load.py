@@ -67,16 +67,8 @@ class PipeLoad:
     """Staged files that a file pipe is given, and the wait until it has loaded them.
 
     :param files: the files
-    :param table: as of :class:`SnowpipeIngestFilesOperator`, like those below
+    :param table: as of :class:`SnowpipeIngestFilesOperator`, like all that are not described here
     :param tolerance: its ``on_partial`` and ``on_failed``
-    :param force: likewise
-    :param on_unmatched: likewise
-    :param on_nothing: likewise
-    :param wait_for_load: likewise
-    :param load_timeout: likewise
-    :param retry_seconds: likewise
-    :param poll_interval: likewise
-    :param max_consecutive_errors: likewise
     """
 
     files: PipeFiles
@@ -97,7 +89,6 @@ class PipeLoad:
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Submit the files, and wait.
 
-        :param identity: whose work it is
         :param announce: called with the paths of the files that the pipe takes
         :param leave: leaves the worker while the pipe loads, None to wait here
         :return: the value of a task, and the loads, which :meth:`checked` adds to it; None without a wait
@@ -160,8 +151,6 @@ class PipeLoad:
     def checked(self, value: Mapping[str, Any], loads: Mapping[str, Any]) -> dict[str, Any]:
         """Add the loads to a task's value, after a last search for loads of the files by others.
 
-        :param value: the value
-        :param loads: what became of each file
         :raises FilesGivenTwiceError: if somebody else has loaded one
         """
         rows = sum(int(load["rows_loaded"]) for load in loads.values())
@@ -220,8 +209,6 @@ Begin = Callable[[PipeAccount, str, StagedFiles], None]
 class PipeFiles:
     """Files by their paths below a pipe's location, or those that a stage has there.
 
-    :param hook: asks the account
-    :param pipe: the pipe
     :param files: the paths, a list or its JSON text; None for all that ``stage`` has
     :param stage: the pipe's location, where the files are listed; None to take them as they are named
     :param prefix: instead of files: the start of their paths below it
@@ -260,7 +247,6 @@ class PipeFiles:
         Those of files that are passed over come last. A pipe that was made anew may have loaded other files
         of these paths under its name, from another stage.
 
-        :param files: the files
         :param table: the pipe's table, None to take it from the pipe's own statement
         :param force: True accepts files that somebody else has put into the table
         :param begin: called with the files before other pipes and history are asked, where table and location
@@ -422,10 +408,6 @@ def _warn(why: str) -> None:
 def check_choice(files: Any, stage: str | None, prefix: str | None, pattern: str | None) -> None:
     """Find what no rendering of templates can fix in what names files for a pipe.
 
-    :param files: as of :class:`PipeFiles`
-    :param stage: the same
-    :param prefix: the same
-    :param pattern: the same
     :raises ConfigurationError: if these do not go together
     """
     if stage is not None:

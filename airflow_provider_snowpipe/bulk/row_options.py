@@ -109,11 +109,7 @@ class RowOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], columns: Sequence[str] | None = None) -> Self:
-        """Take options as :class:`CopyOptions` takes them.
-
-        :param options: by name
-        :param columns: the columns to fill
-        """
+        """Take options as :class:`CopyOptions` takes them."""
         given = {name.upper(): value for name, value in options.items()}
         if "TRUNCATE_COLUMNS" in given:
             given["TRUNCATECOLUMNS"] = given.pop("TRUNCATE_COLUMNS")

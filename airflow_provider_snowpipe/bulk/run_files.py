@@ -51,7 +51,6 @@ class WrittenFile:
     """A file that is as it will stay.
 
     :param name: its path below the folder of the work; no other attempt has one of that name
-    :param bytes: its size
     :param rows: its rows, or lines
     """
 
@@ -81,8 +80,6 @@ class WrittenFiles:
 class RunManifest(WrittenFiles):
     """The files of one piece of work.
 
-    :param work: whose they are, in words
-    :param attempt: the attempt that staged them
     :param columns: the table's columns that their rows have; none where nobody has to know
     :param json_columns: those of them that hold JSON as text
     :param source: what the rows were read from, in words that tell it from another one; empty where the files
@@ -130,7 +127,6 @@ def run_folder(names: Sequence[str], *more: str) -> str:
     """The folder of one piece of work, the same for every attempt.
 
     :param names: what distinguishes one piece of work from another, such as DAG, run, task and map index
-    :param more: further such words, such as the table
     """
     digest = hashlib.blake2b(json.dumps([*names, *more]).encode(), digest_size=8).hexdigest()
     shown = _UNSAFE.sub("-", ".".join(names))[:_LONGEST_NAME].strip(".-")
@@ -140,7 +136,6 @@ def run_folder(names: Sequence[str], *more: str) -> str:
 def loaded_files(manifest: RunManifest, folder: str, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
     """The loads of a manifest's files, by their paths below the folder.
 
-    :param folder: its folder's own name
     :param history: loads into the table, from the oldest
     """
     expected = frozenset(manifest.names)
@@ -150,8 +145,6 @@ def loaded_files(manifest: RunManifest, folder: str, history: Iterable[FileLoad]
 def refuse_loaded_folder(folder: str, work: str, history: Iterable[FileLoad]) -> None:
     """Refuse to begin a piece of work of which files are in the table although it has no manifest any more.
 
-    :param folder: the folder's own name
-    :param work: whose work it is, in words
     :param history: loads into the table, from the oldest
     :raises FilesGivenTwiceError: if there are such files
     """
@@ -175,7 +168,6 @@ def refuse_other_files(manifest: RunManifest, folder: str, history: Iterable[Fil
     That nobody can have loaded who went by the manifest that was staged first; asked all the same just before
     COPY, since that is judged by the clocks of a stage.
 
-    :param folder: its folder's own name
     :param history: loads into the table, from the oldest
     :raises FilesGivenTwiceError: if there are such files
     """
@@ -221,7 +213,6 @@ _LEAST_BLOCK, _LARGEST_BLOCK = 64 << 10, 128 << 20
 def check_target(target: int) -> None:
     """Refuse a target that no file can have.
 
-    :param target: bytes of a file
     :raises ConfigurationError: if it is below 1 kB
     """
     if not isinstance(target, int) or isinstance(target, bool) or target < 1_000:
@@ -231,20 +222,12 @@ def check_target(target: int) -> None:
 
 
 def file_count(total: float, target: int) -> int:
-    """How many files some bytes become: the nearest whole number, so that each has 2/3 to 3/2 of the target.
-
-    :param total: bytes of all
-    :param target: bytes of a file
-    """
+    """How many files some bytes become: the nearest number, so that each has 2/3 to 3/2 of the target."""
     return max(1, round(total / target))
 
 
 def is_well_cut(sizes: Sequence[int], target: int) -> bool:
-    """True where files need not be written again: none is too large, and they are not too small on average.
-
-    :param sizes: bytes of each file
-    :param target: bytes of a file
-    """
+    """True where files need not be written again: none is too large, nor are they too small on average."""
     if not sizes:
         return True
     few = len(sizes) == 1 or sum(sizes) / len(sizes) >= target * _SMALLEST
@@ -252,19 +235,12 @@ def is_well_cut(sizes: Sequence[int], target: int) -> bool:
 
 
 def packed_bytes(total: int, target: int) -> int:
-    """Bytes at which a pack of files is full.
-
-    :param total: bytes of all
-    :param target: bytes of a file
-    """
+    """Bytes at which a pack of files is full."""
     return max(1, math.ceil(total / file_count(total, target) * _ROOM))
 
 
 def block_bytes(target: int) -> int:
-    """Bytes of a row group or stripe: a file can only be cut between two of them.
-
-    :param target: bytes of a file
-    """
+    """Bytes of a row group or stripe: a file can only be cut between two of them."""
     return max(_LEAST_BLOCK, min(_LARGEST_BLOCK, target // 8))
 
 
@@ -329,7 +305,6 @@ class CompactOptions:
     def form_of(self, names: Sequence[str]) -> CompactForm:
         """Return the form of some files.
 
-        :param names: their paths
         :raises ConfigurationError: if that is not known, or they are of two kinds
         """
         kinds: dict[Kind, str] = {}
@@ -365,7 +340,6 @@ class CompactOptions:
 class CompactForm:
     """What the files are.
 
-    :param kind: their kind
     :param ending: what the new files' names end with
     :param header: True where each file begins with a line of names
     :param splits: True where a file may be cut between two lines
@@ -382,11 +356,7 @@ class CompactForm:
         return self.kind in ROW_KINDS
 
     def is_worth_it(self, files: Sequence[tuple[str, int]], target: int) -> bool:
-        """True where the files are too many or too large.
-
-        :param files: name and bytes of each
-        :param target: bytes of a new file, compressed
-        """
+        """True where the files are too many or too large."""
         sizes = [size for name, size in files if self._is_compressed(name)]
         sizes += [int(size * _LINES_PER_BYTE) for name, size in files if not self._is_compressed(name)]
         return not is_well_cut(sizes, target)
@@ -399,7 +369,6 @@ def content_key(files: Sequence[tuple[str, int, str]], options: CompactOptions) 
     """Name the content of some files: the same files give the same name, in this run and in every other.
 
     :param files: path, bytes and a mark of the content of each
-    :param options: how they are combined
     """
     facts = json.dumps([sorted(files), asdict(options)])
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
@@ -440,7 +409,6 @@ class FirstTryFiles:
     what it lists, so that tries that begin at once with the same files agree; each lists the names after
     writing its own, and where there are two, none of them loads.
 
-    :param identity: whose work it is
     :param target: the table's full name and the stage
     :param choice: tells the choice of these files from another one
     """
@@ -456,7 +424,6 @@ class FirstTryFiles:
     def read(self, stage: StageReference) -> tuple[StagedFiles | None, RunIdentity]:
         """The files that an earlier try has listed, None where none has; and the run as it began.
 
-        :param stage: the files' stage
         :raises FilesGivenTwiceError: if two tries have listed files
         :raises ConfigurationError: if this one is to load other files
         """

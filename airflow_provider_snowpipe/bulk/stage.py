@@ -56,7 +56,6 @@ class PutKind(StrEnum):
 def check_parallel(parallel: int) -> None:
     """Refuse a number of files at a time that PUT does not take.
 
-    :param parallel: the number
     :raises ConfigurationError: if it is below 1, or too large
     """
     if not isinstance(parallel, int) or not 1 <= parallel <= _MOST_PARALLEL:
@@ -105,7 +104,6 @@ class ListedFile:
 class Staging:
     """How files are put into a stage.
 
-    :param stage: the stage and the path in it
     :param auto_compress: True compresses with gzip what is not compressed, which adds ``.gz`` to its name
     :param if_staged: what becomes of a file whose name is in the stage: ``skip_same`` replaces it where its
         content is another, ``skip`` leaves it, ``overwrite`` replaces it, ``fail`` objects where LIST shows
@@ -148,7 +146,6 @@ class Staging:
     ) -> PutKind | None:
         """Decide how a file is to be uploaded; None where it is not.
 
-        :param listed: what is in the stage
         :param md5: reads its content, which is done only where it decides
         :raises StagedFileDiffersError: if another content is staged under its name, with ``fail``
         """
@@ -174,9 +171,7 @@ class Staging:
     def put(self, file: SourceFile, path: str, root: str, kind: PutKind, parallel: int) -> str:
         """Write the statement that uploads one file.
 
-        :param path: where it is on this machine
         :param root: the stage's own path, as :meth:`StageReference.location` writes it
-        :param kind: how
         :param parallel: threads for the parts of a large file, 1 to 99
         """
         target = "/".join(part for part in (root.rstrip("/"), file.folder) if part)
@@ -196,7 +191,6 @@ def sameness(size: int, md5: Callable[[], str], listed: ListedFile) -> Sameness:
 
     :param size: its bytes
     :param md5: reads its content
-    :param listed: the other
     """
     if listed.size == size:
         if len(listed.md5) != 32:
@@ -220,7 +214,6 @@ _READ_BYTES = 1 << 20
 class ContentPath:
     """A file's path in a stage, by what it holds.
 
-    :param folder: of its channel
     :param digest: of channel, name and content, so that it alone distinguishes one file from another
     :param name: the file's own name, in letters that need no quotes
     """
@@ -233,9 +226,6 @@ class ContentPath:
     def of(cls, channel: str, name: str, file: Path, size: int) -> ContentPath:
         """Find the path of a file.
 
-        :param channel: the channel of its partition
-        :param name: its name in the partition
-        :param file: where it is
         :param size: bytes of it that count
         :raises SourcePositionError: if it has fewer
         """
@@ -278,7 +268,6 @@ def _plain(name: str) -> str:
 def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -> dict[str, FileLoad]:
     """The loads of these contents, by their paths.
 
-    :param paths: the files
     :param history: loads from the oldest, of whichever loader counts
     :raises SourcePositionError: if another content of one of the files was loaded
     """

@@ -132,10 +132,7 @@ class StagedFiles:
     url: str | None = None
 
     def without(self, paths: Container[str]) -> StagedFiles:
-        """The other files.
-
-        :param paths: paths below the stage
-        """
+        """The other files."""
         return replace(self, files={path: file for path, file in self.files.items() if path not in paths})
 
     def to_json(self) -> dict[str, Any]:
@@ -144,10 +141,7 @@ class StagedFiles:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any], stage: StageReference) -> Self:
-        """Read what :meth:`to_json` gave.
-
-        :param kept: the JSON
-        """
+        """Read what :meth:`to_json` gave."""
         return cls({file[0]: StagedFile(*file) for file in kept["files"]}, stage, kept["url"])
 
 
@@ -208,7 +202,6 @@ PIPE_REPORT = {
 class FirstError:
     """The first error in a file.
 
-    :param message: Snowflake's own words
     :param line: line, counted from 1; None where the file as a whole could not be read
     :param character: character in the line
     :param column: the column, as ``"TABLE"["COLUMN":number]``
@@ -290,11 +283,7 @@ class FileLoad:
 
     @classmethod
     def from_result(cls, path: str, result: Mapping[str, Any]) -> Self:
-        """Read what :meth:`result` returned for a load.
-
-        :param path: the file
-        :param result: the JSON
-        """
+        """Read what :meth:`result` returned for a load."""
         error = result["first_error"]
         return cls(
             path,
@@ -322,7 +311,6 @@ class ExpectedFiles:
 
     Without names and prefix there is nothing to wait for.
 
-    :param names: the files
     :param prefix: instead of names, the start of the paths
     :param count: with it, how many different files there have to be
     :param stage: their stage, with or without a path; None counts files of every stage that have these paths
@@ -518,7 +506,6 @@ class FileChoice:
 def number_of_files(count: int | str | None) -> int:
     """Take a number as a template renders it.
 
-    :param count: the number, or its text
     :raises ConfigurationError: if it is something else
     """
     try:
@@ -552,7 +539,6 @@ def copy_history(
 
     The function is that of the information schema, without the 10,000 rows at which ``LOAD_HISTORY`` ends.
 
-    :param table: database, schema and name of the table
     :param since: the first timestamp, at most 14 days ago
     :param pipe: database, schema and name of a pipe, None for all loads
     :param paths: only files with these paths or with ends of them, None for all; for very many of them, the

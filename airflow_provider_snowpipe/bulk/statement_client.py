@@ -69,11 +69,9 @@ class StatementClient:
     The constructor does no I/O.
 
     :param account_url: the account's address, ``https://<host>[:<port>]``
-    :param credentials: prove who asks
     :param warehouse: the warehouse, None for the user's default
     :param role: the role, None for the user's default
     :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
-    :param retry: pauses and budget of every request
     :raises ConfigurationError: if the URL or the bundle is not usable
     """
 
@@ -122,7 +120,6 @@ class StatementClient:
     ) -> StatementState:
         """Submit one statement, or find the one that was submitted under this id before.
 
-        :param statement: the statement
         :param request_id: a UUID; the same for the same piece of work, whoever repeats it
         :param query_tag: shown in the account's query history
         :param waits: whether the answer may take until the statement has ended, 45 s at most ("Submitting a
@@ -140,19 +137,13 @@ class StatementClient:
     def state(self, handle: str, statement: str) -> StatementState:
         """Ask whether a statement runs, and for its rows once it has ended.
 
-        :param handle: the statement's handle
-        :param statement: its text, for errors
         :raises SqlError: if it has failed, or was cancelled
         """
         address = f"{self._url}/{quote_url_segment(handle)}"
         return self._state(self._session.request(_head(statement), "GET", address), statement)
 
     def cancel(self, handle: str, statement: str) -> bool:
-        """Cancel a statement; False where it had ended already.
-
-        :param handle: the statement's handle
-        :param statement: its text, for errors
-        """
+        """Cancel a statement; False where it had ended already."""
         address = f"{self._url}/{quote_url_segment(handle)}/cancel"
         try:
             self._session.request(_head(statement), "POST", address, json_body={})
@@ -218,11 +209,7 @@ def describe_table(
 ) -> tuple[TableColumn, ...]:
     """Ask for a table's columns by ``DESCRIBE TABLE``.
 
-    :param account_url: the account's address, ``https://<host>[:<port>]``
-    :param credentials: prove who asks
     :param table: the table's quoted full name
-    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
-    :param retry: pauses and budget of every request
     :raises SqlError: if the statement fails, as it does where there is no such table, or takes too long
     :raises AuthenticationError: if the service refuses the credentials
     """
@@ -242,11 +229,7 @@ def statement_rows(
 ) -> list[dict[str, Any]]:
     """The rows of a statement that needs no warehouse, with the names of its columns in lower case.
 
-    :param account_url: the account's address, ``https://<host>[:<port>]``
-    :param credentials: prove who asks
     :param statement: a DESCRIBE or SHOW statement
-    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
-    :param retry: pauses and budget of every request
     :raises SqlError: if the statement fails or takes too long
     :raises AuthenticationError: if the service refuses the credentials
     """
@@ -285,11 +268,6 @@ class CopyRun:
     """The COPY of some files, in as many statements as they need, one after the other.
 
     :param copy: the statement; its location is the stage without a path
-    :param stage: the stage
-    :param client: the account's SQL API
-    :param history: asks load history
-    :param may_have_run: asks the account for statements of this run
-    :param identity: whose work it is
     :param url: what an external stage stands for
     :param count: counts the table's rows; None unless it had none when a later try with FORCE began
     """
@@ -309,7 +287,6 @@ class CopyRun:
     def load(self, files: Sequence[StagedFile], wait: Wait | None = None) -> CopyOutcome:
         """Load the files; what was loaded by an earlier try of this run is not loaded again.
 
-        :param files: the files
         :param wait: waits for a statement, None to ask for it in this thread
         :raises SqlError: if a statement fails
         """
@@ -348,7 +325,6 @@ class CopyRun:
     def finish(self, handle: str, wait: Wait | None = None) -> None:
         """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it loaded.
 
-        :param handle: the statement's handle
         :param wait: as for :meth:`load`
         """
         words = f"COPY INTO {full_name(*self.copy.table)}"
@@ -366,11 +342,7 @@ class CopyRun:
             self.client.cancel(*self._running)
 
     def poll(self, handle: str, statement: str) -> Rows | None:
-        """Ask for a statement a few times; its rows, None while it runs.
-
-        :param handle: the statement's handle
-        :param statement: its text
-        """
+        """Ask for a statement a few times; its rows, None while it runs."""
         for pause in _FIRST_POLLS:
             rows = self.client.state(handle, statement).rows
             if rows is not None:
@@ -439,7 +411,6 @@ class CopyRun:
 
         What COPY skips it remembers to have loaded, though load history may not show it yet.
 
-        :param rows: the result
         :param earlier: rows of files that the earlier one has loaded
         """
         found = [earlier.get(row["file"], row) if row.get("status") == LOAD_SKIPPED else row for row in rows]
@@ -456,8 +427,6 @@ class CopyRun:
         statement loads nothing twice: COPY remembers what history knows, or knows late. With FORCE it does
         not, so that the result counts unless its rows are gone. One of failed files only shows nothing of the
         others.
-
-        :param rows: the result
         """
         options, loads = self.copy.options, CopyOutcome.read(rows, self.stage, self.url).loads
         if options.force:

@@ -86,7 +86,6 @@ def remembered_loads(
 
     A load that is older than its loader's memory does not count, nor one that put no row into the table.
 
-    :param files: the files
     :param history: loads into the table, from the oldest
     :param now: the time; None counts what the loaders have forgotten as well
     """
@@ -112,7 +111,6 @@ def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[
 
     One from before the file was staged may have been of another content: it does not count.
 
-    :param files: the files
     :param history: loads into the table, from the oldest
     """
     found = {}
@@ -126,7 +124,6 @@ def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[
 def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
     """The files that may have been loaded before load history begins: staged before, with no load in it.
 
-    :param files: the files
     :param history: loads into the table
     """
     begin = dt.datetime.now(dt.UTC) - REMEMBERED
@@ -141,7 +138,6 @@ def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
 def not_loaded_by(files: StagedFiles, loads: Iterable[FileLoad], loader: str) -> list[str]:
     """Paths of the files that a pipe would load now: those without a load of its own.
 
-    :param files: the files
     :param loads: loads into the table
     :param loader: full name of the pipe
     """
@@ -167,10 +163,7 @@ def refuse_files_of_others(
 ) -> dict[str, FileLoad]:
     """Refuse files of which somebody else has put rows into the table, and report who and when.
 
-    :param files: the files that are to be loaded, or were
     :param history: loads into the table, from the oldest
-    :param table: the table, for the error's text
-    :param now: the time
     :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
     :param older: loads of before the history, which the loader itself may have forgotten
     :param passes_over: True accepts a file that others have loaded since it was staged, or the loader itself
@@ -216,7 +209,6 @@ def refuse_files_of_others(
 class PipeBeside:
     """A file pipe over the table of another load, which loads from where the files are.
 
-    :param pipe: the pipe
     :param status: its state, None where the role may not ask for it
     :param files: the files that it loads, as far as it is given them
     :param announced: those that events have announced to it, or will
@@ -228,10 +220,7 @@ class PipeBeside:
     announced: tuple[str, ...] = ()
 
     def without(self, loaded: Mapping[str, FileLoad]) -> PipeBeside:
-        """The same without files that nobody is to load any more.
-
-        :param loaded: these files' loads, by their paths
-        """
+        """The same without files that nobody is to load any more."""
         files, announced = (
             tuple(path for path in paths if path not in loaded) for paths in (self.files, self.announced)
         )
@@ -256,7 +245,6 @@ def refuse_files_for_pipe(
     """Refuse to load files that a pipe is about to load, and report which pipe, its state, and what to do.
 
     :param one: a pipe that loads from where the files are
-    :param table: the table, for the error's text
     :param loader: full name of the pipe that is to load them, which is not asked; None for COPY
     :param has_copied: True where COPY has loaded the files
     :raises FilesGivenTwiceError: if the pipe has files in its queue, or events announce these to it
@@ -312,8 +300,6 @@ class OtherLoaders:
     pipe over the table loads from there, nobody needs to know. Of a pipe that another one feeds while COPY
     runs, load history shows it when it has run.
 
-    :param account: asks the account
-    :param table: the table
     :param identity: whose work the COPY is
     :param has_noted: True where an earlier process may have written down what it loads
     :param is_forced: True where files of others are accepted, so that nobody is asked
@@ -330,7 +316,6 @@ class OtherLoaders:
     def refuse(self, staged: StagedFiles, *, has_copied: bool = False) -> dict[str, FileLoad]:
         """Refuse the files of others: before COPY, after writing down what it is about to load; and after it.
 
-        :param staged: the files
         :param has_copied: True when COPY has ended
         :return: the loads of files that are passed over, by their paths
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of the others
@@ -368,10 +353,7 @@ class OtherLoaders:
         return passed
 
     def withdraw(self, staged: StagedFiles) -> None:
-        """Remove what was written down, when the COPY has ended.
-
-        :param staged: the files
-        """
+        """Remove what was written down, when the COPY has ended."""
         if self.has_noted and not self.is_forced:
             LoadIntent(self.account, self.table, self.identity, None, staged).withdraw()
 
@@ -380,10 +362,6 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
     """The pipes over the table that load from where the files are, and how they are.
 
     Asked are the pipes of all databases, and those that reach the same files through another external stage.
-
-    :param account: asks the account
-    :param table: the table
-    :param staged: the files
     """
     database, schema = account.database_and_schema()
     root = staged.stage.location("", database=database, schema=schema)
@@ -466,10 +444,8 @@ class LoadIntent:
     """What one try of a task is about to load.
 
     :param account: asks the account, and has the table's database and schema
-    :param table: the table
     :param identity: whose work it is; what other tries of the same work have noted does not count
     :param loader: full name of the pipe, None for COPY
-    :param files: the files
     """
 
     def __init__(

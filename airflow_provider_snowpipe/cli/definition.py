@@ -192,8 +192,6 @@ def reported(command: Command) -> Command:
     """End with one line instead of a traceback, and find connections where Airflow's servers do.
 
     What is logged meanwhile is not shown: Airflow 2 logs to where the answer goes.
-
-    :param command: what to do with the arguments
     """
 
     @functools.wraps(command)
@@ -330,11 +328,7 @@ def _targets(text: str | None) -> dict[str, str]:
 
 
 def print_lines(args: argparse.Namespace, lines: list[dict[str, Any]]) -> None:
-    """Print records in the form that ``--output`` asks for.
-
-    :param args: the command's arguments
-    :param lines: the records
-    """
+    """Print records in the form that ``--output`` asks for."""
     from airflow.cli.simple_table import AirflowConsole
 
     if args.output == "json":  # Airflow's own would make every number and NULL a text

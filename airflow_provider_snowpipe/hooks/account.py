@@ -62,8 +62,6 @@ class AccountHook(BaseHook):
     with. The constructor does no I/O.
 
     :param snowflake_conn_id: the connection's id
-    :param table: the table
-    :param pipe: the pipe
     :param database: where they are, None for the connection's
     :param schema: the same
     """
@@ -150,7 +148,6 @@ class AccountHook(BaseHook):
     def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
         """Make a client of the account's SQL API; the caller closes it.
 
-        :param retry: pauses and budget of each request
         :raises ConfigurationError: if the connection lacks something
         """
         from airflow_provider_snowpipe.bulk.statement_client import StatementClient
@@ -166,10 +163,7 @@ class AccountHook(BaseHook):
         )
 
     async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
-        """Make a client of the account's SQL API without blocking the event loop.
-
-        :param retry: pauses and budget of each request
-        """
+        """Make a client of the account's SQL API without blocking the event loop."""
         await self._async_connection()
         return await asyncio.to_thread(self.get_statement_client, retry=retry)
 
@@ -197,7 +191,6 @@ class AccountHook(BaseHook):
     def list_stage(self, stage: str, prefix: str = "") -> list[str]:
         """List the files of a stage by ``LIST``: their paths below it, below an external one their URLs.
 
-        :param stage: the stage, with or without a path
         :param prefix: only files whose path below that begins so
         :raises SqlError: if the statement fails, or signing in for it
         """
@@ -207,7 +200,6 @@ class AccountHook(BaseHook):
     def stage_url(self, stage: str) -> str | None:
         """The URL that an external stage stands for, None for an internal one.
 
-        :param stage: the stage, with or without a path
         :raises SqlError: if the statement fails, or signing in for it
         """
         reference = replace(StageReference.parse(stage), path="")
@@ -275,7 +267,6 @@ class AccountHook(BaseHook):
         With ``pipe`` it is the file pipe's own report, and ``COPY_HISTORY`` of ``table`` where that is
         refused; without, ``COPY_HISTORY``. The caller closes it.
 
-        :param retry: pauses and budget of each request to the pipe
         :raises ConfigurationError: if neither is named, or the connection lacks something
         """
         if not self.table and not self.pipe:
@@ -292,17 +283,13 @@ class AccountHook(BaseHook):
         return ReportThenSql(report, self._copy_history()) if self.table else report
 
     async def async_get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
-        """Make a source of what became of files, without blocking the event loop.
-
-        :param retry: pauses and budget of each request to the pipe
-        """
+        """Make a source of what became of files, without blocking the event loop."""
         await self._async_connection()
         return await asyncio.to_thread(self.get_load_history, retry=retry)
 
     def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
         """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.
 
-        :param retry: pauses and budget of each request
         :raises ConfigurationError: if the connection holds no key pair, or lacks something
         """
         from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -382,7 +369,6 @@ def _translated_errors(
     """Raise what goes wrong as this package's errors.
 
     :param purpose: what was tried: a statement, or words for it
-    :param values: what the statement binds
     """
     from requests import RequestException
     from snowflake.connector import errors
@@ -540,8 +526,6 @@ def _head(statement: str, values: Sequence[str] | None = None) -> str:
 def _remedy(shown: str, errno: int | None, grant: str) -> str:
     """What to do about an object that is not there or not open, behind the text; empty for other errors.
 
-    :param shown: the statement
-    :param errno: the error's number
     :param grant: the GRANT that may help, empty for none
     """
     if errno not in _MISSING:

@@ -49,17 +49,12 @@ class SnowpipeBulkHook(SnowpipeHook):
         return self.database_and_schema()
 
     def of_table(self, database: str, schema: str, table: str) -> SnowpipeBulkHook:
-        """The hook of another table in the same account.
-
-        :param database: where the table is
-        :param schema: the same
-        """
+        """The hook of another table in the same account."""
         return type(self)(self.snowflake_conn_id, table=table, database=database, schema=schema)
 
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
 
-        :param path: the file
         :param location: where it goes, as ``@stage/path``
         :raises SqlError: if the upload fails, or signing in for it
         """
@@ -81,10 +76,7 @@ class SnowpipeBulkHook(SnowpipeHook):
     def get_stage_upload(self, staging: Staging, source: Source, prefix: str, parallel: int) -> StageUpload:
         """List an internal stage, to upload files that it lacks.
 
-        :param staging: the stage, and how
-        :param source: where the files are
         :param prefix: what the paths of all of them begin with, below the stage's
-        :param parallel: files at a time
         :raises ConfigurationError: if the stage is an external one
         :raises SqlError: if it cannot be listed
         """
@@ -145,9 +137,7 @@ class StageUpload:
     Threading: each file is worked on by one thread, and each thread has a session of its own; counters are
     guarded by a lock.
 
-    :param staging: how
     :param root: the stage's own path, as :meth:`StageReference.location` writes it
-    :param source: where the files are
     :param listed: what is in the stage already
     :param parallel: files at a time
     """

@@ -42,7 +42,6 @@ class DriverPod:
     :param diagnostics: why it waits, or how it ended
     :param labels: the pod's
     :param container: the driver's container, the first one
-    :param tracking_url: nothing, a pod has no page
     """
 
     id: str
@@ -131,7 +130,6 @@ class KubernetesPods:
     def tagged(self, tag: str) -> list[DriverPod]:
         """List the pods with a label, the newest first.
 
-        :param tag: the label's name
         :raises RetriesExhaustedError: as :meth:`application`
         :raises ConfigurationError: likewise
         """
@@ -159,25 +157,25 @@ class KubernetesPods:
         return f"kubectl delete pod -n {namespace} {name}"
 
     def log_command(self, application_id: str) -> str:
-        """What shows the driver's log.
-
-        :param application_id: the pod's id
-        """
+        """What shows the driver's log."""
         namespace, name = application_id.split(":")
         return f"kubectl logs -n {namespace} {name}"
 
-    def last_lines(self, pod: Any) -> str:
-        """Read the end of the driver's log, empty where it cannot be read any more.
-
-        :param pod: an answer of :meth:`application`
-        """
-        if not pod.container:
+    def last_lines(self, application: DriverPod | YarnApplication) -> str:
+        """Read the end of the driver's log, empty where it cannot be read any more."""
+        if not (isinstance(application, DriverPod) and application.container):
             return ""
-        namespace, name = pod.id.split(":")
+        namespace, name = application.id.split(":")
         read = self._client.read_namespaced_pod_log
         try:
             found = self._ask(
-                "get", "pods/log", namespace, read, name, container=pod.container, tail_lines=_LOG_LINES
+                "get",
+                "pods/log",
+                namespace,
+                read,
+                name,
+                container=application.container,
+                tail_lines=_LOG_LINES,
             )
         except (ConfigurationError, RetriesExhaustedError):
             return ""
@@ -306,10 +304,7 @@ class YarnApplication:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Read it from the JSON object ``app``.
-
-        :param values: the object
-        """
+        """Read it from the JSON object ``app``."""
         return cls(
             id=str(values["id"]),
             state=str(values["state"]),
@@ -427,11 +422,8 @@ class ResourceManager:
         """What shows the driver's log."""
         return f"yarn logs -applicationId {application_id}"
 
-    def last_lines(self, application: Any) -> str:
-        """Nothing: YARN's REST interface has no logs, and the end of the driver's is in the diagnostics.
-
-        :param application: an answer of :meth:`application`
-        """
+    def last_lines(self, application: DriverPod | YarnApplication) -> str:
+        """Nothing: YARN's REST interface has no logs, and the end of the driver's is in the diagnostics."""
         return ""
 
     def _ask(self, method: str, path: str, **more: Any) -> requests.Response:

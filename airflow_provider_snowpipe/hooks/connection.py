@@ -48,13 +48,9 @@ class SnowpipeConnection:
     its extra, the password is a programmatic access token or a key's passphrase. A ``snowpipe`` connection
     keeps the account's URL in its host.
 
-    :param conn_id: the connection's id, for errors
     :param conn_type: ``snowflake`` or ``snowpipe``
-    :param host: the host field
-    :param port: the port field
     :param login: the user
     :param password: token or passphrase
-    :param schema: the default schema
     :param extra: the extra field as an object; a name with an old prefix, as ``extra__snowflake__role`` has,
         stands for the plain one where that is missing or null
     :raises ConfigurationError: if the type is another one, or the extra is no object
@@ -90,7 +86,6 @@ class SnowpipeConnection:
     def of(cls, connection: Any, extra: Mapping[str, Any]) -> SnowpipeConnection:
         """Read an Airflow connection.
 
-        :param connection: the connection object
         :param extra: its extra as an object, which an event loop has to await and a task has not
         """
         return cls(
@@ -360,7 +355,6 @@ class OAuthClient:
     The request, its repetition and the token's expiry are those of ``SnowflakeHook.get_oauth_token``, so
     that one connection behaves alike for both providers.
 
-    :param conn_id: the connection's id, for errors
     :param config: client id, client secret, and what the grant needs
     :param grant_type: ``refresh_token``, ``client_credentials`` or ``password``
     :param token_endpoint: where tokens are issued, None for the account's own endpoint

@@ -111,17 +111,13 @@ class SnowpipeHook(AccountHook):
     def get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
         """Make a client of the pipe; the caller closes it.
 
-        :param retry: pauses and budget of its requests
         :raises ConfigurationError: if the connection lacks something
         """
         settings = self._connection()
         return _client(settings, self._pipe_of(settings), retry)
 
     async def async_get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
-        """Make a client on an event loop, which waits for neither the connection nor the key's file.
-
-        :param retry: pauses and budget of its requests
-        """
+        """Make a client on an event loop, which waits for neither the connection nor the key's file."""
         settings = await self._async_connection()
         return await asyncio.to_thread(_client, settings, self._pipe_of(settings), retry)
 
@@ -132,22 +128,14 @@ class SnowpipeHook(AccountHook):
     def channel_statuses(
         self, channels: Sequence[str], *, retry: RetryPolicy | None = None
     ) -> dict[str, ChannelStatus]:
-        """Ask once after channels of the pipe, 100 a request.
-
-        :param channels: the channels' names
-        :param retry: pauses and budget of each request
-        """
+        """Ask once after channels of the pipe, 100 a request."""
         with self.get_client(retry=retry) as client:
             return client.channel_statuses(channels)
 
     async def async_channel_statuses(
         self, channels: Sequence[str], *, retry: RetryPolicy | None = None
     ) -> dict[str, ChannelStatus]:
-        """Ask once after channels of the pipe without blocking the event loop.
-
-        :param channels: the channels' names
-        :param retry: pauses and budget of each request
-        """
+        """Ask once after channels of the pipe without blocking the event loop."""
         client = await self.async_get_client(retry=retry)
         try:
             return await asyncio.to_thread(client.channel_statuses, channels)
@@ -259,10 +247,7 @@ class SnowpipeHook(AccountHook):
         return self._pipe_of(settings) if named else None
 
     def account_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
-        """Make a client that needs no pipe for what is asked of the account alone.
-
-        :param retry: pauses and budget of each request
-        """
+        """Make a client that needs no pipe for what is asked of the account alone."""
         return _client(self._connection(), self.named_pipe() or _UNNAMED_PIPE, retry)
 
     def test_connection(self) -> tuple[bool, str]:

@@ -126,7 +126,6 @@ def write_text(path: Any, text: str) -> None:
     An object store replaces an object as a whole by itself.
 
     :param path: as :func:`storage_path` makes it
-    :param text: its content
     """
     if path.protocol not in ("file", "local", ""):
         path.write_text(text)

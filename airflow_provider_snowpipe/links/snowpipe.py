@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
@@ -32,10 +33,7 @@ class _LeftAddress(BaseOperatorLink):
     """The XCom."""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address that the task left, empty where there is none.
-
-        :param ti_key: the task instance
-        """
+        """The address that the task left, empty where there is none."""
         found = XCom.get_value(ti_key=ti_key, key=self.key)
         return found if isinstance(found, str) else ""
 
@@ -44,7 +42,6 @@ class _LeftAddress(BaseOperatorLink):
 
         Airflow 3 shows a link from an XCom of its own, which it writes when a task ends (Airflow 3.3.2).
 
-        :param task_instance: the running task instance
         :param address: the address, None for none
         """
         address = address or ""
@@ -69,10 +66,7 @@ CHANNEL_PAGE_LINKS: tuple[ChannelPageLink, ...] = (ChannelPageLink(),) if PAGES_
 
 
 def leave_channel_page(task_instance: Any, address: str) -> None:
-    """Leave the address of a page, where pages are served.
-
-    :param task_instance: the running task instance
-    """
+    """Leave the address of a page, where pages are served."""
     if PAGES_ARE_SERVED:
         ChannelPageLink().leave(task_instance, address)
 
@@ -82,9 +76,7 @@ def channel_page(
 ) -> str:
     """The address of a channel's page, without a host, so that it holds under every name of the server.
 
-    :param hook: names connection and pipe
     :param target: the offset token that it should commit, None where nobody expects one
-    :param offset_format: the target's format
     """
     query = channel_query(hook.pipe_name(), channel, target=target, offset_format=offset_format)
     return f"{_base(hook)}/{query}"
@@ -93,21 +85,16 @@ def channel_page(
 def pipe_page(hook: SnowpipeHook, prefix: str = "") -> str:
     """The address of the list of a pipe's channels.
 
-    :param hook: names connection and pipe
     :param prefix: only channels whose name begins so
     """
     return f"{_base(hook)}/{channels_query(hook.pipe_name(), prefix)}"
 
 
 def page_of_channels(hook: SnowpipeHook, channels: Sequence[str]) -> str:
-    """The address where some channels are seen: a page of its own for one, the list for more or none.
-
-    :param hook: names connection and pipe
-    :param channels: the channels' names
-    """
+    """The address where some channels are seen: a page of its own for one, the list for more or none."""
     if len(channels) == 1:
         return channel_page(hook, channels[0])
-    return pipe_page(hook, _common_start(channels))
+    return pipe_page(hook, commonprefix(channels))  # noqa: RUF071  a start of names, not a folder
 
 
 def channel_query(
@@ -193,14 +180,6 @@ class PageAddress:
         return cls(unquote(connection), pipe, given.get("channel"), given.get("target"))
 
 
-def _common_start(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    first, last = min(names), max(names)
-    same = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
-    return first if same is None else first[:same]
-
-
 def _names(pipe: PipeName) -> dict[str, Any]:
     return {"database": pipe.database, "schema": pipe.schema, "pipe": pipe.pipe}
 
@@ -227,10 +206,7 @@ class SnowsightLink(_LeftAddress):
 
 
 def snowsight_url(hook: SnowpipeHook) -> str | None:
-    """The address in Snowsight of what a hook's pipe loads into, None where there is none.
-
-    :param hook: names account and pipe
-    """
+    """The address in Snowsight of what a hook's pipe loads into, None where there is none."""
     host = urlsplit(hook.account_url()).hostname or ""
     if not host.endswith(_SNOWFLAKE_DOMAIN):
         return None
@@ -238,10 +214,7 @@ def snowsight_url(hook: SnowpipeHook) -> str | None:
 
 
 def snowsight_address(account: str, pipe: PipeName) -> str | None:
-    """The address of a default pipe's table, or of a pipe.
-
-    :param account: the account identifier, ``<organization>-<account>``
-    """
+    """The address of a default pipe's table, or of a pipe."""
     organization, _, name = account.partition("-")
     if not name:
         return None

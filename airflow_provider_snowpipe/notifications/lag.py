@@ -105,10 +105,7 @@ class SnowpipeLagNotifier(BaseNotifier):
             offset_class(offset_format)
 
     def notify(self, context: Context) -> None:
-        """Report, waiting for the service in this thread.
-
-        :param context: of the callback
-        """
+        """Report, waiting for the service in this thread."""
         hook, expected = self._hook(), self._expected()
         names = self._names(expected)
         pipe = str(hook.pipe_name())
@@ -125,10 +122,7 @@ class SnowpipeLagNotifier(BaseNotifier):
             passed_on(context)
 
     async def async_notify(self, context: Context) -> None:
-        """Report without blocking the event loop of the triggerer.
-
-        :param context: of the callback
-        """
+        """Report without blocking the event loop of the triggerer."""
         hook, expected = self._hook(), self._expected()
         names = self._names(expected)
         pipe = str(await hook.async_pipe_name())

@@ -226,11 +226,7 @@ class PipeOperator(PipeArguments, AccountOperator):
 
 
 def leave_links(context: Context, hook: SnowpipeHook, page: str) -> None:
-    """Leave the addresses behind a task's links, from its first step on.
-
-    :param hook: of the pipe
-    :param page: the address of the page of its channels
-    """
+    """Leave the addresses behind a task's links, from its first step on."""
     url = snowsight_url(hook)
     if url is not None:
         context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)

@@ -314,15 +314,7 @@ _ORDERED = re.compile(r"\border\s+by\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class SmallSource:
-    """Rows at hand, an NDJSON file, or the result of a query; exactly one of the three.
-
-    :param rows: a list of mappings or its JSON text
-    :param file: the file's address
-    :param file_conn_id: the connection for it
-    :param sql: the query
-    :param sql_conn_id: its connection
-    :param parameters: values that it binds
-    """
+    """Rows at hand, an NDJSON file, or the result of a query; exactly one of the three."""
 
     rows: Any = None
     file: str | None = None
@@ -334,7 +326,6 @@ class SmallSource:
     def read(self, limits: RowLimits, *, ordered_by_token: bool) -> Sequence[bytes]:
         """Read the rows as NDJSON lines.
 
-        :param limits: how much is taken
         :param ordered_by_token: True when a column numbers the rows, so that their order is checked later
         :raises ConfigurationError: if there is no source or more than one, too much of it, or a query whose
             rows come in any order

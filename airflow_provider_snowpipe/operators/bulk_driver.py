@@ -175,9 +175,6 @@ class RunStage:
     The manifest of an internal stage is moved by ``PUT`` and ``GET``; that of an external one is an object
     of its storage, since these two reach internal stages only.
 
-    :param hook: the account
-    :param stage: the stage, with or without a path
-    :param folder: the folder's own name
     :param storage_conn_id: the connection for the storage of an external stage
     :raises SqlError: if the stage cannot be described
     """
@@ -220,25 +217,18 @@ class RunStage:
 
         An attempt that stalls may write late, whatever it saw before. So each writes under a name of its own,
         which nobody replaces, and of several the one that was staged first counts.
-
-        :param manifest: the manifest; its files are staged
         """
         self._write(f"{manifest.attempt}/{ATTEMPT_NAME}", manifest.to_json())
         return self._first() or manifest
 
     def keep_outcome(self, value: dict[str, Any]) -> None:
-        """Write what came of the work: from now on nothing of it is done again.
-
-        :param value: the task's value
-        """
+        """Write what came of the work: from now on nothing of it is done again."""
         self._write(OUTCOME_NAME, json.dumps(value))
 
     def put(self, folder: Path, names: Sequence[str], parallel: int) -> None:
         """Stage files of this machine under names that nobody else gives.
 
-        :param folder: the folder that they are in
         :param names: their paths below it, which are those below this folder, too
-        :param parallel: files at a time
         :raises SqlError: if a ``PUT`` fails
         """
         files = [SourceFile(name, (folder / name).stat().st_size, str(folder / name)) for name in names]

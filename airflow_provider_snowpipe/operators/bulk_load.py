@@ -168,7 +168,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
     ) -> dict[str, Any]:
         """Go on where the task was deferred: the statement is asked for by its request id.
 
-        :param event: the payload of the statement's trigger
         :param listed: the staged files that COPY was given, None where it was given none yet
         """
         if event.get("message"):
@@ -310,7 +309,6 @@ _MOST_NAMED = 3
 def check_options(options: Mapping[str, Any]) -> None:
     """Refuse what is no option of COPY, and options that this operator's own would contradict.
 
-    :param options: the author's
     :raises ConfigurationError: naming the option and the reason
     """
     known_arguments(CopyOptions, options, "options")
@@ -329,7 +327,6 @@ def copy_arguments(
     Columns are matched by their names. Where one holds JSON as text, which only an expression parses, all are
     named: a COPY cannot do both.
 
-    :param table_columns: describes the table
     :param options: the author's options of COPY
     :raises ConfigurationError: if an option contradicts these
     """
@@ -364,11 +361,8 @@ def copied_value(
 ) -> dict[str, Any]:
     """The task's value, held against the manifest.
 
-    :param manifest: what was to be loaded
-    :param stage: its folder
     :param files: what COPY reports of each file, by its path below the stage
     :param on_rejected: ``fail`` refuses another number of rows than a file has
-    :param table: the table, for the error's text
     :raises FilesRejectedError: if there is such a file
     """
     rows = {f"{stage.reference.path}/{file.name}": file.rows for file in manifest.files}
@@ -410,12 +404,7 @@ Copy = Callable[[RunManifest], Mapping[str, Mapping[str, Any]]]
 class BulkRun:
     """What is to be done once, however many tries it takes.
 
-    :param hook: the account, with the table
-    :param stage: the run's folder
-    :param work: whose work it is, in words
     :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
-    :param parallel: files that are put at a time
-    :param log: writes a line to the task's log
     :param source: what the rows are read from, in words that tell it from another one
     """
 
@@ -431,8 +420,6 @@ class BulkRun:
     def load(self, write: Write, copy: Copy) -> dict[str, Any]:
         """Do what an earlier try has left to do, which may be all or nothing; the task's value.
 
-        :param write: has Spark write the rows
-        :param copy: copies files
         :raises FilesGivenTwiceError: if files are in the table that no manifest, or another one, has
         :raises ConfigurationError: if an earlier try has read from another source
         """
@@ -478,10 +465,7 @@ class BulkRun:
         return done
 
     def _require_same(self, source: str) -> None:
-        """Refuse to take for this work what was read from another source; of older releases nobody knows it.
-
-        :param source: what an earlier try has read from
-        """
+        """Refuse for this work what was read from another source; of older releases nobody knows it."""
         if source and source != self.source:
             raise ConfigurationError(
                 f"an earlier try of {self.work} has read its rows from {source!r}, and they are loaded, or "

@@ -49,7 +49,6 @@ _CLOCKS = dt.timedelta(minutes=1)
 class DriverLocation:
     """Where a try put its driver. Its plan's path is in the driver's command line and in no other's.
 
-    :param host: the machine's name
     :param directory: holds plan, log and report
     """
 
@@ -58,10 +57,7 @@ class DriverLocation:
 
     @classmethod
     def here(cls, directory: Path) -> Self:
-        """Name a location on this machine.
-
-        :param directory: the directory of this try
-        """
+        """Name a location on this machine."""
         return cls(socket.gethostname(), str(directory))
 
     @property
@@ -93,7 +89,6 @@ class DriverLocation:
     def of(cls, kept: Any) -> Self | None:
         """Read a location that an earlier try kept.
 
-        :param kept: what the task state holds
         :returns: None if it is no location
         """
         if not isinstance(kept, Mapping) or not all(isinstance(kept.get(f.name), str) for f in fields(cls)):
@@ -121,10 +116,7 @@ class DriverLocation:
 
 
 def processes_with(argument: str) -> list[Process]:
-    """List the living processes of this machine that have an argument.
-
-    :param argument: the whole of it
-    """
+    """List the living processes of this machine that have an argument."""
     import psutil
 
     found = []
@@ -191,10 +183,7 @@ class DriverMemory:
         return self._get(_APPLICATION_KEY)
 
     def keep_application(self, kept: Mapping[str, str | None]) -> None:
-        """Remember an application on a cluster, before it is submitted and when it has its id.
-
-        :param kept: what finds it
-        """
+        """Remember an application on a cluster, before it is submitted and when it has its id."""
         if self._store is not None:
             self._store.set(_APPLICATION_KEY, dict(kept))
 
@@ -252,9 +241,7 @@ def start_logged(
     """Start ``spark-submit`` with its output in a file; a pipe would break with the worker.
 
     :param hook: whose environment it gets, and who knows the process afterwards
-    :param command: program and arguments
     :param environment: variables that the hook does not set
-    :param log: the file
     """
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603  the hook's own command line
@@ -272,7 +259,6 @@ def start_logged(
 def follow(log: Path, still_runs: Callable[[], bool], *, from_start: bool = True) -> Iterator[str]:
     """Read lines of a file that is being written, until its writer has ended.
 
-    :param log: the file
     :param still_runs: returns whether the writer still runs
     :param from_start: False begins at the present end
     """
@@ -298,8 +284,6 @@ def stop_process_tree(process: subprocess.Popen[str] | None) -> None:
     """Ask a process and its descendants to end, then end them by force.
 
     A killed Java process would leave its Python driver behind.
-
-    :param process: the process, None if there is none
     """
     if process is None or process.poll() is not None:
         return
@@ -371,8 +355,6 @@ _UI_KNOWN = "snowpipe ui "
 class ClientRun:
     """A driver in client mode on this machine: one that this try starts, or one that still runs.
 
-    :param location: where it runs
-    :param memory: what the next try will know
     :param log: writes a line to the task's log
     :param show: gets the address of the application's page once it is known
     :param remote: address of a Spark Connect server, where the driver is a client of one

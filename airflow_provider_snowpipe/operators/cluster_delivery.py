@@ -58,11 +58,7 @@ _TAGS = "spark.yarn.tags"
 
 
 class YarnDelivery:
-    """YARN brings files of the submitting machine to the containers.
-
-    :param settings: the task's
-    :param submission: the submission
-    """
+    """YARN brings files of the submitting machine to the containers."""
 
     def __init__(self, settings: ClusterSettings, submission: Submission) -> None:
         self._settings = settings
@@ -169,11 +165,7 @@ _NEEDED = (
 
 
 class KubernetesDelivery:
-    """The driver's pod reads one file with job, code and plan at ``work_path``, and a secret.
-
-    :param settings: the task's
-    :param submission: the submission
-    """
+    """The driver's pod reads one file with job, code and plan at ``work_path``, and a secret."""
 
     def __init__(self, settings: ClusterSettings, submission: Submission) -> None:
         self._settings = settings
@@ -335,10 +327,6 @@ Delivery = YarnDelivery | KubernetesDelivery
 
 
 def delivery_of(settings: ClusterSettings, submission: Submission) -> Delivery:
-    """The delivery of a submission to the cluster of its Spark connection.
-
-    :param settings: the task's
-    :param submission: the submission
-    """
+    """The delivery of a submission to the cluster of its Spark connection."""
     kubernetes = "k8s" in spark_master(settings.conn_id)
     return (KubernetesDelivery if kubernetes else YarnDelivery)(settings, submission)

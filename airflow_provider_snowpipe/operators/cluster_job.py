@@ -72,7 +72,6 @@ def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> 
     """True where the driver runs on the cluster.
 
     :param deploy_mode: of the operator or else the Spark connection
-    :param conf: the Spark settings
     :raises ConfigurationError: if there is no such mode, or a setting has another one
     """
     mode = (deploy_mode or "client").lower()
@@ -91,7 +90,6 @@ def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> 
 class ClusterSettings:
     """What a driver on a cluster needs beside its submission, checked before anything is started.
 
-    :param conn_id: the Spark connection
     :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
     :param identity: what distinguishes this task instance from others that have the same folder
     :param poll_seconds: between two polls of the application
@@ -113,7 +111,6 @@ class ClusterSettings:
     def check(self, conf: Mapping[str, Any] | None, properties_file: str | None = None) -> None:
         """Refuse what would fail on the cluster, or leave a driver that nobody can follow.
 
-        :param conf: the Spark settings
         :param properties_file: what has more of them
         :raises ConfigurationError: with the remedy
         """
@@ -154,10 +151,7 @@ class ClusterSettings:
         return f"{_PREFIX}{hashlib.sha256(f'{self.work_path} {self.identity}'.encode()).hexdigest()[:16]}"
 
     def folder(self, tag: str) -> str:
-        """The address of one submission's folder.
-
-        :param tag: the submission's tag
-        """
+        """The address of one submission's folder."""
         return f"{self.work_path.rstrip('/')}/{tag}"
 
 
@@ -180,7 +174,6 @@ class Submission:
     def of(cls, kept: Any) -> Self | None:
         """Read what a try kept.
 
-        :param kept: the mapping
         :returns: None if it is something else
         """
         if not isinstance(kept, Mapping):
@@ -199,10 +192,6 @@ class Submission:
 class ClusterRun:
     """One run of the job's driver on a cluster: submitted by this try, or found there.
 
-    :param settings: checked ones
-    :param submission: the submission
-    :param memory: what the next try will know
-    :param log: the task's log
     :param show: gets the address of the application's page
     """
 
@@ -520,9 +509,7 @@ class _ChannelPolls:
 
     They have a daemon thread: a service or a storage that hangs holds up neither the wait nor the task's end.
 
-    :param settings: what the driver needs, the pipe among it
     :param start: reads what the driver found on its channels, None while there is nothing
-    :param followed: gets what is polled
     """
 
     def __init__(

@@ -144,7 +144,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     ) -> dict[str, Any]:
         """Go on where the task was deferred: every statement is asked for by its request id.
 
-        :param event: the payload of the statement's trigger
         :param listed: the files that were listed before, None for a task that another release has deferred
         """
         if event.get("message"):
@@ -193,11 +192,7 @@ def wait_for_statement(
 ) -> NoReturn:
     """Leave the worker until a statement has ended; the task's ``execute_complete`` comes back.
 
-    :param task: the operator
     :param seconds: between two polls
-    :param listed: the files that the COPY was given
-    :param handle: the statement's handle
-    :param statement: its text
     :raises TaskDeferred: always
     """
     from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
@@ -231,8 +226,6 @@ def copy_into(
 ) -> CopyInto:
     """The statement that copies from a stage into a table, both of the hook's schema unless named otherwise.
 
-    :param hook: knows database and schema
-    :param table: the table
     :param stage: the stage; files are named by their paths below it, whatever path it is given with
     :param options: parameters of :class:`~airflow_provider_snowpipe.bulk.copy.CopyOptions`
     :param columns: the columns to fill, None for all in their order
@@ -249,13 +242,8 @@ def copy_into(
 class CopyLoad:
     """The COPY of staged files into a table, once per run of a task.
 
-    :param hook: the account
     :param copy: the statement; its location is the stage without a path
-    :param choice: the files
-    :param identity: whose work it is
-    :param on_rejected: as of :class:`SnowpipeCopyOperator`; so are the next two
-    :param on_nothing: likewise
-    :param force: likewise
+    :param on_rejected: as of :class:`SnowpipeCopyOperator`; so are ``on_nothing`` and ``force``
     :param passes_over: True for a load whose runs take more than one way: what another way has loaded is
         passed over
     :param leave_worker: leaves the worker while a statement runs, None to wait here
@@ -418,7 +406,6 @@ class CopyLoad:
 
         Only where the table has fewer rows than the result is that known: others may be in it as well.
 
-        :param outcome: the result
         :param counted: the table's rows before it
         :raises FilesRejectedError: if rows are missing
         """

@@ -82,10 +82,7 @@ class FileLoading:
         )
 
     def finish(self, boundary: FileBoundary) -> None:
-        """Load what an interrupted load was to take, and no more.
-
-        :param boundary: files of this machine and their channels
-        """
+        """Load what an interrupted load was to take, and no more."""
         # What is to be streamed afterwards would be forgotten with the worker.
         load_files(
             boundary,
@@ -99,7 +96,6 @@ class FileLoading:
     ) -> dict[str, Any]:
         """Go on after the triggerer has waited for a pipe.
 
-        :param event: the payload of its trigger
         :param submitted: what the task reported before
         :param boundary: files of this machine and their channels, None for files in a stage
         """
@@ -297,7 +293,6 @@ class FileLoader:
     def loaded(self, shares: Sequence[CopyShare]) -> dict[str, FileLoad]:
         """The loads by an interrupted run, by path below the stage.
 
-        :param shares: what is to be loaded
         :raises FilesGivenTwiceError: if files are loaded that are not to be, by the channel's token
         :raises SourcePositionError: if a file has changed after it was loaded, or may be loaded still
         """
@@ -327,7 +322,6 @@ class FileLoader:
     def put(self, shares: Sequence[CopyShare], loaded: Mapping[str, FileLoad]) -> list[str]:
         """Stage the files that are not loaded; their paths below the loader's path.
 
-        :param shares: what is to be loaded
         :param loaded: files that are in the table
         :raises SourcePositionError: if a file grew meanwhile
         """
@@ -358,7 +352,6 @@ class FileLoader:
     def refuse_forgotten(self, shares: Sequence[CopyShare], value: Mapping[str, Any]) -> None:
         """Refuse to go on behind files that COPY has left out because it cannot know any more of their loads.
 
-        :param shares: what was to be loaded
         :param value: what loading it has given, as of a COPY task
         :raises SourcePositionError: if there is one
         """
@@ -380,19 +373,13 @@ class FileLoader:
                     )
 
     def rows_of(self, share: CopyShare, value: Mapping[str, Any]) -> int:
-        """Rows of a share that are in the table.
-
-        :param value: what loading it has given, as of a COPY task
-        """
+        """Rows of a share that are in the table."""
         loads = {**value["loaded_before"], **value["files"]}
         found = (loads.get(self.below(path)) or loads.get(path.path) for path in share.paths)
         return sum(int(load["rows_loaded"]) for load in found if load)
 
     def below(self, path: ContentPath) -> str:
-        """A file's path below the stage itself.
-
-        :param path: where the file is
-        """
+        """A file's path below the stage itself."""
         return self.stage.below(path.path)
 
     def _known_loads(self, table: str, fresh: Sequence[CopyShare]) -> list[FileLoad]:
@@ -457,7 +444,6 @@ def load_files(
     the same run finds the statement of the one before, which may still run, and because a pipe may still have
     the files in its queue.
 
-    :param boundary: the files and their channels
     :param loader_of: makes the loader of a pipe's name, None for COPY
     :param on_rejected: ``fail`` refuses files that an interrupted load has loaded in part
     :param pipe: the pipe that is to take the files, None for COPY
@@ -520,11 +506,7 @@ def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 
 def copied_value(before: Mapping[str, Any], copied: Mapping[str, Any]) -> dict[str, Any]:
-    """Join what an interrupted COPY had loaded with what its successor did; both as a COPY task's value.
-
-    :param before: the first
-    :param copied: the second
-    """
+    """Join what an interrupted COPY had loaded with what its successor did; both as a COPY task's value."""
     return {
         "rows_loaded": before["rows_loaded"] + copied["rows_loaded"],
         "rejected": before["rejected"] + copied["rejected"],
@@ -534,10 +516,7 @@ def copied_value(before: Mapping[str, Any], copied: Mapping[str, Any]) -> dict[s
 
 
 def ingested_value(ingested: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of a task that gave files to a pipe, with what became of them in the words of a COPY task.
-
-    :param ingested: the value
-    """
+    """The value of a task that gave files to a pipe, with what became of them in the words of a COPY task."""
     loads = ingested["loads"]
     return {
         "pipe": ingested["pipe"],

@@ -194,8 +194,6 @@ class SnowpipePipeOperator(FileOperator):
         """Files that an earlier try's refresh may have submitted, whose names went with its worker.
 
         Snowflake names a file that waits, or that the pipe has loaded since, no second time.
-
-        :param began: when the run began
         """
         known, hook = admin.known(), self.hook
         if known is None:

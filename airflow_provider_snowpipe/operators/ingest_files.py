@@ -160,7 +160,6 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     ) -> dict[str, Any]:
         """Go on where the task was deferred.
 
-        :param event: the payload of the trigger
         :param submitted: what the task reported before
         :raises AirflowFailException: if a file did not load
         """
@@ -223,9 +222,6 @@ def wait_for_pipe(
 ) -> NoReturn:
     """Leave the worker until a pipe has loaded files; the task's ``execute_complete`` comes back.
 
-    :param task: the operator
-    :param submission: its files
-    :param value: what was submitted
     :raises TaskDeferred: always
     """
     from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger

@@ -154,7 +154,6 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     ) -> dict[str, Any]:
         """Go on where the task was deferred, on the path that it had taken.
 
-        :param event: the payload of the trigger
         :param sent: what a driver had sent; None for files
         :param submitted: what a pipe was given; None for a COPY
         :param listed: the staged files that a COPY was given

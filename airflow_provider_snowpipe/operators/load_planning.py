@@ -85,10 +85,7 @@ def path_before(context: Context) -> LoadPath | None:
 
 
 def splits_csv(options: Mapping[str, Any]) -> bool:
-    """True for options of COPY by which many threads read one CSV file.
-
-    :param options: the author's options
-    """
+    """True for options of COPY by which many threads read one CSV file."""
     given = {name.lower(): value for name, value in options.items()}
     form = given.get("file_format")
     if not isinstance(form, Mapping):
@@ -103,10 +100,7 @@ def splits_csv(options: Mapping[str, Any]) -> bool:
 
 
 def is_staged(source: Any) -> bool:
-    """True for files that are in a stage.
-
-    :param source: the source of a load
-    """
+    """True for files that are in a stage."""
     return isinstance(source, str) and source.startswith("@")
 
 
@@ -217,9 +211,7 @@ class LoadChoice:
     :param source: as the author gave it
     :param files: the same as files of this machine, None where it is something else
     :param boundary: these files and their channels, None where there is nothing to copy into
-    :param hook: asks the account about a stage
     :param known: what is known of the data from the author and the kind of run
-    :param policy: the author's side
     :param before: the path of the run before
     :param may_lack_table: True where the stream makes the table
     :param backlog: what a source holds that can be asked for it, such as Kafka topics; None for any other
@@ -462,11 +454,7 @@ def loads_before(context: Context, table: str) -> tuple[MeasuredLoad, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LoadAccount:
-    """What a load has cost, asked for when it has ended.
-
-    :param hook: asks the account about COPY statements
-    :param policy: the author's side, and the figures
-    """
+    """What a load has cost, asked for when it has ended."""
 
     hook: SnowpipeBulkHook
     policy: LoadPolicy
@@ -479,7 +467,6 @@ class LoadAccount:
 
         :param plan: the plan as JSON, None where there was none
         :param table: the table, or the pipe that stands for it
-        :param value: the task's value
         :param actual: rows, bytes and seconds
         """
         # The clock of another worker, on which a deferred task began, may be ahead of this one's.

@@ -117,10 +117,6 @@ class SchemaPolicy:
     ) -> dict[str, Any]:
         """Make or widen the table, and return what the plan must know of rows.
 
-        :param hook: for the pipe and its account
-        :param source: what is to be loaded
-        :param log: writes a line to the task's log
-        :param secrets: the source's passwords and keys
         :returns: values of the plan
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
@@ -146,8 +142,6 @@ class SchemaPolicy:
     def rules(self, hook: SnowpipeHook, log: Callable[..., None]) -> dict[str, Any]:
         """What the plan must know of rows, of the table as it is now.
 
-        :param hook: for the pipe and its account
-        :param log: writes a line to the task's log
         :raises SqlError: if the table cannot be described
         """
         known = self.known_columns(hook, log)
@@ -162,8 +156,6 @@ class SchemaPolicy:
     def known_columns(self, hook: SnowpipeHook, log: Callable[..., None]) -> tuple[TableColumn, ...]:
         """The columns that keys of rows have to match; none where they need not, or that is not known.
 
-        :param hook: for the pipe and its account
-        :param log: writes a line to the task's log
         :raises SnowpipeError: if the table cannot be described, and unknown keys are to fail the task
         """
         if self.policy.unknown_columns == "ignore":
@@ -186,10 +178,8 @@ class SchemaPolicy:
     ) -> None:
         """Make the table, or widen it, for the keys of some rows.
 
-        :param hook: for the pipe and its account
         :param rows: the rows as NDJSON
         :param address: where they come from, in words
-        :param log: writes a line to the task's log
         :param types: types of columns, by name, where the rows' own schema has them
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails

@@ -70,7 +70,6 @@ _KILLED = "the task was killed; no new application is submitted"
 def refuse_own_arguments(given: Mapping[str, Any]) -> None:
     """Refuse arguments of ``SparkSubmitOperator`` that the operators here set by themselves.
 
-    :param given: an operator's arguments
     :raises ConfigurationError: if there is one
     """
     for name in _OWN_ARGUMENTS:

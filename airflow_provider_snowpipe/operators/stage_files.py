@@ -409,11 +409,7 @@ class CompactedStage:
     What is staged goes by the files' content and not by the run: a run that finds the same files again finds
     what the one before has staged, so that COPY does not take it for new files.
 
-    :param hook: the account
     :param stage: the stage, with or without a path
-    :param source: where the files are
-    :param options: how they are combined
-    :param parallel: files at a time
     """
 
     hook: SnowpipeBulkHook
@@ -450,8 +446,6 @@ class CompactedStage:
     ) -> RunManifest:
         """Have Spark combine the files, and stage what it makes; :meth:`staged` has been asked.
 
-        :param writer: runs Spark
-        :param form: what they are
         :raises ConfigurationError: if Spark cannot read a file of that name
         """
         from airflow_provider_snowpipe.operators.bulk_driver import brought_folder, local_path
@@ -520,7 +514,6 @@ class CompactedStage:
         """Do some work on each file, several at a time; a future holds many, since a hundred thousand weigh.
 
         :param work: takes the file's number and the file
-        :param name: of the threads
         """
         share = max(1, min(_MOST_AT_ONCE, len(files) // (self.parallel * _SHARES)))
 

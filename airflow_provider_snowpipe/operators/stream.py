@@ -197,8 +197,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     ) -> dict[str, Any]:
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
-        :param event: the payload of the application trigger
-        :param place: the submission
         :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not have it
         :return: as :meth:`execute`
         """
@@ -213,8 +211,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     ) -> dict[str, Any]:
         """Go on where the deferred task stopped: check what is committed and report it.
 
-        :param event: the payload of the commit trigger
-        :param sent: what the driver had sent
         :return: as :meth:`execute`
         """
         memory = DriverMemory(context, durable=self.durable)

@@ -127,7 +127,6 @@ def spark_connection(conn_id: str) -> Any:
 def connect_url(conn_id: str) -> str | None:
     """The address of a Spark Connect server, with the token that it asks for; None for another connection.
 
-    :param conn_id: id of the Spark connection
     :raises ConfigurationError: if there is no such connection, it names no server, or its client is missing
     """
     connection = spark_connection(conn_id)
@@ -154,7 +153,6 @@ def connect_url(conn_id: str) -> str | None:
 def job_error(report: RunReport | WriteReport | None, output: str) -> tuple[str, bool] | None:
     """Find the job's own words for its failure.
 
-    :param report: the run report, None if there is none
     :param output: the end of what ``spark-submit`` printed
     :return: the error in one line, and whether a retry is pointless; None if the job did not report it
     """
@@ -200,10 +198,7 @@ def settled(credentials: Credentials) -> Credentials:
 
 
 def report_of(text: str | None) -> RunReport | None:
-    """Read a run report, None if the driver has left none.
-
-    :param text: what the file holds
-    """
+    """Read a run report, None if the driver has left none."""
     from airflow_provider_snowpipe.spark.report import RunReport
 
     return None if text is None else RunReport.from_json(text)
@@ -212,7 +207,6 @@ def report_of(text: str | None) -> RunReport | None:
 def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str, dict[str, Any]]:
     """What the run owes on each channel, as a commit sensor takes it; a channel without a new row as well.
 
-    :param offset_format: the tokens' format
     :param on_error: ``continue`` accepts skipped rows
     """
     return {
@@ -276,8 +270,6 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
 def settle_load(load: SubmittedLoad, hook: SnowpipeHook, *, on_error: str, awaited: bool) -> SubmittedLoad:
     """Ask what is committed, and hold a committed load to the rules of a driver that waits itself.
 
-    :param load: what was sent
-    :param hook: for its pipe
     :param on_error: anything but ``continue`` refuses skipped rows
     :param awaited: True where everything must be committed by now
     :returns: the load with what is committed

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 class SubmitHook:
-    """The Spark hook of one submission.
-
-    :param hook: the hook as the operator has made it
-    """
+    """The Spark hook of one submission."""
 
     def __init__(self, hook: SparkSubmitHook) -> None:
         self._hook = hook
@@ -116,10 +113,6 @@ class SubmitHook:
         self._hook._run_post_submit_commands()
 
     def failure(self, command: Sequence[str], code: int) -> str:
-        """The hook's own text of a submission that failed, without passwords.
-
-        :param command: the command line
-        :param code: the exit code
-        """
+        """The hook's own text of a submission that failed, without passwords."""
         shown = self._hook._mask_cmd(list(command))
         return f"Cannot execute: {shown}. Error code is: {code}.{self._hook._submit_log_tail}"

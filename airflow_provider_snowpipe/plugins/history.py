@@ -75,11 +75,7 @@ class Rights:
 
     @classmethod
     def of(cls, user: BaseUser, session: Session) -> Self:
-        """Ask the auth manager.
-
-        :param user: who is signed in
-        :param session: of Airflow's database
-        """
+        """Ask the auth manager."""
         manager: Any = get_auth_manager()
 
         @cache
@@ -95,15 +91,7 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which tasks are meant; None for all.
-
-    :param connection: of this connection
-    :param pipe: of this pipe
-    :param dag_id: of this DAG
-    :param run_id: of this run
-    :param task_id: this task
-    :param map_index: this one of a mapped task
-    """
+    """Which tasks are meant; None for all."""
 
     connection: str | None = None
     pipe: PipeName | None = None
@@ -163,10 +151,6 @@ class ChannelWork:
 class TaskWork:
     """What one task did on one pipe.
 
-    :param key: the task instance
-    :param connection: the connection's id
-    :param operator: the operator's class name
-    :param state: the task's state in Airflow
     :param began: when it began, None where it has not
     :param ended: when it ended, None while it runs
     :param seconds: how long its load took
@@ -246,13 +230,7 @@ class History:
 
 
 def read_history(session: Session, rights: Rights, limits: HistoryLimits, where: Where) -> History:
-    """Read what tasks left of pipes.
-
-    :param session: of Airflow's database
-    :param rights: what the user may read
-    :param limits: how much is read
-    :param where: which tasks
-    """
+    """Read what tasks left of pipes."""
     marks = _marks(session, CHANNEL_PAGE_KEY, rights, limits, where)
     is_cut, hidden = len(marks) > limits.tasks, 0
     meant: list[tuple[Any, PageAddress]] = []
@@ -283,9 +261,6 @@ def read_history(session: Session, rights: Rights, limits: HistoryLimits, where:
 class PlannedLoad:
     """A load that was routed.
 
-    :param key: the task instance
-    :param state: its state in Airflow
-    :param began: when it began
     :param shape: the data's shape, empty where the task left none
     :param outcome: ``path``, ``estimated`` and ``actual``, empty until the load has ended well
     """
@@ -321,10 +296,6 @@ def read_plans(
 ) -> tuple[list[PlannedLoad], bool]:
     """Read the plans of routed loads, the latest first.
 
-    :param session: of Airflow's database
-    :param rights: what the user may read
-    :param limits: how much is read
-    :param where: which tasks
     :param most: plans of a page
     :param page: which page, from 1
     :returns: the plans, and whether there may be more
@@ -405,10 +376,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 def shape_words(shape: Mapping[str, Any]) -> list[str]:
-    """Write the shape of data as facts of a few words.
-
-    :param shape: a data shape as JSON
-    """
+    """Write the shape of data as facts of a few words."""
     files = _mapping(shape.get("files"))
     found = [
         ("with an end" if shape["bounded"] else "without an end") if "bounded" in shape else "",

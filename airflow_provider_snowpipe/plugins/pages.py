@@ -87,10 +87,6 @@ def pipe(
 ) -> HTMLResponse:
     """Show what tasks did on a pipe.
 
-    :param database: the pipe's database
-    :param schema: the pipe's schema
-    :param session: of Airflow's database
-    :param user: who asks
     :param sort: the column that orders the channels
     :param descending: the greatest first
     :param page: which hundred channels, from 1
@@ -137,8 +133,6 @@ def pipe(
 def plans(session: SessionDep, user: GetUserDep, page: Page = 1) -> HTMLResponse:
     """List the plans of routed loads, the latest first.
 
-    :param session: of Airflow's database
-    :param user: who asks
     :param page: which ten of them, from 1
     """
 
@@ -162,21 +156,13 @@ def plans(session: SessionDep, user: GetUserDep, page: Page = 1) -> HTMLResponse
 
 @tabs.get("/runs/{run_id}", response_class=HTMLResponse)
 def run_tab(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> HTMLResponse:
-    """Show what a run did on pipes, and its plans.
-
-    :param session: of Airflow's database
-    :param user: who asks
-    """
+    """Show what a run did on pipes, and its plans."""
     return _tab("Snowpipe in this run", Where(dag_id=dag_id, run_id=run_id), session, user)
 
 
 @tabs.get("/tasks/{task_id}", response_class=HTMLResponse)
 def task_tab(dag_id: str, task_id: str, session: SessionDep, user: GetUserDep) -> HTMLResponse:
-    """Show what a task did on pipes in all of its runs, and its plans.
-
-    :param session: of Airflow's database
-    :param user: who asks
-    """
+    """Show what a task did on pipes in all of its runs, and its plans."""
     return _tab("Snowpipe in this task", Where(dag_id=dag_id, task_id=task_id), session, user)
 
 
@@ -187,8 +173,6 @@ def task_instance_tab(
     """Show what a task instance did on pipes, and its plan.
 
     :param map_index: which one of a mapped task; Airflow leaves its placeholder for one that is not mapped
-    :param session: of Airflow's database
-    :param user: who asks
     """
     index = int(map_index) if map_index.isascii() and map_index.isdigit() and len(map_index) < 10 else -1
     where = Where(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=index)
@@ -300,13 +284,7 @@ def channel(
 ) -> HTMLResponse:
     """Show a channel.
 
-    :param connection_id: the Airflow connection to ask through
-    :param database: the pipe's database
-    :param schema: the pipe's schema
-    :param session: of Airflow's database
-    :param user: who asks
     :param target: the offset token that it should have committed
-    :param offset_format: the target's format
     """
 
     def make_view() -> View:
@@ -331,9 +309,6 @@ def channels(
 ) -> HTMLResponse:
     """List the channels of a pipe, 100 a page.
 
-    :param connection_id: the Airflow connection to ask through
-    :param database: the pipe's database
-    :param schema: the pipe's schema
     :param prefix: only channels whose name begins so
     :param page: which hundred of them, from 1
     """
@@ -359,9 +334,7 @@ def view_of_channel(
 ) -> View:
     """Ask after a channel and show what the service reports of it.
 
-    :param hook: names connection and pipe
     :param target: the offset token that it should have committed, None where nobody expects one
-    :param offset_format: the target's format
     :param past: what tasks did on the channel
     :raises SnowpipeError: if the service does not report it, or the target is not one
     """
@@ -386,7 +359,6 @@ def view_of_channel(
 def view_of_pipe(hook: SnowpipeHook, prefix: str, page: int) -> View:
     """List the channels of a pipe and show what the service reports of a hundred of them.
 
-    :param hook: names connection and pipe
     :param prefix: only channels whose name begins so
     :param page: which hundred, from 1
     :raises SnowpipeError: if the service does not report it

@@ -68,8 +68,6 @@ class ChannelState:
     def take(self, work: ChannelWork, time: dt.datetime) -> int:
         """Go on with what a task did.
 
-        :param work: what it did on this channel
-        :param time: when
         :returns: rows that are known to be committed now and were not before
         """
         self.rows += work.rows or 0
@@ -123,7 +121,6 @@ def _word(
 class Point:
     """How many rows were sent and committed at a time, since the history begins.
 
-    :param time: when
     :param sent: rows up to the targets of the tasks
     :param committed: rows of them that a task had seen committed
     """
@@ -137,10 +134,7 @@ class Point:
 class PipeState:
     """How far a pipe is, as far as tasks have seen it.
 
-    :param connection: the connection's id
     :param tasks: what worked on it, from the oldest
-    :param channels: each channel's state
-    :param points: rows over time
     """
 
     connection: str
@@ -155,7 +149,6 @@ class PipeState:
     ) -> Self:
         """Go through what tasks did.
 
-        :param connection: the connection's id
         :param tasks: from the oldest
         :param channel: this channel only, None for all
         """

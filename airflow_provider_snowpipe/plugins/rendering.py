@@ -43,7 +43,6 @@ _slots = BoundedSemaphore(MOST_PAGES)
 class View:
     """A page.
 
-    :param html: all of it
     :param is_found: False when it reports that there is no such thing
     """
 
@@ -81,11 +80,7 @@ def answer(make_view: Callable[[], View]) -> HTMLResponse:
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """Show a browser why it gets no page; others get Airflow's own JSON.
-
-    :param request: what was asked for
-    :param error: the refusal
-    """
+    """Show a browser why it gets no page; others get Airflow's own JSON."""
     if not isinstance(error, HTTPException):
         raise error
     if "text/html" not in request.headers.get("accept", ""):
@@ -103,8 +98,6 @@ async def refused(request: Request, error: Exception) -> Response:
 def problem(title: str, text: str, *, refresh_seconds: int | None = None) -> View:
     """Show why there is nothing to show.
 
-    :param title: what is wrong, in a few words
-    :param text: all of it, with the remedy
     :param refresh_seconds: when the page tries again by itself, None for never
     """
     return View(render("problem.html", title=title, text=text.rstrip("."), refresh_seconds=refresh_seconds))
@@ -113,7 +106,6 @@ def problem(title: str, text: str, *, refresh_seconds: int | None = None) -> Vie
 def render(name: str, **values: Any) -> str:
     """Fill a template.
 
-    :param name: its file
     :param values: what it shows; all of it is escaped
     """
     base = pages_base()
@@ -255,9 +247,6 @@ class Series:
 def step_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
     """Draw lines that keep a value until the next one is known.
 
-    :param title: what is shown, which a screen reader reads
-    :param series: the lines
-    :param unit: of the values
     :returns: the SVG, empty where no value is known
     """
     return _chart(title, series, unit, _steps)
@@ -266,9 +255,6 @@ def step_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
 def dot_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
     """Draw a stroke and a dot for each value, which stands for itself.
 
-    :param title: what is shown, which a screen reader reads
-    :param series: the values
-    :param unit: of the values
     :returns: the SVG, empty where no value is known
     """
     return _chart(title, series, unit, _dots)
@@ -373,10 +359,7 @@ def _dots(frame: _Frame, points: Sequence[tuple[float, float]], index: int) -> M
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Leave points out of a long line: of each stretch its greatest stays, and the first and the last point.
-
-    :param points: time and value
-    """
+    """Leave points out of a long line: of each stretch its greatest stays, and the first and the last."""
     if len(points) <= MOST_POINTS:
         return list(points)
     inner = points[1:-1]
@@ -393,10 +376,7 @@ def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def number(value: float) -> str:
-    """Write a number in few characters, such as ``12.5k``.
-
-    :param value: the number
-    """
+    """Write a number in few characters, such as ``12.5k``."""
     for times, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= times * 0.9995:
             return f"{value / times:.3g}{unit}"

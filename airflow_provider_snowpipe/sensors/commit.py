@@ -183,7 +183,6 @@ class WaitSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Turn the trigger's event into the task's end.
 
-        :param event: the payload
         :return: the task's value
         :raises AirflowSensorTimeout: if the time is over
         :raises AirflowFailException: if the wait failed for a reason that a retry cannot fix
@@ -254,7 +253,6 @@ class RescheduleMemory:
 
     Before that there is none: errors in a row are not counted, and ``stall_timeout`` is refused.
 
-    :param context: the task's context
     :param key: the name of the memory in the task's state
     :param stall_timeout: what the sensor's ``stall_timeout`` is, which needs a memory
     :raises ConfigurationError: if the sensor needs a memory and Airflow has none
@@ -292,10 +290,7 @@ class RescheduleMemory:
 
 
 def can_start_there(arguments: Iterable[Any]) -> bool:
-    """True unless there are templates and the triggerer renders none, as before Airflow 3.3.
-
-    :param arguments: the trigger's arguments
-    """
+    """True unless there are templates and the triggerer renders none, as before Airflow 3.3."""
     return hasattr(BaseTrigger, "render_template_fields") or not any(
         mark in str(argument) for argument in arguments for mark in _TEMPLATE_MARKS
     )
@@ -307,8 +302,6 @@ def rendered_in_triggerer(name: str, value: Any) -> Any:
     A task's XCom becomes a template whose text is JSON. It has to name the map index: the triggerer of
     Airflow 3.3.2 leaves ``xcom_pull`` without one unanswered, and the trigger would wait for ever.
 
-    :param name: the argument, for errors
-    :param value: its value
     :raises ConfigurationError: if the triggerer could not render it
     """
     if callable(value):

@@ -39,7 +39,6 @@ def write_credentials(
 
     :param credentials: a key pair, a programmatic access token or an OAuth token
     :param path: a file that does not exist yet, in a directory of the submitting user
-    :param secrets: passwords and keys of the source
     :raises ConfigurationError: if the file exists already, or the credentials are of another type
     """
     write_private(json.dumps(_to_mapping(credentials, secrets)).encode(), path)
@@ -48,8 +47,6 @@ def write_credentials(
 def credentials_text(credentials: Credentials, secrets: SourceSecrets | None = None) -> str:
     """What :func:`read_credentials_variable` takes from a variable, in characters that no shell changes.
 
-    :param credentials: a key pair, a programmatic access token or an OAuth token
-    :param secrets: passwords and keys of the source
     :raises ConfigurationError: if the credentials are of another type
     """
     return base64.b64encode(json.dumps(_to_mapping(credentials, secrets)).encode()).decode()

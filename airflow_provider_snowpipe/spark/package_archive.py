@@ -30,7 +30,6 @@ def write_package_archive(directory: Path) -> Path:
     import and nothing else: neither the skin nor the local service. A process that runs from such a file
     passes it on.
 
-    :param directory: where the file goes
     :returns: the file
     """
     package = Path(airflow_provider_snowpipe.__file__).parent

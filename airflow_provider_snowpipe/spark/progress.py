@@ -43,7 +43,6 @@ class Poll:
     ) -> Self:
         """Sum up the channels.
 
-        :param at: when it was
         :param channels: of each channel the status when the run began, and the one now
         :param bytes_behind: bytes of the source that are not committed
         :param rows_behind: the same in rows
@@ -143,7 +142,6 @@ class FollowedChannels:
         The driver's clock may be wrong: it has not begun later than now, nor before the reader has seen that
         there is no such file.
 
-        :param text: what the file holds
         :param absent_at: when the reader has seen that, by the monotonic clock; minus infinity for never
         :raises ConfigurationError: if it holds something else
         """

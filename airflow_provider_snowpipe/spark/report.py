@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -36,11 +35,9 @@ def versioned_object(
 ) -> dict[str, Any]:
     """Read the JSON object that submitting side and driver exchange, without the key of its version.
 
-    :param text: the JSON text
     :param what: the object in words, for errors
     :param key: the key of its version
     :param version: the one that this release reads
-    :param error: the error's class
     :raises ConfigurationError: if it is no object, or one of another version
     """
     try:
@@ -94,7 +91,6 @@ class ChannelReport(SentRows):
 class RunReport:
     """What a run did.
 
-    :param application: the Spark application's name
     :param channels: one report for each channel, in the order of the partitions' names
     :param seconds: elapsed time of the run
     :param error: None for a successful run, else the text of the error that ended it
@@ -170,21 +166,6 @@ class RunReport:
         """
         _write_whole(self.to_json(), Path(path))
 
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a report's file.
-
-        :raises ConfigurationError: if there is none, or it is not a report
-        """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(
-                f"the run report {os.fspath(path)!r} cannot be read ({error.strerror}): the Spark job ended "
-                "before it could write it; its log shows why"
-            ) from None
-        return cls.from_json(text)
-
 
 def _write_whole(text: str, target: Path) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -227,7 +208,6 @@ class ChannelStart:
     def bytes_behind(self, committed: str | None) -> int | None:
         """Bytes of files that are not committed, at most: those of the file of a position count.
 
-        :param committed: the committed offset token now
         :raises OffsetTokenError: if it is none of a file
         """
         if self.files_behind is None:
@@ -258,17 +238,13 @@ def fewer_files(files: Sequence[tuple[str, int]], most: int) -> tuple[tuple[str,
 
 
 def start_text(channels: Mapping[str, ChannelStart]) -> str:
-    """The text of :data:`START_FILE`.
-
-    :param channels: by channel
-    """
+    """The text of :data:`START_FILE`."""
     return json.dumps({name: asdict(one) for name, one in channels.items()})
 
 
 def read_start(text: str) -> dict[str, ChannelStart]:
     """Read :data:`START_FILE`, also of a driver that wrote only a number of skipped rows by channel.
 
-    :param text: what it holds
     :raises ConfigurationError: if it holds something else
     """
     data: Any = None
@@ -298,7 +274,6 @@ def _channel_start(value: Any) -> ChannelStart:
 def rejected_before(text: str) -> dict[str, int]:
     """The rows that were skipped before a run, by channel.
 
-    :param text: what :data:`START_FILE` holds
     :raises ConfigurationError: as :func:`read_start`
     """
     return {name: one.rejected_before for name, one in read_start(text).items()}
@@ -355,7 +330,6 @@ class UiAddresses:
     def read(cls, path: Path) -> Self | None:
         """Read the driver's file.
 
-        :param path: the file
         :returns: None while there is none
         """
         if not path.is_file():
@@ -384,42 +358,8 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-class ReportFolder(ABC):
-    """The folder of a report: on the machine of the driver, or where Hadoop reaches it."""
-
-    @abstractmethod
-    def write(self, name: str, text: str) -> None:
-        """Write a file so that a reader sees all of it or nothing.
-
-        :param name: the file's name
-        :param text: what it holds
-        :raises ConfigurationError: if it cannot be written
-        """
-
-    @abstractmethod
-    def read(self, name: str) -> str | None:
-        """Read a file, None if there is none.
-
-        :param name: the file's name
-        """
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there.
-
-        :param name: the file's name
-        """
-
-    @abstractmethod
-    def check(self) -> None:
-        """See that a report can be written.
-
-        :raises ConfigurationError: if it cannot
-        """
-
-
-def report_folder(report_path: str) -> ReportFolder:
-    """The folder of a report.
+def report_folder(report_path: str) -> _LocalFolder | _HadoopFolder:
+    """The folder of a report, whose files a reader sees as a whole or not at all.
 
     :param report_path: an absolute path or a URL
     """
@@ -428,7 +368,7 @@ def report_folder(report_path: str) -> ReportFolder:
     return _LocalFolder(Path(report_path).parent)
 
 
-class _LocalFolder(ReportFolder):
+class _LocalFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -450,7 +390,7 @@ class _LocalFolder(ReportFolder):
             )
 
 
-class _HadoopFolder(ReportFolder):
+class _HadoopFolder:
     """A folder at a URL, made when something is written; the JVM beside the driver reads and writes it."""
 
     def __init__(self, folder: str) -> None:

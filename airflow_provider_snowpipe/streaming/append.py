@@ -106,7 +106,6 @@ def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:
     """Write rows as NDJSON lines.
 
     :param rows: mappings of column to value
-    :param limits: how much is taken
     :raises EncodingError: if a row is no mapping or holds a value that JSON has no form for
     :raises ConfigurationError: if there is too much of it
     """
@@ -167,7 +166,6 @@ def lines_of_ndjson(body: bytes, limits: RowLimits, origin: str) -> list[bytes]:
     """Cut NDJSON into its lines; empty lines are no rows.
 
     :param body: the text, with or without a byte order mark
-    :param limits: how much is taken
     :param origin: where it comes from, for errors
     :raises ConfigurationError: if there is too much of it, or it is compressed
     """
@@ -194,7 +192,6 @@ def lines_of_columns(
 
     :param names: the columns
     :param rows: the rows, a value for each column
-    :param limits: how much is taken
     :param origin: where it comes from, for errors
     :raises EncodingError: if the values of a column have no common type
     """
@@ -232,7 +229,6 @@ def lines_of_columns(
 def _documents(values: Sequence[Any]) -> list[bytes] | None:
     """JSON of a column's values one by one, None if Arrow writes them: none is an object or a list of JSON.
 
-    :param values: the values
     :raises TypeError: if an object has a value that JSON has no form for
     :raises ValueError: likewise
     """
@@ -252,7 +248,6 @@ def _documents(values: Sequence[Any]) -> list[bytes] | None:
 def _arrow_values(values: Sequence[Any]) -> Any:
     """A column's values as an Arrow array, in which each is what it was.
 
-    :param values: the values
     :raises TypeError: if that is not possible
     :raises ValueError: likewise
     """
@@ -285,7 +280,6 @@ def _leaves(values: Iterable[Any]) -> Iterator[Any]:
 def numbered_by_batch(lines: Sequence[bytes], batch: int) -> NumberedRows:
     """Give each row the position ``batch:row``, counted from 1.
 
-    :param lines: the rows
     :param batch: grows from run to run, and is the same on every try of a run
     """
     return NumberedRows(lines, [BatchRowOffset(batch, row) for row in range(1, len(lines) + 1)])
@@ -296,7 +290,6 @@ def numbered_by_column(
 ) -> NumberedRows:
     """Take each row's position from one of its columns.
 
-    :param lines: the rows
     :param column: the column that holds the position
     :param offset_class: its format
     :param channel: the channel, for errors
@@ -385,7 +378,6 @@ def rows_to_send(
 ) -> NumberedRows:
     """Leave out what the channel has committed, or refuse what cannot be distinguished.
 
-    :param rows: all rows
     :param committed: the committed position
     :param rules: how rows are appended
     :param channel: the channel, for errors
@@ -420,10 +412,8 @@ def rejected_by_earlier_tries(
     the last one lies, which is among these rows only if one of them was rejected. So a try whose worker was
     killed, or that did not wait, leaves what the next one has to know, on every Airflow.
 
-    :param rows: all rows
     :param left: those that are not committed
     :param found: the channel's status when it was opened
-    :param offset_class: the format of the positions
     """
     last = found.last_error_offset_upper_bound
     if last is None or found.rows_error_count == 0 or len(left.lines) == len(rows.lines):
@@ -459,10 +449,7 @@ def append_to_channel(
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
-    :param client: the pipe's client
-    :param channel: the channel's name
     :param rows: all rows, in order
-    :param offset_class: the format of their positions
     :param rules: how rows are appended
     :param admission: makes the check of rows before they are sent, from the committed position
     :raises UnfitRowsError: if a row does not fit and there is no dead-letter path; it was not sent

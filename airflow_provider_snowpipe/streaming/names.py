@@ -27,7 +27,6 @@ _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 def quote_identifier(name: str) -> str:
     """Quote one SQL identifier so that it is taken letter by letter.
 
-    :param name: the identifier without quotes
     :raises ConfigurationError: if it is empty or holds a NUL character
     """
     if not name or "\0" in name or len(name) > MAX_NAME_LENGTH:
@@ -36,10 +35,7 @@ def quote_identifier(name: str) -> str:
 
 
 def plain_or_quoted(name: str) -> str:
-    """Write a name without quotes where it means the same.
-
-    :param name: the name
-    """
+    """Write a name without quotes where it means the same."""
     return name if _PLAIN.fullmatch(name) else quote_identifier(name)
 
 
@@ -49,11 +45,7 @@ def quote_url_segment(name: str) -> str:
 
 
 def with_suffix(name: str, suffix: str) -> str:
-    """Name a channel beside another one; a name that would be too long is cut, and distinguished by a hash.
-
-    :param name: what the new name begins with
-    :param suffix: what it ends with
-    """
+    """Name a channel beside another one; a name that would be too long is cut, and gets a hash."""
     whole = f"{name}{suffix}"
     if len(whole) <= MAX_NAME_LENGTH:
         return whole
@@ -82,7 +74,6 @@ def channel_name(prefix: str, source: str, partition: str) -> str:
 def check_channel_name(name: str) -> str:
     """Return the name of a named channel if it is usable as one.
 
-    :param name: the channel's name
     :raises ConfigurationError: if it is empty, too long, dots, or ``ELASTIC``, which is reserved
     """
     _check_name("channel name", name)
@@ -192,7 +183,6 @@ def string_literal(text: str) -> str:
 
     In quotes a backslash begins an escape sequence (page "String & binary data types"), so it is doubled.
 
-    :param text: the text
     :raises ConfigurationError: if it holds a NUL character
     """
     if "\0" in text:
@@ -204,7 +194,6 @@ def option(name: str, value: OptionValue) -> str:
     """Write one option, ``NAME = value``.
 
     :param name: the option's name, in any case
-    :param value: its value
     :raises ConfigurationError: if the name is none, or the value has no form in SQL
     """
     written = name.upper()

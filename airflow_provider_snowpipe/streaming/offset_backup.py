@@ -145,10 +145,8 @@ def take_backup(
 ) -> OffsetBackup:
     """Put the tokens of channels into a backup that replaces the one before.
 
-    :param statuses: the state of each channel
     :param previous: the backup that will be replaced, None for the first
     :param now: the time, with its zone
-    :param offset_format: the tokens' format
     :param keep_lost: True keeps the old token of a channel that has lost it, False refuses
     :raises SourcePositionError: if a channel has lost the token that the backup before holds; replacing that
         backup would lose the position for good
@@ -319,7 +317,6 @@ def restore_channels(
 ) -> dict[str, str | None]:
     """Do what was planned, channel by channel, each on condition that it is as it was when planned.
 
-    :param steps: the plan
     :param set_token: sets the token of a channel by the system function
     :param overwrite: True discards rows that are not committed, and sets tokens whatever they are
     :return: the committed token that each channel had just before, None for NULL

@@ -109,7 +109,6 @@ class ChannelStatus:
         The documentation and SDK 1.9.1 name two fields differently (``rows_errors`` and ``rows_error_count``,
         ``last_error_timestamp`` and ``last_error_timestamp_ms``); both are read.
 
-        :param body: the JSON object
         :param channel: the name asked for, where the object is keyed by it
         """
         errors = body.get("rows_error_count")
@@ -165,7 +164,6 @@ UPDATE_OFFSET_TOKEN = "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TO
 class ListedChannel:
     """One row of ``SHOW CHANNELS``.
 
-    :param name: the channel's name
     :param database: of the pipe
     :param schema: of the pipe
     :param table: the table that the channel writes to
@@ -229,11 +227,7 @@ class ChannelState:
 
 
 def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
-    """Describe what moved between two observations of a channel; empty when nothing did.
-
-    :param before: the earlier one
-    :param after: the later one
-    """
+    """Describe what moved between two observations of a channel; empty when nothing did."""
     moved = [
         ("the committed token", before.status.committed or "NULL", after.status.committed or "NULL"),
         ("the number of rows read", before.status.rows_parsed, after.status.rows_parsed),

@@ -101,7 +101,6 @@ class RowCheck:
         self._met = False
         self._spelled: Mapping[str, ColumnForm] = {}
         self._stopped_at: int | None = None
-        self.parses = 0
 
     def _refuse_twins(self) -> None:
         seen: dict[str, str] = {}
@@ -114,10 +113,7 @@ class RowCheck:
                 )
 
     def check(self, body: bytes | memoryview) -> CheckedBlock:
-        """Find the rows that the service would skip.
-
-        :param body: NDJSON
-        """
+        """Find the rows that the service would skip."""
         lines = BlockLines.of(body)
         if not self._met:
             self._met = True
@@ -192,7 +188,6 @@ class RowCheck:
         keys = [(one.key, one) for one in readable]
         keys += [(key, one) for key, one in self._spelled.items() if one in readable]
         schema = pa.schema([_NO_COLUMN, *(pa.field(key, one.arrow_type(longest)) for key, one in keys)])
-        self.parses += 1
         try:
             table = pj.read_json(
                 pa.BufferReader(pa.py_buffer(data)),

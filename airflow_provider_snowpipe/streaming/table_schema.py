@@ -152,10 +152,7 @@ class TableColumn:
 
 
 def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn, ...]:
-    """Read the result of ``DESCRIBE TABLE``; what is no column of the table is passed over.
-
-    :param rows: its rows
-    """
+    """Read the result of ``DESCRIBE TABLE``; what is no column of the table is passed over."""
     kinds = ((row, str(row.get("kind") or "COLUMN").upper()) for row in rows)
     return tuple(TableColumn.from_row(row) for row, kind in kinds if kind == "COLUMN")
 
@@ -168,7 +165,6 @@ _DIGITS = 38
 def table_of(pipe: PipeName) -> str:
     """The quoted full name of the table whose default pipe this is.
 
-    :param pipe: the pipe
     :raises ConfigurationError: if it is a pipe of its own, whose rows are not the table's
     """
     if pipe.default_table is None:
@@ -180,10 +176,7 @@ def table_of(pipe: PipeName) -> str:
 
 
 def show_table(pipe: PipeName) -> str:
-    """The statement that lists the table whose default pipe this is, and others that are named like it.
-
-    :param pipe: the pipe
-    """
+    """The statement that lists the table whose default pipe this is, and others that are named like it."""
     like = string_literal(str(pipe.default_table))
     return f"SHOW TABLES LIKE {like} IN SCHEMA {full_name(pipe.database, pipe.schema)}"
 
@@ -192,7 +185,6 @@ def widens_itself(shown: Iterable[Mapping[str, Any]], table: str) -> bool:
     """True if the service adds columns to a table for keys that it has none for (ENABLE_SCHEMA_EVOLUTION).
 
     :param shown: the rows of ``SHOW TABLES``
-    :param table: the table's name
     """
     on = ("Y", "YES", "TRUE", "ON")
     return any(
@@ -204,7 +196,6 @@ def create_table_if_missing(table: str, columns: Sequence[TableColumn]) -> str:
     """The statement that makes a table unless there is one.
 
     :param table: its quoted full name
-    :param columns: its columns
     """
     return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(column.ddl for column in columns)})"
 

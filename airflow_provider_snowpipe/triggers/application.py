@@ -44,7 +44,6 @@ Cluster = KubernetesPods | ResourceManager
 def spark_master(conn_id: str) -> str:
     """The master of a Spark connection, as Airflow's Spark provider reads it.
 
-    :param conn_id: the connection
     :raises ConfigurationError: if there is no such connection
     """
     return _master(_connection(conn_id))
@@ -66,7 +65,6 @@ def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") 
 async def async_cluster_of(conn_id: str) -> Cluster:
     """The same on an event loop, which does not wait for the connection.
 
-    :param conn_id: the connection
     :raises ConfigurationError: as :func:`cluster_of`
     """
     from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
@@ -248,10 +246,7 @@ class FollowedApplication:
         self._has_lost_channels = False
 
     def has_seen(self, application: Application) -> None:
-        """Take an answer, and log it if it has a new state, the first rows or more, or the last line is old.
-
-        :param application: the answer
-        """
+        """Take an answer, and log it if it has a new state, first rows or more, or the last line is old."""
         self._failing_since = None
         now, channels = time.monotonic(), self.channels
         rows = -1 if channels is None else channels.rows
@@ -273,10 +268,7 @@ class FollowedApplication:
         return now - self._failing_since >= self._unreachable_seconds
 
     def has_lost_channels(self, error: Exception) -> None:
-        """Log once that the channels cannot be asked after; the application decides, not what its log shows.
-
-        :param error: why
-        """
+        """Log once that the channels cannot be asked after; the application decides, not its log."""
         if not self._has_lost_channels:
             self._has_lost_channels = True
             self._log.warning("what is committed meanwhile cannot be shown: %s; the wait goes on", error)

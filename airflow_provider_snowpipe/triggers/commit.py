@@ -160,19 +160,12 @@ class WaitTrigger(BaseEventTrigger):
 
 
 def failure_event(reason: StrEnum, message: str) -> TriggerEvent:
-    """The event of a wait that failed.
-
-    :param reason: why
-    :param message: what happened and what to do
-    """
+    """The event of a wait that failed."""
     return TriggerEvent({"status": "failure", "reason": reason.value, "message": message})  # type: ignore[no-untyped-call]
 
 
 def stored_form(trigger: BaseTrigger) -> tuple[str, dict[str, Any]]:
-    """The class path and the arguments that make a trigger again.
-
-    :param trigger: a trigger that is a dataclass
-    """
+    """The class path and the arguments that make a trigger again."""
     kind: Any = type(trigger)
     arguments = {one.name: getattr(trigger, one.name) for one in fields(kind)}
     return f"{kind.__module__}.{kind.__qualname__}", arguments

@@ -305,7 +305,7 @@ class Stream:
 
 
 def _error_of(report: Path) -> str | None:
-    return RunReport.read(report).error_type if report.exists() else None
+    return RunReport.from_json(report.read_text()).error_type if report.exists() else None
 
 
 def _stream(run: Run, kind: str) -> None:
@@ -367,14 +367,14 @@ def _drive_until_green(run: Run, stream: Stream, deeds: Path, *, beside: bool = 
             continue
         code = one.wait()
         if code == 0:
-            found = RunReport.read(report)
+            found = RunReport.from_json(report.read_text())
             break
         if code == 1 and _error_of(report) in ("RowsRejectedError", "SourcePositionError"):
             break
     (deeds / "released").touch()
     for one, report in stalled:
         if one.wait() == 0 and found is None:
-            found = RunReport.read(report)
+            found = RunReport.from_json(report.read_text())
     if found is not None and stream.options.get("wait_for_commit", True):
         run.claim()
     return found

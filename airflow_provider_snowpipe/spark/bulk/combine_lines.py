@@ -28,8 +28,6 @@ def combine(slices: Sequence[LineSlice], target: Path, header: bytes | None) -> 
     The file is there as a whole or not at all. The same lines give the same bytes. A file's
     last line is ended where it was not.
 
-    :param slices: the slices, in order
-    :param target: the new file
     :param header: the line that each file begins with, without its end; None where there is none
     :return: the file by its name, with its lines but the header
     :raises ConfigurationError: if a file begins with another line
@@ -153,7 +151,6 @@ _REST = 0.5
 class LineFile:
     """A file of lines.
 
-    :param path: where it is
     :param size: its bytes
     :param compression: ``gzip``, ``zstd``, ``bz2``, ``xz`` or ``none``
     :param splits: True where it may be cut between two lines

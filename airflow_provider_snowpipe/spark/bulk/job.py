@@ -241,7 +241,6 @@ def main(argv: Sequence[str]) -> int:
 def write(plan: WritePlan, session: Any) -> WriteReport:
     """Write the files of a plan.
 
-    :param session: the Spark session
     :raises SnowpipeError: if it cannot be read or written
     """
     from py4j.protocol import Py4JJavaError

@@ -47,8 +47,6 @@ class Agreement:
     A refusal stands, and so does the decision: a later attempt at a partition goes by what an earlier
     one has reported, since other tasks may have ended or sent by that.
 
-    :param client: a client of the channels' pipe
-    :param channels: the batch's channels, one for each partition
     :param partition: the number of this task's partition
     :param write: an id of the write, the same for all of its tasks and their attempts, and for no other write
     """
@@ -161,11 +159,7 @@ class Agreement:
 
 
 def forget(client: SnowpipeClient, channels: Sequence[str]) -> None:
-    """Drop what the tasks of a write have reported; the next write would not believe it either.
-
-    :param client: a client of the channels' pipe
-    :param channels: the batch's channels
-    """
+    """Drop what the tasks of a write have reported; the next write would not believe it either."""
     found = client.channel_statuses([_marker(name) for name in channels])
 
     def drop(name: str) -> None:

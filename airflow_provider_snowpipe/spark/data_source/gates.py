@@ -76,7 +76,6 @@ class Prepared:
     """What the driver hands to the tasks.
 
     :param token: a scoped token, the only credential that leaves the driver
-    :param seen: what the channels had committed
     :param columns: the table's columns, none where rows are not checked
     :param write: an id of this write, by which its tasks know each other
     """
@@ -122,7 +121,6 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
 def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
     """Drop the channels by which a write's tasks have agreed on a batch, where they had to.
 
-    :param seen: what the driver had found
     :param batch: the batch's id
     """
     if compares_before_sending(options) and batch in {token.batch for _, token in seen.latest.values()}:
@@ -388,7 +386,6 @@ class Finding:
     :param partition: the partition's number
     :param channel: the channel's name, empty where the error belongs to none
     :param error_type: class name of the error, None if the committed rows are the share's first ones
-    :param error: its text
     """
 
     partition: int
@@ -402,7 +399,6 @@ class BegunBatch:
     """A batch with rows that an earlier run has committed.
 
     :param committed: the tokens of its channels that have rows of it
-    :param variants: the DataFrame's VARIANT columns
     """
 
     options: WriteOptions
@@ -418,7 +414,6 @@ class BegunBatch:
 
         Channels that a column names are found by ``SHOW CHANNELS``, over the SQL API.
 
-        :param variants: the DataFrame's VARIANT columns
         :return: None where there is nothing to compare: the batch is new, or has one channel, which its own
             task compares, or nothing of it can be sent any more
         :raises SourcePositionError: if it was begun over other partitions, or by another way to name channels
@@ -451,9 +446,6 @@ class BegunBatch:
         """Hold one partition's rows against what is committed; runs in a Spark task, and sends nothing.
 
         Shares of which nothing is committed are not read.
-
-        :param partition: the partition's number
-        :param batches: its rows
         """
         options = self.options
         try:
@@ -480,7 +472,6 @@ class BegunBatch:
     def refuse_differences(self, findings: Iterable[Finding]) -> None:
         """Refuse the batch unless every channel's committed rows are the first ones of its share.
 
-        :param findings: those of all partitions
         :raises SourcePositionError: if they are not
         :raises SnowpipeError: what a task met; nothing was sent in either case
         """

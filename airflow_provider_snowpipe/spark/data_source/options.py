@@ -83,10 +83,7 @@ def seconds(name: str, value: str) -> float:
 
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
-    """One of some words.
-
-    :param choices: the words
-    """
+    """One of some words."""
 
     def check(name: str, value: str) -> str:
         check_one_of(f"option {name}", value, choices)

@@ -73,10 +73,7 @@ class Piece:
 class RowEncoder:
     """Writes Arrow batches as NDJSON.
 
-    :param ndjson: how values are written
     :param omitted: columns that are not sent
-    :param limits: how large a piece may be
-    :param variants: the VARIANT columns
     """
 
     ndjson: NdjsonOptions
@@ -132,7 +129,6 @@ def encode_rows(rows: pa.RecordBatch, options: NdjsonOptions, variants: Set[str]
     """Write rows as NDJSON, VARIANT columns among them.
 
     :param options: forms of the values that JSON has none for
-    :param variants: the VARIANT columns
     :raises EncodingError: if a column's type or value has no faithful form; names the column
     """
     names = [name for name in rows.schema.names if name in variants]
@@ -192,7 +188,6 @@ GIVEN_WRITER = "00000000"
 class BatchIdentity:
     """Which batch a task works on.
 
-    :param batch: the batch's id
     :param writer: eight hexadecimal digits for the query that counts the batches
     :param partitions: number of partitions of the batch, 0 where a column names the channel
     """
@@ -274,7 +269,6 @@ def _layout(partitions: int) -> str:
 class DigestedShare:
     """One channel's share of a batch.
 
-    :param encoder: writes the rows
     :param rejected_before: rows that the service had skipped on the channel before this batch
     """
 
@@ -367,9 +361,7 @@ def ordered_offset_class(*, integer: bool, partitions: int | None) -> type[Offse
 class OrderedRows:
     """One channel's rows with an offset column.
 
-    :param column: the offset column
     :param partitions: number of partitions, None where a column names the channel
-    :param encoder: writes the rows
     """
 
     channel: str
@@ -381,7 +373,6 @@ class OrderedRows:
     def parts(self, batches: Iterator[pa.RecordBatch], committed: Offset | None) -> Iterator[Part]:
         """Check the order of all rows and give those behind the committed position.
 
-        :param batches: the rows
         :param committed: the channel's committed position, None for NULL
         :raises ContinuityError: if a value is missing or does not lie after the one before
         """
@@ -443,8 +434,6 @@ def channel_shares(
 ) -> Iterator[tuple[str | int, Iterator[pa.RecordBatch]]]:
     """The channels of a partition, by what follows the prefix in their names, each with its rows.
 
-    :param options: what names the channels
-    :param partition: the partition's number
     :param batches: its rows, none of the batches empty
     :raises ContinuityError: as :class:`ChannelRuns` does
     :raises ConfigurationError: if there are more partitions than the options allow

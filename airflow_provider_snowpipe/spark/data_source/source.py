@@ -71,7 +71,6 @@ class RowForm:
     """What tasks need to know of a DataFrame's rows.
 
     :param integer_offsets: True if the offset column holds numbers
-    :param variants: the VARIANT columns
     """
 
     integer_offsets: bool

@@ -93,14 +93,9 @@ def compares_before_sending(options: WriteOptions) -> bool:
 class Task:
     """One attempt at one partition.
 
-    :param token: the driver's scoped token
-    :param seen: what the driver found
     :param identity: the batch, None where an offset column identifies rows
-    :param partition: the partition's number
-    :param attempt: the attempt's number
     :param integer_offsets: True if the offset column holds numbers
     :param columns: the table's columns, none where rows are not checked
-    :param variants: the DataFrame's VARIANT columns
     :param write: the id of the write, by which its tasks know each other
     """
 
@@ -118,7 +113,6 @@ class Task:
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskOutcome:
         """Load the partition's rows that are not committed yet.
 
-        :param batches: the partition's rows
         :return: the outcome; an error that another attempt would meet again is part of it
         :raises SnowpipeError: for everything that another attempt may fix
         """
@@ -305,13 +299,10 @@ def _loaded(found: ChannelReport, result: PartitionResult) -> ChannelReport:
 class TaskOutcome:
     """What a task did.
 
-    :param partition: the partition's number
-    :param attempt: the attempt's number
     :param channels: what it did on each of its channels, a hint for the driver, never evidence: the target is
         the token that proves its rows committed, and whether it is, the driver finds out
     :param complete: False if the scoped token's life was too short
     :param error_type: class name of an error that no further attempt can fix, None for success
-    :param error: its text
     :param for_another: True if another task knows more about the error
     :param superseded: the first channel that has committed a later batch, on which nothing was done then, and
         that batch

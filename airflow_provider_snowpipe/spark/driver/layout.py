@@ -28,8 +28,6 @@ def pinned_layout(session: Any) -> Iterator[None]:
     """Pin the layout of what is planned inside the block; the session's own settings come back after it.
 
     Settings count when a DataFrame is planned, which is when its first action runs.
-
-    :param session: the Spark session
     """
     before = {name: session.conf.get(name) for name in PINNED}
     pin_layout(session)
@@ -41,20 +39,14 @@ def pinned_layout(session: Any) -> Iterator[None]:
 
 
 def pin_layout(session: Any) -> None:
-    """Pin the layout of a session that nobody else uses.
-
-    :param session: the Spark session
-    """
+    """Pin the layout of a session that nobody else uses."""
     for name, value in PINNED.items():
         session.conf.set(name, value)
 
 
 @contextmanager
 def free_layout(session: Any) -> Iterator[None]:
-    """Let Spark choose the layout of questions whose answer does not depend on it, such as counts.
-
-    :param session: a session with a pinned layout
-    """
+    """Let Spark choose the layout of questions whose answer does not depend on it, such as counts."""
     session.conf.set(_ADAPTIVE, "true")
     try:
         yield
@@ -63,10 +55,7 @@ def free_layout(session: Any) -> Iterator[None]:
 
 
 def unpinned(session: Any) -> dict[str, str]:
-    """The settings that differ from the pinned ones, with their present values.
-
-    :param session: the Spark session
-    """
+    """The settings that differ from the pinned ones, with their present values."""
     return {name: session.conf.get(name) for name, value in PINNED.items() if not _same(session, name, value)}
 
 

@@ -95,10 +95,7 @@ _PLAIN: dict[str, type[SnowpipeError]] = {
 
 
 class TaskFailedError(SnowpipeError):
-    """A task failed, with the error that it raised.
-
-    :param error_type: class name of the task's error
-    """
+    """A task failed, with the error that it raised."""
 
     def __init__(self, message: str, *, error_type: str) -> None:
         super().__init__(message)
@@ -131,11 +128,7 @@ def error_type_of(error: SnowpipeError) -> str:
 
 
 def final_error(error_type: str, text: str) -> SnowpipeError:
-    """Build the error that a task reported as its result.
-
-    :param error_type: its class name
-    :param text: its text
-    """
+    """Build the error that a task reported as its result."""
     kind = _PLAIN.get(error_type)
     return TaskFailedError(text, error_type=error_type) if kind is None else kind(text)
 
@@ -156,7 +149,6 @@ def settle(
 
     :param reports: what the run sent on each channel
     :param now: every channel's status, read after the wait for the commit
-    :param offsets: the format of the tokens
     :raises OffsetTokenError: if a committed token does not parse
     """
     return tuple(_settled(report, now[report.channel], offsets) for report in reports)
@@ -189,9 +181,6 @@ def refuse_missing_commits(
 ) -> None:
     """Make sure that each channel's committed token is at or past its target.
 
-    :param pipe: the channels' pipe
-    :param reports: settled reports
-    :param now: the statuses that settled them
     :raises CommitTimeoutError: if one is behind
     """
     for report in reports:
@@ -212,9 +201,6 @@ def refuse_rejected_rows(
 ) -> None:
     """Make sure that the service has skipped no row.
 
-    :param pipe: the channels' pipe
-    :param reports: settled reports
-    :param now: the statuses that settled them
     :raises RowsRejectedError: if it has
     """
     bad = [report for report in reports if report.rejected]

@@ -67,7 +67,6 @@ def refuse_changing_rows(df: DataFrame, what: str) -> None:
 
     Enough where a unique key orders the rows afterwards.
 
-    :param df: the rows
     :param what: what they are, for the error
     :raises ConfigurationError: naming the expression or operator, and the remedy
     """
@@ -94,10 +93,7 @@ def _refuse(hazards: Sequence[PlanHazard], what: str) -> None:
 
 
 def row_hazards(df: DataFrame) -> tuple[PlanHazard, ...]:
-    """Find what makes rows or their values differ from one run of a plan to the next.
-
-    :param df: the rows
-    """
+    """Find what makes rows or their values differ from one run of a plan to the next."""
     analyzed = _query(df).analyzed()
     found: list[PlanHazard] = []
     for node in _nodes(analyzed):
@@ -125,8 +121,6 @@ def order_hazards(df: DataFrame) -> tuple[PlanHazard, ...]:
 
     Searches from the result down to the first sort within partitions, or to the scan. A sort counts as an
     order: that its key is unique is for the writer to see, which compares the positions of the rows.
-
-    :param df: the rows
     """
     query = _query(df)
     most = query.optimizedPlan().maxRows()

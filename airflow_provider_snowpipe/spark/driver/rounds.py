@@ -66,7 +66,6 @@ class FramePartition(Partition):
 
         :param batches: the partition's rows in order, with the columns of its source's query
         :param committed: the channel's committed position, None for NULL
-        :param limits: what a batch takes
         :raises ContinuityError: if two rows are not in order, or have the same position
         :raises SourcePositionError: if the rows are not those that the committed position came from
         """
@@ -132,8 +131,6 @@ class FrameSource(Source):
 class FrameWork:
     """One partition with its channel.
 
-    :param channel: the channel's name
-    :param partition: the source's partition
     :param committed: what is committed as far as the driver knows, None for NULL
     :param end: the position of the last row of this run, None until it is located
     """
@@ -186,8 +183,6 @@ def load_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Load one channel's rows as they arrive; runs in a Spark task. No rows, no channel is opened.
 
-    :param settings: what the tasks of a run have in common
-    :param token: the driver's scoped token
     :param works: all channels of the query
     :param batches: the rows of one of them
     """
@@ -244,8 +239,6 @@ class Rounds(ABC, Generic[WorkT]):
     ) -> list[WorkT]:
         """Find where each channel goes on, before any of them is opened.
 
-        :param partitions: the source's partitions by channel
-        :param committed: the channels' committed positions
         :return: the channels that have something to load
         :raises SourcePositionError: if a committed position is not in the source any more
         """
@@ -256,9 +249,6 @@ class Rounds(ABC, Generic[WorkT]):
     ) -> list[PartitionResult]:
         """Load, one task a channel.
 
-        :param settings: what the tasks have in common
-        :param token: the driver's scoped token
-        :param works: the channels to load
         :return: one result for each of them
         :raises SnowpipeError: if a task failed for good
         """
@@ -323,11 +313,7 @@ class TaskRounds(Rounds[PartitionWork]):
 
 
 class FrameRounds(Rounds[FrameWork]):
-    """Rounds in which Spark reads the rows of all channels by one query.
-
-    :param spark: the context whose executors do the work
-    :param source: the source
-    """
+    """Rounds in which Spark reads the rows of all channels by one query."""
 
     def __init__(self, spark: SparkContext, source: FrameSource) -> None:
         super().__init__(spark)
@@ -362,7 +348,6 @@ class FrameRounds(Rounds[FrameWork]):
 def rounds_of(source: Source | None, spark: SparkContext) -> Rounds[Any]:
     """Choose how a source's partitions become tasks.
 
-    :param source: the source
     :param spark: the context whose executors do the work, or a session of Spark Connect
     """
     return FrameRounds(spark, source) if isinstance(source, FrameSource) else TaskRounds(spark)

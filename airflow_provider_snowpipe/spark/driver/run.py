@@ -49,11 +49,9 @@ class Run:
     :attr:`channels` is filled as far as the run came, also when a step raises; :attr:`rejected_before`, the
     rows skipped before this run and its unreported tries, by :meth:`prepare`.
 
-    :param plan: what to do
     :param client: the driver's client, which has the credentials
     :param session: starts the Spark session or gives the running one; called by :meth:`prepare` only where
         Spark has to read the source
-    :param secrets: the source's passwords and keys
     """
 
     def __init__(

@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 
 
 class JobSession:
-    """The job's Spark: started when somebody first needs it, stopped with the block at the latest.
-
-    :param plan: what the job is to do
-    """
+    """The job's Spark: started when somebody first needs it, stopped with the block at the latest."""
 
     def __init__(self, plan: JobPlan | WritePlan) -> None:
         self._plan = plan
@@ -101,12 +98,7 @@ def _context_of(spark: Any) -> Any:
 
 
 def write_beside_report(plan: JobPlan | WritePlan, name: str, text: str) -> None:
-    """Write a file where the report goes, if it goes anywhere.
-
-    :param plan: what the job is to do
-    :param name: the file's name
-    :param text: what it holds
-    """
+    """Write a file where the report goes, if it goes anywhere."""
     if plan.report_path:
         report_folder(plan.report_path).write(name, text)
 
@@ -114,7 +106,6 @@ def write_beside_report(plan: JobPlan | WritePlan, name: str, text: str) -> None
 def clear_report(plan: JobPlan | WritePlan) -> None:
     """Make sure that a report found afterwards is this run's.
 
-    :param plan: what the job is to do
     :raises ConfigurationError: if none can be written there
     """
     if not plan.report_path:
@@ -140,7 +131,6 @@ def start_spark(application: str) -> Any:
     Where ``SPARK_REMOTE`` names a Spark Connect server the session is one of that server, whose settings are
     its own.
 
-    :param application: the application's name
     :return: the session
     """
     from pyspark.sql import SparkSession
@@ -184,17 +174,13 @@ _BYTES_WITH_FUNCTION = 64 << 10
 
 
 def is_connect(spark: Any) -> bool:
-    """True for a session of Spark Connect, False for another session or a context.
-
-    :param spark: the session or context
-    """
+    """True for a session of Spark Connect, False for another session or a context."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def add_package(session: Any, archive: Path) -> None:
     """Give the server's executors our code; what they have installed themselves comes after it.
 
-    :param session: a session of Spark Connect
     :param archive: what :func:`~airflow_provider_snowpipe.spark.package_archive.write_package_archive` wrote
     """
     session.addArtifacts(str(archive), pyfile=True)
@@ -259,9 +245,7 @@ def one_connect_task_each(session: Any, work: Callable[[_T], _R], items: list[_T
     broadcast, which shuffles nothing (observed with Spark 4.2). Few items go to every task with the function,
     which takes half of the time.
 
-    :param session: a session of Spark Connect
     :param work: what to do with an item; its result is pickled
-    :param items: the items
     :return: the results, in the order of the items
     :raises ConfigurationError: if the server answers with something else
     :raises pyspark.errors.PySparkException: if a task failed for good
@@ -336,7 +320,6 @@ class Versions:
     def require(self, driver: Versions) -> None:
         """Refuse to work for a driver of other versions; called in every task before it does anything.
 
-        :param driver: the driver's versions
         :raises ConfigurationError: if a version differs
         """
         if self.pyspark and driver.pyspark and release(self.pyspark) != release(driver.pyspark):
@@ -354,7 +337,6 @@ class Versions:
 def require_same_spark(spark: Any) -> None:
     """Refuse a JVM of another Spark release than the PySpark that drives it.
 
-    :param spark: the driver's session or context
     :raises ConfigurationError: if they differ
     """
     import pyspark
@@ -387,7 +369,6 @@ class ProgressLines:
     the latest when its last request has timed out.
 
     :param client: makes the thread's client
-    :param partitions: the source's partitions by channel name
     :param start: the channels' statuses when the run began
     :param began: when that was, by the monotonic clock
     :param done: returns how many channels have finished

@@ -45,7 +45,6 @@ def source_spec(values: Any) -> SourceSpec:
 def spec_class(values: Any) -> type[SourceSpec]:
     """The class of a source's spec, by the ``kind`` of its JSON object.
 
-    :param values: the object
     :raises ConfigurationError: if it is no object, or there is no such source
     """
     if not isinstance(values, Mapping):

@@ -108,18 +108,11 @@ class SourceSpec(TypedArgument, ABC):
         return None
 
     def other_spellings(self, prefix: str, partition: str) -> tuple[str, ...]:
-        """Names under which somebody else may have loaded a partition, to be refused when its own is new.
-
-        :param prefix: the plan's prefix
-        """
+        """Names under which somebody else may have loaded a partition, to be refused when its own is new."""
         return ()
 
     def channel(self, prefix: str, source_name: str, partition: str) -> str:
-        """Name the channel of a partition.
-
-        :param prefix: the plan's prefix
-        :param source_name: the plan's source name
-        """
+        """Name the channel of a partition."""
         return channel_name(prefix, source_name, partition)
 
 
@@ -330,10 +323,7 @@ PART_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceSecrets:
-    """Passwords and keys by name. Pickled to executors inside the partitions; the repr shows names only.
-
-    :param values: the secrets
-    """
+    """Passwords and keys by name. Pickled to executors inside the partitions; the repr shows names only."""
 
     values: Mapping[str, str] = field(default_factory=dict)
 

@@ -34,7 +34,6 @@ class TypedArgument:
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build the value from its dictionary.
 
-        :param values: the dictionary
         :raises ConfigurationError: for an unknown or missing key, or a wrong value; names the key and what it
             may be
         """
@@ -85,7 +84,6 @@ def is_task_output(value: Any) -> bool:
 def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
     """Check that an object has the keys of a dataclass.
 
-    :param kind: the dataclass
     :param values: what JSON held
     :param what: the object in words, for errors
     :raises ConfigurationError: for an unknown or missing key
@@ -108,7 +106,6 @@ def checked_values(
 ) -> dict[str, Any]:
     """Check an object's keys and values against a dataclass before it is built.
 
-    :param kind: the dataclass
     :param values: what JSON held
     :param what: the object in words, for errors
     :param skip_types: keys whose value is checked elsewhere

@@ -202,7 +202,6 @@ def loaded_since(share: CopyShare, history: Sequence[FileLoad]) -> dict[str, Fil
 def refuse_loaded(share: CopyShare, loads: Mapping[str, FileLoad]) -> None:
     """Refuse files that are loaded although the channel's token shows that they are not in the table.
 
-    :param share: what is to be loaded
     :raises FilesGivenTwiceError: if there are any
     """
     if not loads:
@@ -291,7 +290,6 @@ class FileBoundary:
     def shape(self, positions: Sequence[PartitionPosition], known: Mapping[str, Any]) -> DataShape:
         """The shape of what is not in the table yet; a file that is streamed in part counts as a whole.
 
-        :param positions: from :meth:`positions`
         :param known: what else is known of the data: parameters of :class:`DataShape`
         """
         left = []
@@ -312,7 +310,6 @@ class FileBoundary:
     def why_not_copy(self, positions: Sequence[PartitionPosition]) -> str | None:
         """Why COPY would make other rows than the stream of a file that is not in the table yet.
 
-        :param positions: from :meth:`positions`
         :return: None where it makes the same of all
         """
         files = (
@@ -373,7 +370,6 @@ class FileBoundary:
         All channels are compared with what was planned before any token is set, so that a stream that has
         committed while files were staged leaves everything as it is.
 
-        :param shares: what is to be loaded
         :raises OffsetTokenMovedError: if somebody has written; nothing is loaded
         """
         changes = [
@@ -396,7 +392,6 @@ class FileBoundary:
     def settle(self, shares: Sequence[CopyShare]) -> dict[str, str]:
         """Replace each intent by the position of the last loaded row; the channels' tokens.
 
-        :param shares: what is loaded
         :raises OffsetTokenMovedError: if somebody has written meanwhile
         """
         with self._hook.get_client() as client:

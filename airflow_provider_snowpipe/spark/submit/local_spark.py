@@ -52,9 +52,7 @@ def run_without_spark(
 ) -> tuple[RunReport | None, bool]:
     """Do a run in this process, by the driver's own code, if it has no row to load.
 
-    :param plan: the run
     :param client: asks the pipe
-    :param secrets: the source's passwords and keys
     :returns: the run's report, None where there are rows, or the check takes Spark or long; and whether the
         rows are known to be few
     :raises SnowpipeError: if the source or the pipe cannot be asked
@@ -179,8 +177,6 @@ class ClassDataArchive:
     The second load of a machine lists its classes, which costs it nothing, and when its driver has ended well
     a process of the lowest priority makes the archive, for which no task waits; a machine that lives for one
     load makes none. The archive is written beside its path and moved there, so that no JVM sees half of one.
-
-    :param path: where it is
     """
 
     path: Path
@@ -313,7 +309,6 @@ def quick_python(directory: Path, environment: Mapping[str, str], *, binary: str
 
     :param directory: a private directory, where the program goes that starts Python so
     :param environment: the variables that ``spark-submit`` runs with
-    :param binary: the program that submits
     :return: nothing where the author names another Python, or Spark is another one than what is installed
     """
     python = sys.executable
@@ -325,7 +320,7 @@ def quick_python(directory: Path, environment: Mapping[str, str], *, binary: str
     if wheel is None or not wheel.submodule_search_locations or any(sign in python for sign in '"$`\\\n'):
         return {}
     libraries = Path(wheel.submodule_search_locations[0], "python", "lib")
-    py4j = _version("py4j")
+    py4j = installed_version("py4j")
     if py4j is None or not (libraries / f"py4j-{py4j}-src.zip").is_file():
         return {}
     wrapper = directory / "python"
@@ -378,7 +373,6 @@ def find_java() -> Path | None:
 def java_version(java: Path) -> int | None:
     """Ask a ``java`` program for its major version.
 
-    :param java: the program
     :return: for example 17; None if it does not run or does not report it
     """
     try:
@@ -440,7 +434,7 @@ def check_versions() -> None:
 
     :raises ConfigurationError: if pyspark is missing or the versions differ
     """
-    full, client = _version("pyspark"), _version("pyspark-client")
+    full, client = installed_version("pyspark"), installed_version("pyspark-client")
     if full is None and client is None and PathFinder.find_spec("pyspark") is not None:
         return  # of a Spark that was unpacked, not installed as a wheel
     if full is None and client is not None and "SPARK_REMOTE" in os.environ:
@@ -458,7 +452,8 @@ def check_versions() -> None:
         )
 
 
-def _version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed package, None where it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

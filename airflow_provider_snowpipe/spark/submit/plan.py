@@ -274,7 +274,6 @@ class RowsToWrite:
     def from_mapping(cls, values: Any) -> Self:
         """Build it from a JSON object.
 
-        :param values: the object
         :raises ConfigurationError: naming the key and the value that are wrong
         """
         return cls(**checked_values(cls, values, "source", skip_types=frozenset({"options"})))
@@ -315,8 +314,6 @@ class WritePlan:
     :param folder: the URL of a new folder that all executors reach
     :param attempt: what distinguishes this writing from every other one: the start of the files' names
     :param report_path: where the report goes, on the driver's machine
-    :param rows: rows to write
-    :param form: their files' format
     :param columns: the columns of the table that the rows are for; none leaves the rows as they are
     :param lines: lines to combine instead
     :param target_file_bytes: bytes of a file
@@ -354,7 +351,6 @@ class WritePlan:
     def from_json(cls, text: str) -> Self:
         """Read a plan.
 
-        :param text: its text
         :raises ConfigurationError: naming the key and the value that are wrong
         """
         data = versioned_object(text, "the plan", "write_plan_version", WRITE_PLAN_VERSION)
@@ -374,7 +370,6 @@ class WritePlan:
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Read a plan's file.
 
-        :param path: the file
         :raises ConfigurationError: if it cannot be read or is not a plan
         """
         return cls.from_json(_plan_text(path))
@@ -390,9 +385,7 @@ class WriteReport(WrittenFiles):
     :param files: the files that have a row
     :param columns: the columns that the rows have, by the table's names; none where the plan has none
     :param json_columns: those that hold JSON as text, since the table's column is semi-structured
-    :param seconds: elapsed time
     :param error: None for a successful run, else the text of the error that ended it
-    :param error_type: the error's class name
     """
 
     application: str
@@ -413,7 +406,6 @@ class WriteReport(WrittenFiles):
     def from_json(cls, text: str) -> Self:
         """Read a report.
 
-        :param text: what the driver has left
         :raises ConfigurationError: if it is not a report
         """
         data = versioned_object(

@@ -147,7 +147,6 @@ class FirstRows:
 def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None) -> FirstRows:
     """Read the first rows of a source's first partitions, as NDJSON.
 
-    :param secrets: its passwords and keys
     :return: no line where the source has no row
     :raises ConfigurationError: if only Spark can read the source
     :raises SourcePositionError: if the source cannot be seen from this machine

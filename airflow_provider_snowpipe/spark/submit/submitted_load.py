@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedLoad:
-    """A load whose rows the service has received; its report counts as committed what was settled.
-
-    :param report: the driver's report
-    :param offset_format: the tokens' format
-    """
+    """A load whose rows the service has received; its report counts as committed what was settled."""
 
     report: RunReport
     offset_format: str
@@ -39,7 +35,6 @@ class SubmittedLoad:
     def of(cls, kept: Any) -> Self | None:
         """Read what Airflow kept.
 
-        :param kept: the mapping
         :returns: None if it is not one, or one of another release
         """
         if not isinstance(kept, Mapping) or not isinstance(kept.get("offset_format"), str):
@@ -64,8 +59,6 @@ class SubmittedLoad:
     ) -> Self:
         """Complete it with what is committed now, by the rules of a driver that waits itself.
 
-        :param pipe: the channels' pipe
-        :param now: every channel's status
         :param on_error: anything but ``continue`` refuses skipped rows
         :param awaited: True where everything must be committed by now
         :raises CommitTimeoutError: if a channel is behind although it was awaited

@@ -97,11 +97,7 @@ class DeadLetterStore(ABC):
 
     @abstractmethod
     def pass_by(self, start: Offset, end: Offset) -> None:
-        """Clear away what an earlier attempt left for rows of a part that this one has read itself.
-
-        :param start: position of the part's first row
-        :param end: position of its last row
-        """
+        """Clear away what an earlier attempt left for rows of a part that this one has read itself."""
 
     @abstractmethod
     def settle(self, committed: Offset) -> None:

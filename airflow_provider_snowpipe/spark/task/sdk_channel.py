@@ -49,9 +49,6 @@ class SdkChannel(ChannelSession):
 
     Lines go through the SDK as they are: it is given each as JSON that is written already.
 
-    :param client: the pipe's client, which is asked what is committed
-    :param name: the channel's name
-    :param offset_class: the format of its offset tokens
     :param opened: the channel's state when the SDK opened it
     :param sdk_client: the SDK's client, closed with the channel
     :param gaps_legal: True when the source may skip positions
@@ -94,8 +91,6 @@ class SdkChannel(ChannelSession):
         Rows that an older writer left uncommitted are waited for; after ``uncommitted_timeout`` the SDK
         discards them, which loses nothing: this writer starts just after the committed token.
 
-        :param name: the channel's name
-        :param offset_class: the format of its offset tokens
         :param profile: path of the SDK's profile file, which has the account's address and the credentials
         :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
         :param gaps_legal: True when the source may skip positions

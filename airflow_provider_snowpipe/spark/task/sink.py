@@ -44,7 +44,6 @@ class SinkSettings:
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     :param wait_for_commit: False ends the task when its rows are received
     :param commit_timeout: seconds to wait for the commit
-    :param limits: when a batch is closed
     :param row_rules: how rows are checked before they are sent, None if they are not
     :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
     :param skips_undecoded: True skips and counts records that cannot be decoded, where none are kept
@@ -120,8 +119,6 @@ class PartitionResult(SentRows):
 def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWork) -> PartitionResult:
     """Send one partition's rows that are not committed yet; runs in a Spark task.
 
-    :param settings: what the tasks of a run have in common
-    :param token: the driver's scoped token
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
@@ -154,10 +151,7 @@ def load_channel(
 ) -> PartitionResult:
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 
-    :param settings: what the tasks of a run have in common
-    :param token: the driver's scoped token
     :param rows_after: the rows that come after a committed position, None for NULL
-    :param offset_class: the format of the channel's offset tokens
     :param gaps_legal: True when the source may skip positions
     :param open_dead_letters: opens the store of rows that do not fit the table and are put aside
     :return: the result; an error that another attempt would meet again is part of it

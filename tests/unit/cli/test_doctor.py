@@ -283,8 +283,10 @@ class TestSpark:
 
     def test_neither_spark_nor_a_connection(self, monkeypatch):
         monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-        versions = module._version
-        monkeypatch.setattr(module, "_version", lambda name: None if name == "pyspark" else versions(name))
+        versions = module.installed_version
+        monkeypatch.setattr(
+            module, "installed_version", lambda name: None if name == "pyspark" else versions(name)
+        )
         found = {one.check: one for one in Doctor("nowhere").findings()}
 
         assert found["spark connection"].state == "skipped"
@@ -310,7 +312,7 @@ class TestSpark:
 
     def test_two_versions_of_pyspark(self, set_connection, monkeypatch):
         monkeypatch.setattr(
-            "airflow_provider_snowpipe.spark.submit.local_spark._version",
+            "airflow_provider_snowpipe.spark.submit.local_spark.installed_version",
             {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get,
         )
         found = of_spark(set_connection, "local")
@@ -406,23 +408,29 @@ class TestSpark:
 
 class TestPackages:
     def test_a_version_out_of_range(self, monkeypatch):
-        versions = module._version
-        monkeypatch.setattr(module, "_version", lambda name: "1.0" if name == "pyarrow" else versions(name))
+        versions = module.installed_version
+        monkeypatch.setattr(
+            module, "installed_version", lambda name: "1.0" if name == "pyarrow" else versions(name)
+        )
         (found, *_) = Doctor("nowhere").findings()
 
         assert found.state == "failed"
         assert "pyarrow 1.0" in found.result
 
     def test_one_is_missing(self, monkeypatch):
-        versions = module._version
-        monkeypatch.setattr(module, "_version", lambda name: None if name == "pyjwt" else versions(name))
+        versions = module.installed_version
+        monkeypatch.setattr(
+            module, "installed_version", lambda name: None if name == "pyjwt" else versions(name)
+        )
         (found, *_) = Doctor("nowhere").findings()
 
         assert "pyjwt is missing" in found.result
 
     def test_an_extra_of_another_version_is_a_doubt(self, monkeypatch):
-        versions = module._version
-        monkeypatch.setattr(module, "_version", lambda name: "4.1.0" if name == "pyspark" else versions(name))
+        versions = module.installed_version
+        monkeypatch.setattr(
+            module, "installed_version", lambda name: "4.1.0" if name == "pyspark" else versions(name)
+        )
         (found, *_) = Doctor("nowhere").findings()
 
         assert found.state == "warning"

@@ -20,13 +20,20 @@ from tests.scripted_service import Reply
 if AIRFLOW < (3, 1):
     pytest.skip("Airflow 2 has another web server, which has no such pages", allow_module_level=True)
 
-from airflow.api_fastapi.app import create_auth_manager
-from fastapi.testclient import TestClient
-
-from airflow_provider_snowpipe.plugins import pages, rendering
 
 Get = Callable[..., Any]
 SCRIPTED = {"database": "DB", "schema": "S", "pipe": "T-STREAMING"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served():
+    """Import what the API server does, when the first test runs: every process collects this file."""
+    global TestClient, create_auth_manager, pages, rendering
+
+    from airflow.api_fastapi.app import create_auth_manager
+    from fastapi.testclient import TestClient
+
+    from airflow_provider_snowpipe.plugins import pages, rendering
 
 
 @pytest.fixture

@@ -13,18 +13,25 @@ from tests.airflow_version import AIRFLOW
 if AIRFLOW < (3, 1):
     pytest.skip("Airflow 2 has no such pages", allow_module_level=True)
 
-from airflow_provider_snowpipe.plugins.rendering import (
-    HEIGHT,
-    MOST_POINTS,
-    WIDTH,
-    Series,
-    dot_chart,
-    number,
-    step_chart,
-    thinned,
-)
 
 BEGAN = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served():
+    """Import what the API server does, when the first test runs: every process collects this file."""
+    global HEIGHT, MOST_POINTS, Series, WIDTH, dot_chart, number, step_chart, thinned
+
+    from airflow_provider_snowpipe.plugins.rendering import (
+        HEIGHT,
+        MOST_POINTS,
+        WIDTH,
+        Series,
+        dot_chart,
+        number,
+        step_chart,
+        thinned,
+    )
 
 
 def series(name: str, *values: float | None) -> Series:

@@ -17,19 +17,26 @@ if AIRFLOW < (3, 1):
 from sqlalchemy.orm import Session
 
 from airflow_provider_snowpipe.links.snowpipe import PageAddress
-from airflow_provider_snowpipe.plugins.history import (
-    HistoryLimits,
-    Rights,
-    Where,
-    read_history,
-    read_plans,
-    shape_words,
-)
-from airflow_provider_snowpipe.plugins.pipe_state import PipeState
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 PIPE = PipeName("LOCAL", "PUBLIC", "ORDERS-STREAMING")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served():
+    """Import what the API server does, when the first test runs: every process collects this file."""
+    global HistoryLimits, PipeState, Rights, Where, read_history, read_plans, shape_words
+
+    from airflow_provider_snowpipe.plugins.history import (
+        HistoryLimits,
+        Rights,
+        Where,
+        read_history,
+        read_plans,
+        shape_words,
+    )
+    from airflow_provider_snowpipe.plugins.pipe_state import PipeState
 
 
 @pytest.fixture

@@ -12,14 +12,22 @@ from tests.airflow_version import AIRFLOW
 if AIRFLOW < (3, 1):
     pytest.skip("Airflow 2 has no such pages", allow_module_level=True)
 
-from fastapi.testclient import TestClient
 
-from airflow_provider_snowpipe.plugins import pages
 from airflow_provider_snowpipe.plugins.snowpipe import SnowpipePlugin
 
 PIPE = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "ORDERS-STREAMING"}
 OF_PIPE = "/connections/lake/pipe"
 HOSTILE = "\"'><script>alert(1)</script>{{7*7}}/#?&"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served():
+    """Import what the API server does, when the first test runs: every process collects this file."""
+    global TestClient, pages
+
+    from fastapi.testclient import TestClient
+
+    from airflow_provider_snowpipe.plugins import pages
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def run(snowpipe: FakeSnowpipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def report(folder: Path) -> RunReport:
-    return RunReport.read(folder / "report.json")
+    return RunReport.from_json((folder / "report.json").read_text())
 
 
 def test_rejected_rows_are_reported_by_every_run_until_one_accepts_them(run: RunJob, tmp_path: Path) -> None:

@@ -371,7 +371,9 @@ class TestPythonWithoutZipFiles:
         assert list(tmp_path.iterdir()) == []
 
     def test_another_py4j_stays_with_sparks_own(self, tmp_path, environment, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.spark.submit.local_spark._version", lambda _: "0.1")
+        monkeypatch.setattr(
+            "airflow_provider_snowpipe.spark.submit.local_spark.installed_version", lambda _: "0.1"
+        )
         assert quick_python(tmp_path, environment, binary="spark-submit") == {}
 
     def test_a_folder_that_nothing_is_started_from_is_passed_over(self, tmp_path, environment, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.json as pj
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -43,13 +44,21 @@ def checked_alone(monkeypatch):
     return seen
 
 
-def test_good_rows_are_parsed_once_and_none_is_checked_alone(checked_alone):
+@pytest.fixture
+def parses(monkeypatch):
+    seen = []
+    read = pj.read_json
+    monkeypatch.setattr(pj, "read_json", lambda *given, **options: seen.append(1) or read(*given, **options))
+    return seen
+
+
+def test_good_rows_are_parsed_once_and_none_is_checked_alone(checked_alone, parses):
     check = RowCheck(COLUMNS)
     body = _body(_rows(1000))
 
     found = check.check(body)
 
-    assert (found.faults, check.parses, checked_alone) == ((), 1, [])
+    assert (found.faults, len(parses), checked_alone) == ((), 1, [])
     assert found.good_rows() is body
 
 
@@ -140,15 +149,15 @@ def test_key_written_with_escapes_is_judged_as_the_same_column():
         ("VARCHAR(4)", ["12", "13"]),
     ],
 )
-def test_source_that_writes_a_column_in_its_own_way_is_learned_once(checked_alone, kind, texts):
+def test_source_that_writes_a_column_in_its_own_way_is_learned_once(checked_alone, parses, kind, texts):
     lines = [f'{{"C":{texts[number % len(texts)]}}}\n' for number in range(400)]
     check = RowCheck([TableColumn("C", kind)])
 
     assert check.check("".join(lines).encode()).faults == ()
-    assert (checked_alone, check.parses) == ([], 1)
+    assert (checked_alone, len(parses)) == ([], 1)
 
 
-def test_few_bad_rows_cost_few_parses_and_few_checks(checked_alone):
+def test_few_bad_rows_cost_few_parses_and_few_checks(checked_alone, parses):
     rows = _rows(4000)
     bad = [3, 900, 901, 3999]
     for number in bad:
@@ -158,7 +167,7 @@ def test_few_bad_rows_cost_few_parses_and_few_checks(checked_alone):
     found = check.check(_body(rows))
 
     assert [one.row for one in found.faults] == bad
-    assert check.parses <= 2 + 2 * len(bad)
+    assert len(parses) <= 2 + 2 * len(bad)
     assert len(checked_alone) <= 40 * len(bad)
 
 

@@ -51,7 +51,6 @@ _FIRST = "snowpipe_first_version"
 class DeltaPartition(FramePartition):
     """The rows of one value of the partition column, or all rows.
 
-    :param name: the partition's name
     :param key: the column that orders a version's rows
     :param rows: rows that this run is to load
     :param end: the last position of this run, None until it is known
@@ -85,7 +84,6 @@ class DeltaPartition(FramePartition):
 class DeltaSource(FrameSource):
     """A Delta table that is only inserted into.
 
-    :param spec: the source
     :param on_data_loss: ``skip`` takes a table that was made anew as the one of before; a version that is
         gone, or was no insert, is an error all the same
     """

@@ -45,9 +45,7 @@ def row_blocks_of(
     """Encode rows and cut them into blocks.
 
     :param rows: the rows, each with the number that follows the one before
-    :param file: the file that they are from
     :param after_line: number of the row before the first
-    :param limits: what a batch takes
     :param ends: bytes of the stored text up to each row's end, None where the format has no such position
     :param options: forms of the values that JSON has none for
     :raises EncodingError: if a type or value has no form as JSON; names file and rows
@@ -219,7 +217,6 @@ def batches_after(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Read the rows after a given one, in pieces that fit the memory; row groups before it are not read.
 
-    :param parquet: the open file
     :param after_row: number of the last row passed over, 0 for none
     :param columns: the columns to read, None for all
     :return: batches, each with the number of its first rows passed over

@@ -317,7 +317,6 @@ class AvroRows:
     """How an Avro file's rows are read.
 
     :param read_schema: the schema with only those logical types that are decoded row by row
-    :param arrow: the columns
     """
 
     read_schema: Any

@@ -90,7 +90,6 @@ class FileReader(ABC):
         :param after_line: number of the last row passed over, 0 for none
         :param offset: the position after it, from :meth:`position_after`; 0 where there is none
         :param keep_tail: False leaves an unterminated last row to a later run
-        :param limits: what a batch takes
         :raises SourcePositionError: if the file is gone or has changed since it was listed
         :raises EncodingError: if a row cannot be read, or has no form as JSON
         """
@@ -230,8 +229,6 @@ class _XzStreams(io.RawIOBase):
     """Streams of xz one behind the other, padded by zeros.
 
     Python's own reader takes whatever else follows a stream, a damaged one as well, for the end of the file.
-
-    :param stored: the file
     """
 
     def __init__(self, stored: BinaryIO) -> None:

@@ -103,9 +103,7 @@ class PassedFiles:
 class _ListingFile:
     """A kept file.
 
-    :param path: where it is
     :param number: above those of the files that its run found
-    :param channels: its listings
     """
 
     path: Path

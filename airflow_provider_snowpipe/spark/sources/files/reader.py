@@ -82,8 +82,6 @@ def resume_after(
 ) -> Resume:
     """Find the position just after the committed position, reading the committed file up to there.
 
-    :param group: the partition's files
-    :param reader: reads them
     :param committed: the committed position, None for NULL
     :param on_data_loss: ``skip`` allows that the committed file is gone
     :raises SourcePositionError: if the committed file or the committed line is gone
@@ -102,8 +100,6 @@ def files_to_read(
 ) -> Iterator[tuple[SourceFile, Resume, bool]]:
     """The files that may hold rows after a position, each with where to begin and what its last line is.
 
-    :param group: the partition's files
-    :param resume: the position
     :param growing: True if the last file's unterminated line belongs to a later run
     :return: file, where to begin in it, True if its unterminated last line is a row
     """
@@ -123,7 +119,6 @@ _BYTES_A_SECOND = 256 << 20
 class FileSource(Source):
     """Ordered groups of files.
 
-    :param spec: the source
     :param on_data_loss: what to do if a committed file is gone
     """
 
@@ -155,8 +150,6 @@ class FileSource(Source):
 class FilePartition(SourcePartition[Resume]):
     """One group of files.
 
-    :param name: the group's name
-    :param spec: how they are read
     :param on_data_loss: what to do if the committed file is gone
     """
 
@@ -217,8 +210,6 @@ class FilePartition(SourcePartition[Resume]):
     def blocks(self, resume_at: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:
         """Read the rows from a position to the partition's end.
 
-        :param resume_at: from :meth:`resume`
-        :param limits: what a batch takes
         :return: blocks, each with the file that it is from
         """
         reader = reader_of(self.spec)

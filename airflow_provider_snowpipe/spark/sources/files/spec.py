@@ -272,10 +272,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """One partition of the source: a series of files read in the order of their names.
-
-    :param files: its files, ordered
-    """
+    """One partition of the source: a series of files read in the order of their names."""
 
     partition: str
     files: tuple[SourceFile, ...]

@@ -40,7 +40,6 @@ class SnapshotRows:
     """What one snapshot did to one partition.
 
     :param version: the snapshot's sequence number
-    :param snapshot: its id
     :param files: the files that it appended, in the order in which it lists them
     :param change: what else it did, in words; empty if it only appended rows or moved them to other files
     """
@@ -102,10 +101,7 @@ class History:
     oldest: int | None = None
 
     def pieces_after(self, committed: BatchRowOffset | None) -> Iterator[Piece]:
-        """The rows behind a position that :meth:`check` has not refused, in order.
-
-        :param committed: the position, None for NULL
-        """
+        """The rows behind a position that :meth:`check` has not refused, in order."""
         for one in self._required(committed):
             before = 0
             done = committed.row if committed is not None and committed.batch == one.version else 0
@@ -117,7 +113,6 @@ class History:
     def check(self, committed: BatchRowOffset | None, on_data_loss: OnDataLoss) -> None:
         """Refuse a position that the table cannot be read on from.
 
-        :param committed: the position, None for NULL
         :param on_data_loss: ``skip`` goes on with the oldest snapshot where older ones have expired
         :raises SourcePositionError: if the position is not in the table's history, if rows between are not
             known any more, or if a snapshot behind it did more than append
@@ -227,7 +222,6 @@ class Partitioning:
     :param address: the table, for errors
     :param by: the field whose values are the partitions, None for one partition
     :param specs: PyIceberg's ``PartitionSpec`` by id; files keep the one they were written under
-    :param schema: the table's columns
     """
 
     address: str
@@ -256,7 +250,6 @@ class Partitioning:
     def names(self, found: Iterable[str]) -> list[str]:
         """The partitions of the source.
 
-        :param found: those that have files
         :raises SourcePositionError: if there is none, because only files have their names
         """
         names = list(found) if self.by is not None else [ONLY]

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 class IcebergSource(Source):
     """An Iceberg table that is only appended to.
 
-    :param spec: the source
     :param on_data_loss: what to do if snapshots behind the committed position have expired
     """
 
@@ -97,9 +96,6 @@ class _IcebergPosition:
 class IcebergPartition(SourcePartition[_IcebergPosition]):
     """The rows of one value of the partition field, or all rows.
 
-    :param name: the partition's name
-    :param history: the files that snapshots appended to it
-    :param reader: reads them
     :param options: how values are written that JSON has no form for
     :param on_data_loss: what to do if snapshots behind the committed position have expired
     """
@@ -211,7 +207,6 @@ class TableReader:
     :param schema: the table's columns, PyIceberg's ``Schema``
     :param names: names by which files without column ids are read, PyIceberg's ``NameMapping``, or None
     :param format_version: version of the table's format
-    :param location: where the table is
     :param store: settings of its file store, which may hold credentials
     """
 

@@ -91,6 +91,25 @@ class ClientSettings:
             "enable.partition.eof": True,
         }
 
+    def client(
+        self, kind: Callable[[dict[str, Any]], Any], config: Mapping[str, Any], last_error: LastError
+    ) -> Any:
+        """Make a client.
+
+        :param kind: a class of confluent-kafka
+        :raises ConfigurationError: if it refuses its settings; a value may be a secret and is not repeated
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            return kind({**config, "error_cb": last_error})
+        except (KafkaException, ValueError, TypeError) as error:
+            given: Any = error.args[0] if error.args else ""
+            text = given.str() if hasattr(given, "str") else str(error)
+        if any(secret and secret in text for secret in self.secrets.values.values()):
+            text = "a value that is a secret is not usable"
+        raise ConfigurationError(f"the Kafka client refuses its settings ({text}): fix the source's options")
+
 
 def require_client() -> None:
     """Make sure that the client library is there.
@@ -121,23 +140,10 @@ class LastError:
         self.refused = self.refused or error.code() == KafkaError._AUTHENTICATION
 
 
-def refused_settings(error: Exception, settings: ClientSettings) -> ConfigurationError:
-    """Translate the client's refusal of its settings; the value may be a secret and is not repeated.
-
-    :param error: what the client raised
-    :param settings: what it was given
-    """
-    text = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
-    if any(secret and secret in text for secret in settings.secrets.values.values()):
-        text = "a value that is a secret is not usable"
-    return ConfigurationError(f"the Kafka client refuses its settings ({text}): fix the source's options")
-
-
 def kafka_error(error: Any, what: str, settings: ClientSettings, last_error: str = "") -> SnowpipeError:
     """Find our error for one of librdkafka's.
 
     :param error: a ``KafkaError``
-    :param what: the thing that was asked for
     :param last_error: the last error that the client reported of its connections
     """
     from confluent_kafka import KafkaError
@@ -278,9 +284,7 @@ class KafkaCluster:
             f"offsets of group {self._settings.group_id!r}",
             lambda: self._consumer.committed(required, timeout=self._timeout),
         )
-        for one in found:
-            if one.error is not None:
-                raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+        self._refuse_error(found)
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
@@ -356,9 +360,12 @@ class KafkaCluster:
                 f"offsets of group {self._settings.group_id!r}",
                 lambda: self._consumer.commit(offsets=ahead, asynchronous=False),
             )
-            for one in moved or ():
-                if one.error is not None:
-                    raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+            self._refuse_error(moved or ())
+
+    def _refuse_error(self, answers: Iterable[Any]) -> None:
+        for one in answers:
+            if one.error is not None:
+                raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
 
     def _matching(self, pattern: str) -> list[str]:
         every = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout)).topics
@@ -375,13 +382,10 @@ class KafkaCluster:
         return sorted(names)
 
     def _open_consumer(self, settings: ClientSettings) -> Any:
-        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import Consumer
 
-        config = {**settings.consumer_config(), "auto.offset.reset": "error", "error_cb": self._last_error}
-        try:
-            return Consumer(config)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise refused_settings(error, settings) from None
+        config = {**settings.consumer_config(), "auto.offset.reset": "error"}
+        return settings.client(Consumer, config, self._last_error)
 
     def _offsets(
         self, consumer: Any, partitions: Iterable[TopicAndNumber], timestamp: int
@@ -426,7 +430,6 @@ class DeadLetterTopic(DeadLetterStore):
 
     The producer is idempotent: what it repeats over a bad connection is in the topic once, in order.
 
-    :param settings: of the source's clients
     :raises DeadLetterError: if the topic is not there
     """
 
@@ -442,12 +445,8 @@ class DeadLetterTopic(DeadLetterStore):
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "message.timeout.ms": round(settings.timeout_seconds * 1000),
-            "error_cb": self._last_error,
         }
-        try:
-            self._producer = Producer(config)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise refused_settings(error, settings) from None
+        self._producer = settings.client(Producer, config, self._last_error)
         try:
             found = self._producer.list_topics(topic, timeout=settings.timeout_seconds)
         except KafkaException as error:

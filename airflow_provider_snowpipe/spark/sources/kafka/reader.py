@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     LastError,
     TopicAndNumber,
     kafka_error,
-    refused_settings,
     require_client,
 )
 from airflow_provider_snowpipe.spark.sources.kafka.records import Records
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 class KafkaSource(Source):
     """Topics of a cluster, with ends that are fixed when the driver lists the partitions.
 
-    :param spec: the source
     :param on_data_loss: what to do if retention has taken the record after the committed one
     """
 
@@ -153,10 +151,8 @@ class KafkaPartition(SourcePartition[int]):
     """One topic-partition.
 
     :param name: ``<topic>_<number>``
-    :param number: the partition's number
     :param first: the offset to begin at where the channel has no token
     :param bounds: how far it reached when the run began
-    :param settings: of the client that reads it
     :param on_data_loss: what to do if retention has taken the record after the committed one
     """
 
@@ -267,7 +263,6 @@ class _Reader:
     ahead of an offset at or behind it: offsets of transaction markers and of compacted records are never
     delivered. The partition may grow meanwhile; nothing behind the end is returned.
 
-    :param number: the partition
     :param start: the first offset
     :param end: the offset behind the last one that is required, at most the partition's end
     :param on_data_loss: ``skip`` allows that retention takes records while they are read
@@ -283,7 +278,7 @@ class _Reader:
         on_data_loss: OnDataLoss,
     ) -> None:
         require_client()
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
+        from confluent_kafka import Consumer, TopicPartition
 
         self._settings = settings
         self._what = f"partition {number} of topic {topic!r}"
@@ -295,12 +290,8 @@ class _Reader:
         config = {
             **settings.consumer_config(),
             "auto.offset.reset": "earliest" if on_data_loss == "skip" else "error",
-            "error_cb": self._last_error,
         }
-        try:
-            self._consumer = Consumer(config)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise refused_settings(error, settings) from None
+        self._consumer = settings.client(Consumer, config, self._last_error)
         self._consumer.assign([TopicPartition(topic, number, start)])
 
     def close(self) -> None:
@@ -412,7 +403,6 @@ def topics_shape(
 
     Bytes are those of the records' values, estimated from some of them.
 
-    :param secrets: its passwords and keys
     :param channel_prefix: the first part of the channels' names where the source does not set it; with None a
         partition begins at the offset of the source's group, or at its ``start``
     :param committed: the committed offset tokens of channels, by name

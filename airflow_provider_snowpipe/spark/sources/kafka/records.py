@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,37 +64,25 @@ class Records:
 
     def slice(self, start: int, stop: int) -> Records:
         """Some of the records, without a copy."""
-
-        def some(column: Any) -> Any:
-            return None if column is None else column[start:stop]
-
-        return Records(
-            some(self.offsets),
-            some(self.values),
-            some(self.timestamps),
-            some(self.log_append_time),
-            some(self.keys),
-            some(self.headers),
-            self.details,
-        )
+        return self._each(lambda column: column[start:stop])
 
     def taken(self, mask: np.ndarray) -> Records:
         """The records where a mask is true."""
         chosen = pa.array(mask)
 
         def some(column: Any) -> Any:
-            return None if column is None else column.filter(chosen)
+            if isinstance(column, pa.Array):
+                return column.filter(chosen)
+            if isinstance(column, np.ndarray):
+                return column[mask]
+            return [one for one, required in zip(column, mask, strict=True) if required]
 
-        headers = self.headers and [one for one, required in zip(self.headers, mask, strict=True) if required]
-        return Records(
-            self.offsets[mask],
-            some(self.values),
-            some(self.timestamps),
-            some(self.log_append_time),
-            some(self.keys),
-            headers,
-            self.details,
-        )
+        return self._each(some)
+
+    def _each(self, some: Callable[[Any], Any]) -> Records:
+        """The records with another form of each column that there is."""
+        columns = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "details"}
+        return replace(self, **{name: some(one) for name, one in columns.items() if one is not None})
 
     def pieces(self, most_bytes: int, most_rows: int) -> Iterator[Records]:
         """Divide the records into pieces of bounded size; one record that is larger is its own piece.
@@ -289,9 +277,6 @@ def metadata_objects(
 ) -> pa.LargeBinaryArray | None:
     """Write the metadata of records as JSON objects, None where none is required.
 
-    :param records: the records, with the fields that the spec requires
-    :param topic: their topic
-    :param number: their partition
     :param spec: which fields go to which columns
     """
     if not spec.metadata and not spec.record_metadata:
@@ -389,11 +374,7 @@ _MISSING = 404
 
 
 class SchemaRegistry:
-    """A registry; its client keeps what it has read.
-
-    :param url: its address
-    :param secrets: of the source, with those of the registry among them
-    """
+    """A registry; its client keeps what it has read."""
 
     def __init__(self, url: str, secrets: SourceSecrets) -> None:
         try:
@@ -477,10 +458,7 @@ _MESSAGES = {
 
 
 class MessageReader:
-    """Reads messages; builds each schema's classes once.
-
-    :param registry: where the schemas are
-    """
+    """Reads messages; builds each schema's classes once."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
         try:
@@ -498,7 +476,6 @@ class MessageReader:
     def as_json(self, number: int, value: bytes) -> bytes:
         """Write a message as one line of JSON, with the field names of its schema.
 
-        :param number: its schema
         :param value: message indexes and message
         """
         from google.protobuf.json_format import MessageToDict

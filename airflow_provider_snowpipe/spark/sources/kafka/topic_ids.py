@@ -37,7 +37,6 @@ class TopicPartition(Protocol):
 class TopicIds:
     """The ids of the topics that channels were loaded from.
 
-    :param client: the client of the channels' pipe
     :param on_data_loss: ``skip`` takes a topic that was made again as if it were the old one
     """
 

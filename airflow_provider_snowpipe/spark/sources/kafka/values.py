@@ -47,11 +47,7 @@ if TYPE_CHECKING:
 
 
 class RowWriter:
-    """Writes the records of one topic-partition as NDJSON.
-
-    :param number: the partition
-    :param secrets: for the schema registry
-    """
+    """Writes the records of one topic-partition as NDJSON."""
 
     def __init__(self, spec: KafkaSourceSpec, topic: str, number: int, secrets: SourceSecrets) -> None:
         self._spec = spec
@@ -374,10 +370,7 @@ _NO_HEAD = "does not begin as the schema registry's wire format does: use the va
 
 
 class _RegisteredValues(_ValueWriter):
-    """Values that name their schema.
-
-    :param registry: where the schemas are
-    """
+    """Values that name their schema."""
 
     growth: ClassVar[int] = 8
 
@@ -424,7 +417,6 @@ class _RegisteredValues(_ValueWriter):
     def _decoded(self, number: int, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
         """Decode values of one schema.
 
-        :param number: the schema
         :param values: the values without their heads
         :raises EncodingError: if one of them cannot be decoded
         """

@@ -50,8 +50,6 @@ _FIRST_DAY, _LAST_DAY = "0000-01-01", "+10000-01-01"
 class KeyColumn:
     """A column whose values order the rows, with the expression for their positions.
 
-    :param name: the column's name
-    :param kind: its type in Spark
     :param offset_type: ``integer`` or ``text``, as in the plan
     """
 
@@ -63,8 +61,6 @@ class KeyColumn:
     def of(cls, df: DataFrame, name: str, offset_type: Literal["integer", "text"]) -> KeyColumn:
         """Find the column.
 
-        :param df: the rows
-        :param name: the column's name
         :param offset_type: its type in the plan
         :raises ConfigurationError: if there is none, or its type does not fit
         """
@@ -129,8 +125,6 @@ class KeyColumn:
 def partition_column(df: DataFrame, name: str) -> Any:
     """Find the column whose values are partitions.
 
-    :param df: the rows
-    :param name: the column's name
     :return: the column's field
     :raises ConfigurationError: if there is none, or its values cannot be names
     """
@@ -146,8 +140,6 @@ def partition_column(df: DataFrame, name: str) -> Any:
 def field_of(df: DataFrame, name: str, what: str) -> Any:
     """Find a column by name, as Spark does: whatever the case.
 
-    :param df: the rows
-    :param name: the column's name
     :param what: the plan's key, for the error
     :raises ConfigurationError: if there is no such column, or more than one
     """
@@ -193,11 +185,7 @@ def open_rows(
     """Open a table, a query or files; nothing is read but what Spark needs to know the columns.
 
     :param address: what it is, for errors
-    :param table: a table's name, or None
-    :param path: a path, or None
-    :param format: the path's format
     :param query: a query instead
-    :param options: options of the reader
     :raises SourcePositionError: if it is not there
     :raises ConfigurationError: if Spark refuses it
     """
@@ -214,7 +202,6 @@ def open_rows(
 def asked_of_spark(ask: Callable[[], _T], address: str) -> _T:
     """Ask Spark about a source; its refusal becomes an error in one line.
 
-    :param ask: the question
     :param address: the source, for errors
     :raises SourcePositionError: if it is not there
     :raises ConfigurationError: if Spark refuses it
@@ -233,10 +220,7 @@ def asked_of_spark(ask: Callable[[], _T], address: str) -> _T:
 
 
 def in_one_line(error: Any) -> str:
-    """Spark's error, without the Java stack.
-
-    :param error: its exception
-    """
+    """Spark's error, without the Java stack."""
     java = getattr(error, "java_exception", None)
     text = str(error) if java is None else str(java.toString())
     return " ".join(text.partition("JVM stacktrace")[0].partition("\n\tat ")[0].split())[:600]
@@ -316,7 +300,6 @@ _AFTER, _END = "snowpipe_after", "snowpipe_end"
 class TablePartition(FramePartition):
     """The rows of one value, of one range, or all of them.
 
-    :param name: the partition's name
     :param key: the column that orders them
     :param layout: the ranges as they are written into tokens, None without ranges
     :param number: number of the range
@@ -343,10 +326,7 @@ class TablePartition(FramePartition):
         return IntegerOffset if self.offset_type == "integer" else LexicographicOffset
 
     def offset(self, value: Any) -> Offset:
-        """The position of a row.
-
-        :param value: its key
-        """
+        """The position of a row."""
         if self.layout is not None:
             return TopicPartitionOffset(self.layout, self.number, value)
         return IntegerOffset(value) if self.offset_type == "integer" else LexicographicOffset(value)
@@ -395,7 +375,6 @@ class TablePartition(FramePartition):
 class TableSource(FrameSource):
     """A table, a query or files that Spark reads, ordered by a column.
 
-    :param spec: the source
     :param on_data_loss: what to do if a committed row is gone
     """
 

@@ -77,9 +77,7 @@ def keyed_parts(
     A part goes out only when the row after it is known to have a larger key: of two rows with the same key
     neither is sent, so that no repeated run takes the second one for committed.
 
-    :param batches: the rows
     :param committed: rows up to this position are left out
-    :param limits: what a batch takes
     :param column: the key's name, for errors
     :param value: the key of a position
     :param offset: the position of a key
@@ -144,7 +142,6 @@ def versioned_parts(
 
     :param batches: the rows, ordered by version and key
     :param committed: rows up to this position are left out
-    :param limits: what a batch takes
     :param column: the key's name, for errors
     :param ndjson: how values are written here, None for rows that are text already
     :raises ContinuityError: if two rows are out of order or have the same key
@@ -245,7 +242,6 @@ _REMEDIES = {
 def check_row_types(schema: StructType) -> None:
     """Refuse columns whose values have no faithful JSON form.
 
-    :param schema: the columns
     :raises EncodingError: naming column, type and remedy
     """
     if not schema.fields:
@@ -260,8 +256,6 @@ def is_written_by_jvm(schema: StructType) -> bool:
 
     A VARIANT comes to Python in Spark's own binary form, to be read one value at a time. All others Arrow
     writes as fast, and wide ones faster (``benchmarks/row_shapes.py``).
-
-    :param schema: the columns
     """
     return any(_holds_variant(field.dataType) for field in schema.fields)
 
@@ -306,7 +300,6 @@ def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions
     """The expression that writes one nested value as JSON; null stays null.
 
     :param name: the column's name, for errors
-    :param column: the value
     :param kind: its type, checked by :func:`check_row_types`: a struct, an array, a map or a variant
     :param options: forms of the values that JSON has none for
     """

@@ -188,8 +188,5 @@ def check_options(options: Any) -> None:
 
 
 def is_named_like_a_secret(name: str) -> bool:
-    """True for names of options that hold passwords, keys and the like.
-
-    :param name: the option's name
-    """
+    """True for names of options that hold passwords, keys and the like."""
     return _SECRET.search(name) is not None

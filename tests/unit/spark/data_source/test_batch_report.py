@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
@@ -52,21 +54,23 @@ def test_committed_batch_is_reported_in_a_line_and_left_in_a_file(options, capsy
         "snowpipe committed batch=5 channels=2 rows=12 bytes=120 rejected=1 dead_lettered=3 "
         "append_seconds<=0.500 commit_seconds<=1.000 retries=3 latency_ms<=40\n"
     )
-    assert RunReport.read(options.report_path) == RunReport("ds batch=5", CHANNELS, 1.25)
+    assert RunReport.from_json(Path(options.report_path).read_text()) == RunReport(
+        "ds batch=5", CHANNELS, 1.25
+    )
 
 
 def test_batch_without_rows_leaves_the_last_report(options, capsys):
     _report_batch(options, "batch=5", CHANNELS)
     _report_batch(options, "batch=6", ())
 
-    assert RunReport.read(options.report_path).application == "ds batch=5"
+    assert RunReport.from_json(Path(options.report_path).read_text()).application == "ds batch=5"
     assert "batch=6" not in capsys.readouterr().err
 
 
 def test_refused_batch_leaves_its_error(options):
     _report_failure(options, "batch=5", ContinuityError("two writers"))
 
-    report = RunReport.read(options.report_path)
+    report = RunReport.from_json(Path(options.report_path).read_text())
     assert (report.error_type, report.error, report.channels) == ("ContinuityError", "two writers", ())
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
 
 from airflow_provider_snowpipe.spark.sources.iceberg.reader import IcebergPartition
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
@@ -24,9 +23,18 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
-from tests.iceberg_tables import IcebergTable
 
 LIMITS = BatchLimits(rows=4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def iceberg():
+    """PyIceberg, when the first test runs: every process collects this file."""
+    global IcebergTable, ManifestContent, ManifestFile, write_manifest_list
+
+    from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
+
+    from tests.iceberg_tables import IcebergTable
 
 
 @pytest.fixture
