@@ -87,7 +87,7 @@ def exists_as(kind: str, name: str) -> SqlError:
 def another_kind(found: str, kind: str) -> SqlError:
     """Return the error for DROP of a kind that the object is not; IF EXISTS does not help (002203)."""
     why = f"SQL compilation error:\nObject found is of type '{found}', not specified type '{kind}'."
-    return SqlError("002203", "02000", why)
+    return SqlError("002203", "42601", why)
 
 
 def missing_account_object() -> SqlError:

@@ -40,10 +40,12 @@ def client_python(client: str, requirements: str) -> Path:
     with (cache / f"{client}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
-            _run(client, [sys.executable, "-m", "venv", "--clear", str(folder)])
+            uv = [sys.executable, "-m", "uv"]
+            _run(client, [*uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)])
             listed = folder / "requirements.txt"
             listed.write_text(requirements)
-            _run(client, [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(listed)])
+            install = [*uv, "pip", "install", "--quiet", "--python", str(python)]
+            _run(client, [*install, "--requirement", str(listed)])
             complete.touch()
     return python
 

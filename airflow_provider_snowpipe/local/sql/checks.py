@@ -340,6 +340,8 @@ _DECLARED = (
     ("002303 42601", "a window function requires an OVER clause", r"Window functions are not supported here"),
     ("002303 42601", "invalid window frame", r"\AFrame (?:starting|ending|end)"),
     ("000979 42601", "{v}: there is no column of this number", r"(?P<v>ORDER|GROUP BY) term out of range"),
+    ("000002 0A000", "Unsupported feature 'a bound value as a key of {v}' in the local Snowpipe service.",
+     r"Parameter not supported in (?P<v>ORDER BY|GROUP BY) clause"),
     ("001003 42601", "invalid row count in LIMIT or OFFSET", r"LIMIT/OFFSET cannot be negative|LIMIT/OFFSET"),
     ("001789 42601", "a subquery in an expression must have one column", r"Subquery returns \d+ columns"),
     ("001789 42601", "invalid number of result columns for set operator input branches",
@@ -367,8 +369,8 @@ _DECLARED = (
 _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), number[:6], number[7:], (_COMPILATION if is_compiled else "") + words)
     for number, words, pattern in _DECLARED
-    # Numbers below 003000 are the compiler's, but for the internal error.
-    for is_compiled in [number < "003000" and not number.startswith("000603")]
+    # Numbers below 003000 are the compiler's, but for the internal error and what is not supported.
+    for is_compiled in [number < "003000" and not number.startswith(("000002", "000603"))]
 )
 # The text for an error that the table does not know, by its class.
 _CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (

@@ -501,7 +501,11 @@ def _literal(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Array):
         values = [timestamps.call("to_json", part) for part in node.expressions]
         return _joined("[]", [timestamps.call("_element", value) for value in values])
-    pairs = [_pair(part) for part in node.expressions]
+    return _object([_pair(part) for part in node.expressions])
+
+
+def _object(pairs: list[list[exp.Expr]]) -> exp.Expr:
+    """Return the object of these keys and texts of JSON; what has a NULL in a pair is left out."""
     names = {str(key.name): (key, value) for key, value in pairs if isinstance(key, exp.Literal)}
     # A key whose value is SQL NULL is left out, as in Snowflake; a JSON null stays.
     if len(names) == len(pairs):
@@ -509,6 +513,18 @@ def _literal(node: exp.Expr) -> exp.Expr:
         return _joined("{}", [timestamps.call("_pair", *names[name]) for name in ordered])
     form = "_object_of(map_from_entries(list_filter(_0, lambda x: NOT x[1] IS NULL AND NOT x[2] IS NULL)))"
     return fill(form, [exp.Array(expressions=[exp.Tuple(expressions=pair) for pair in pairs])])
+
+
+def _kept(node: exp.JSONObject) -> exp.Expr:
+    """OBJECT_CONSTRUCT_KEEP_NULL: a value that is NULL is a JSON null, a key that is NULL is left out."""
+    written = [(pair.this, pair.expression) for pair in node.expressions]
+    return _object(
+        [
+            [key, timestamps.call("_element", timestamps.call("to_json", value))]
+            for key, value in written
+            if not isinstance(key, exp.Null)
+        ]
+    )
 
 
 def _pair(part: exp.Expr) -> list[exp.Expr]:
@@ -632,7 +648,7 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     **dict.fromkeys((exp.TsOrDsToDate, exp.TsOrDsToTime), timestamps.read_by_format),
     **dict.fromkeys((exp.Ceil, exp.Floor), _rounded),
     **dict.fromkeys(_LACKING, _lacking),
-    exp.Substring: _substring, exp.SHA2: _sha2,
+    exp.JSONObject: _kept, exp.Substring: _substring, exp.SHA2: _sha2,
     exp.Rand: _random, exp.Trim: _trim, exp.AddMonths: _add_months, exp.Count: _count,
     exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json, exp.ToChar: _to_char,
     exp.ConvertTimezone: _convert_timezone, exp.CurrentTimestamp: _sysdate,

@@ -194,24 +194,32 @@ def drop_warehouse(session: Session, reader: Reader) -> Result:
     return status(f"{head.name} successfully dropped.")
 
 
+# Of a warehouse of one cluster that only has a name.
+_NO_CLUSTERS, _NO_OPTIONS = (None,) * 4, (None,) * 10
+
+
 def show_warehouses(session: Session, shown: Shown) -> Result:
-    """SHOW WAREHOUSES [LIKE]."""
+    """SHOW WAREHOUSES [LIKE]; what a warehouse here does not have is NULL."""
     rows = [
         (
             known.name, "SUSPENDED" if known.suspended else "STARTED",
-            dict(known.properties).get("WAREHOUSE_TYPE", "STANDARD"), known.size, 0, 0, "N",
-            "Y" if known.name == session.warehouse else "N", known.auto_suspend,
-            str(known.auto_resume).lower(), known.created_on_ms, session.owner("WAREHOUSE", known.name),
-            known.comment,
+            dict(known.properties).get("WAREHOUSE_TYPE", "STANDARD"), known.size, 1, 1,
+            int(not known.suspended), 0, 0, "N", "Y" if known.name == session.warehouse else "N",
+            known.auto_suspend, str(known.auto_resume).lower(), *_NO_CLUSTERS, known.created_on_ms, None,
+            None, session.owner("WAREHOUSE", known.name), known.comment, *_NO_OPTIONS, "ROLE", None,
         )
         for known in sorted(session.catalog.access.state.warehouses.values(), key=lambda known: known.name)
         if session.can_see("WAREHOUSE", known.name) and shown.matches(known.name)
     ]  # fmt: skip
+    numbers = ("min_cluster_count", "max_cluster_count", "started_clusters", "running", "queued")
     return listing(
-        ("name", "state", "type", "size", "running", "queued", "is_default", "is_current", "auto_suspend",
-         "auto_resume", "created_on", "owner", "comment"),
+        ("name", "state", "type", "size", *numbers, "is_default", "is_current", "auto_suspend", "auto_resume",
+         "available", "provisioning", "quiescing", "other", "created_on", "resumed_on", "updated_on", "owner",
+         "comment", "enable_query_acceleration", "query_acceleration_max_scale_factor", "resource_monitor",
+         "actives", "pendings", "failed", "suspended", "uuid", "scaling_policy", "budget", "owner_role_type",
+         "resource_constraint"),
         rows,
-        ("running", "queued", "auto_suspend"),
+        (*numbers, "auto_suspend"),
     )  # fmt: skip
 
 

@@ -206,11 +206,14 @@ class StageLocation:
     def upload_folder(self) -> tuple[FolderArea, str]:
         """Return where PUT stores files: the stage's folder and a path that is empty or ends with ``/``.
 
-        :raises SqlError: for an external stage.
+        :raises SqlError: for an external stage, and for a path that no file can have here.
         """
         if not isinstance(self.area, FolderArea) or self.is_external:
             raise compilation_error(f"cannot PUT files to the external stage {self.name}.")
-        return self.area, self.path_of("")
+        folder = self.path_of("")
+        if folder:
+            self.area.path(folder.removesuffix("/"))
+        return self.area, folder
 
 
 def resolve_location(session: Session, text: str) -> tuple[StageLocation, str]:

@@ -680,6 +680,8 @@ def test_parameters_are_shown_with_their_defaults(admin: Any) -> None:
     (row,) = data["rowset"]
     assert (*row[:4], row[5]) == ("AUTOCOMMIT", "false", "true", "SESSION", "BOOLEAN")
     assert len(admin.query("SHOW PARAMETERS")["data"]["rowset"]) > 30
+    # Of files that Snowsight downloads.
+    assert admin.query("ALTER SESSION SET CSV_TIMESTAMP_FORMAT = 'YYYY-MM-DD'")["success"]
 
 
 # -- names in streaming URLs --------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import duckdb
 import pytest
 
 from airflow_provider_snowpipe.local.errors import SqlError
+from airflow_provider_snowpipe.local.sql import front
 from airflow_provider_snowpipe.local.sql.checks import translate_error
 from tests.unit.local.sql_sessions import SqlSessions
 
@@ -401,6 +402,21 @@ def test_no_error_names_the_engine(sql, statement, caplog):
 def test_what_cannot_be_read_or_written_gets_an_error_in_plain_words(sql, statement, code, words):
     error = sql.refused(statement)
     assert (error.code, words in error.message) == (code, True), error.message
+
+
+@pytest.mark.parametrize(
+    ("statement", "clause"),
+    [
+        ("SELECT id FROM t ORDER BY ?", "ORDER BY"),
+        ("SELECT id FROM t UNION SELECT 2 ORDER BY :1 DESC", "ORDER BY"),
+        ("SELECT COUNT(*) FROM t GROUP BY ?", "GROUP BY"),
+    ],
+)
+def test_a_bound_value_as_a_key_is_refused_by_name(sql, statement, clause):
+    with pytest.raises(SqlError) as error:
+        front.execute(sql.session(), statement, {"1": {"type": "FIXED", "value": "1"}})
+    words = f"Unsupported feature 'a bound value as a key of {clause}' in the local Snowpipe service."
+    assert (error.value.code, error.value.sqlstate, error.value.message) == ("000002", "0A000", words)
 
 
 def test_the_catalogue_provokes_errors_of_the_engine(sql):

@@ -150,7 +150,7 @@ def test_drop_of_another_kind_is_refused(sql, tolerant):
     sql.run("CREATE VIEW w AS SELECT id FROM t")
     for kind, name, found in (("TABLE", "w", "VIEW"), ("VIEW", "t", "TABLE")):
         error = sql.refused(f"DROP {kind} {tolerant} {name}")
-        assert error.code == "002203"
+        assert (error.code, error.sqlstate) == ("002203", "42601")
         assert f"Object found is of type '{found}', not specified type '{kind}'" in error.message
 
 

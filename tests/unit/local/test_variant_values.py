@@ -39,6 +39,22 @@ def test_typeof_names_the_type_of_each_value(sql):
     ]  # fmt: skip
 
 
+# OBJECT_CONSTRUCT_KEEP_NULL
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ("'key_1', 'one', 'key_2', NULL", '{"key_1":"one","key_2":null}'),
+        ("'key_1', 'one', NULL, 'two'", '{"key_1":"one"}'),
+        ("'b', n, 'a', NULLIF(n, 1)", '{"a":null,"b":1}'),
+        ("NULLIF('a', 'a'), 1, 'c', NULL, 'a', 2", '{"a":2,"c":null}'),
+        ("", "{}"),
+    ],
+)
+def test_a_null_value_is_kept_and_a_key_that_is_null_left_out(sql, arguments, value):
+    found = sql.values(f"SELECT OBJECT_CONSTRUCT_KEEP_NULL({arguments}) FROM vartab WHERE n = 1")
+    assert found == [(value,)]
+
+
 # TO_ARRAY, TO_OBJECT
 @pytest.mark.parametrize(
     ("expression", "value"),

@@ -223,6 +223,14 @@ def test_a_broken_file_statement_is_a_syntax_error(session, text):
     assert error.value.code == "001003"
 
 
+@pytest.mark.parametrize("path", ["a//b", "a//", f"a/{'x' * 300}"])
+def test_a_path_that_no_file_can_have_is_refused_by_put_and_not_by_the_upload(session, path):
+    session.moves_files = True
+    with pytest.raises(SqlError, match="invalid file path") as error:
+        front.execute(session, f"PUT file:///x @s/{path}")
+    assert error.value.code == "001003"
+
+
 def test_files_stay_when_a_table_gets_another_name(session):
     storage, stages = session.catalog.storage, session.catalog.database("LOCAL").stages
     _fill(session, table_identity("LOCAL", "PUBLIC", "My T"), "a")
