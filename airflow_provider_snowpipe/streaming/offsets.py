@@ -576,11 +576,12 @@ def offset_class(format_name: str) -> type[Offset]:
         :class:`Offset`
     :raises ConfigurationError: if there is no such format
     """
-    known = _FORMATS.get(format_name)
+    named = format_name if isinstance(format_name, str) else ""
+    known = _FORMATS.get(named)
     if known is not None:
         return known
-    module_name, _, class_name = format_name.rpartition(".")
-    if module_name and not format_name.startswith("."):
+    module_name, _, class_name = named.rpartition(".")
+    if module_name and not named.startswith("."):
         try:
             found = getattr(importlib.import_module(module_name), class_name, None)
         except ImportError as error:
