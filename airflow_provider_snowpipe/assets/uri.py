@@ -44,13 +44,17 @@ class TableAddress:
     channel: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.account or any(not (one.isalnum() or one in "._-") for one in self.account):
+        if not (self.account and isinstance(self.account, str)) or any(
+            not (one.isalnum() or one in "._-") for one in self.account
+        ):
             raise ConfigurationError(
                 f"account {self.account!r}: give the account identifier (letters, digits, '.', '_' and '-')"
             )
         object.__setattr__(self, "account", self.account.lower())
         for kind in ("database", "schema", "table"):
             name = getattr(self, kind)
+            if not isinstance(name, str):
+                raise ConfigurationError(f"{kind} is {name!r}: give a text")
             if not name or len(name) > MAX_NAME_LENGTH or "\0" in name:
                 raise ConfigurationError(
                     f"{kind} {name[:40]!r}: give a name of 1 to {MAX_NAME_LENGTH} characters without NUL"

@@ -275,10 +275,18 @@ def restore(args: argparse.Namespace) -> None:
     print("\n".join(operator.preview()) or "nothing to restore")
     if args.dry_run:
         return
-    if not args.yes and input("Do this? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise SystemExit("snowpipe: nothing was changed")
+    if not args.yes and not _agrees():
+        raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
     done = operator.perform({})
     print(f"restored {len(done['channels'])} channels of pipe {done['pipe']} from {done['path']}")
+
+
+def _agrees() -> bool:
+    try:
+        return input("Do this? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:  # nobody can be asked, as in a job of cron
+        print()
+        return False
 
 
 def local(args: argparse.Namespace) -> None:

@@ -116,7 +116,13 @@ def sign_key_pair_jwt(home: DataDirectory) -> str:
     issuer = f"{subject}.{fingerprint(stored['public_key'])}"
     claims = {"iss": issuer, "sub": subject, "iat": now, "exp": now + 600}
     # The service made this key itself; proving its factors prime again takes ten times the signature.
-    key = load_pem_private_key(home.key_file.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
+    try:
+        key = load_pem_private_key(home.key_file.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataDirectoryError(
+            f"{home.key_file} does not hold the private key of {subject}; bring it back, or delete "
+            f"{home.account_file} and start the service, which makes another"
+        ) from error
     return jwt.encode(claims, cast("RSAPrivateKey", key), algorithm="RS256")
 
 

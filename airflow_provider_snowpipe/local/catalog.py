@@ -20,8 +20,9 @@ from airflow_provider_snowpipe.local.datadir import Clock
 from airflow_provider_snowpipe.local.engine import conversions
 from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
 from airflow_provider_snowpipe.local.engine.names import Rename, free_name
-from airflow_provider_snowpipe.local.engine.spool import Spool
+from airflow_provider_snowpipe.local.engine.spool import Spool, is_full
 from airflow_provider_snowpipe.local.errors import (
+    DataDirectoryError,
     Refusal,
     compilation_error,
     object_exists,
@@ -109,7 +110,15 @@ class Catalog:
         self._files: dict[Database, Path] = {}
         self._databases: dict[str, Database] = {}
         for file in sorted(folder.glob("*.duckdb")):
-            self._attach(file)
+            try:
+                self._attach(file)
+            except (duckdb.IOException, duckdb.SerializationException) as error:
+                if is_full(error):
+                    raise
+                raise DataDirectoryError(
+                    f"{file} cannot be opened: it is damaged, or a newer version wrote it; bring it back "
+                    f"from a copy, or remove it with its rows: {error}"
+                ) from error
         for database in self.databases:
             self._finish_renames(database)
         self.storage.remove_all_but(name for known in self.databases for name in _identities(known))

@@ -14,6 +14,8 @@ from typing import IO, Any
 
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
+_ACCOUNT_FIELDS = ("account", "user", "public_key", "instance")
+
 
 class DataDirectory:
     """Paths inside the directory given by ``--data-dir``; secrets have mode 0600.
@@ -72,7 +74,10 @@ class DataDirectory:
 
         :raises DataDirectoryError: when another service holds it.
         """
-        handle = (self.root / "lock").open("ab")
+        try:
+            handle = (self.root / "lock").open("ab")
+        except OSError as error:
+            raise DataDirectoryError(f"cannot use {self.root} as data directory: {error}") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -98,15 +103,30 @@ class DataDirectory:
     def read_account(self) -> dict[str, Any]:
         """Read the account file.
 
-        :raises DataDirectoryError: when no service was ever started on this directory.
+        :raises DataDirectoryError: when no service was ever started on this directory, it is another user's,
+            or the file is damaged.
         """
         try:
-            account: dict[str, Any] = json.loads(self.account_file.read_text())
+            account: Any = json.loads(self.account_file.read_text())
         except FileNotFoundError as error:
             raise DataDirectoryError(
                 f"no local service was ever started on {self.root}; "
                 f"run: snowpipe-local serve --data-dir {self.root}"
             ) from error
+        except OSError as error:
+            raise DataDirectoryError(
+                f"{self.account_file} cannot be read ({error.strerror}); run the command as the user whose "
+                "service it is"
+            ) from error
+        except ValueError:
+            account = None
+        if not isinstance(account, dict) or not all(
+            isinstance(account.get(name), str) for name in _ACCOUNT_FIELDS
+        ):
+            raise DataDirectoryError(
+                f"{self.account_file} is not JSON with {', '.join(_ACCOUNT_FIELDS)}; delete it, and let "
+                "clients read the key that the next start makes"
+            )
         return account
 
 

@@ -6,6 +6,7 @@ import csv
 import datetime as dt
 import io
 import json
+import math
 import os
 import shlex
 import sys
@@ -144,7 +145,11 @@ def run_statement(home: DataDirectory, statement: str, form: str) -> str:
     """
     names, rows = fetch(home, statement)
     if form == "json":
-        return json.dumps([dict(zip(names, row, strict=True)) for row in rows], ensure_ascii=False)
+        return json.dumps(
+            [{name: _json(value) for name, value in zip(names, row, strict=True)} for row in rows],
+            ensure_ascii=False,
+            allow_nan=False,
+        )
     if form == "csv":
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
@@ -198,6 +203,13 @@ def _native(text: str | None, described: dict[str, Any]) -> Any:
 
 def _span(seconds: str) -> dt.timedelta:
     return dt.timedelta(microseconds=int(Decimal(seconds) * 1_000_000))
+
+
+def _json(value: Any) -> Any:
+    """A value that JSON has; NaN and the infinities are texts."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else str(value)
 
 
 def _plain(value: Any) -> str:

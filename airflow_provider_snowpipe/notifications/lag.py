@@ -99,8 +99,8 @@ class SnowpipeLagNotifier(BaseNotifier):
         refuse_two_pipes(table, pipe)
         if notifier_arguments is not None and not isinstance(notifier, str):
             raise ConfigurationError("notifier_arguments is given: name the notifier's class, notifier='…'")
-        if max_channels < 1:
-            raise ConfigurationError(f"max_channels is {max_channels}: give 1 or more")
+        if isinstance(max_channels, bool) or not isinstance(max_channels, int) or max_channels < 1:
+            raise ConfigurationError(f"max_channels is {max_channels!r}: give a whole number of 1 or more")
         if offset_format is not None:
             offset_class(offset_format)
 

@@ -55,12 +55,18 @@ FAIL_OR_REPORT = ("fail", "report")
 
 
 def check_arguments(
-    operator: Any, *, fail_or_report: Iterable[str] = (), seconds: Iterable[str] = ()
+    operator: Any,
+    *,
+    fail_or_report: Iterable[str] = (),
+    seconds: Iterable[str] = (),
+    switches: Iterable[str] = (),
 ) -> None:
     """Make sure that arguments have values that no rendering of templates can fix.
 
     :param fail_or_report: names of those that are ``fail`` or ``report``
     :param seconds: names of those that are numbers of seconds
+    :param switches: names of those that are True or False and no template fields: a text there, such as
+        ``"{{ params.force }}"`` or ``"false"``, would count as True
     :raises ConfigurationError: if one has another value; names it
     """
     for name in fail_or_report:
@@ -71,6 +77,9 @@ def check_arguments(
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (is_number and math.isfinite(value) and value >= 0):
             raise ConfigurationError(f"{name} is {value!r}: give a number of seconds, 0 or more")
+    for name in switches:
+        if not isinstance(value := getattr(operator, name), bool):
+            raise ConfigurationError(f"{name} is {value!r}: give True or False; no template is rendered")
 
 
 CHOICE = ("files", "prefix", "pattern")

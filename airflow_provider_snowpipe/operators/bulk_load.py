@@ -281,12 +281,14 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         return RowsToWrite.from_mapping(mapping_argument("source", self.source))
 
     def _check_arguments(self) -> None:
-        check_arguments(self, fail_or_report=["on_rejected"], seconds=["poll_interval"])
+        check_arguments(
+            self, fail_or_report=["on_rejected"], seconds=["poll_interval"], switches=["keep_files"]
+        )
         check_parallel(self.parallel)
         check_target(self.target_file_bytes)
         if isinstance(self.options, Mapping):
             check_options(self.options)
-        if self.stage is not None and "{" not in self.stage:
+        if self.stage is not None and not (isinstance(self.stage, str) and "{" in self.stage):
             StageReference.parse(self.stage)
 
 

@@ -117,7 +117,7 @@ class SnowpipeDropChannelOperator(ChannelOperator):
         super().__init__(**kwargs)
         self.force = force
         self.commit_timeout = commit_timeout
-        check_arguments(self, seconds=["commit_timeout"])
+        check_arguments(self, seconds=["commit_timeout"], switches=["force"])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Flush and drop the channel.
@@ -193,7 +193,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         self.offset_format = offset_format
         self.observe_seconds = observe_seconds
         self.allow_active_writer = allow_active_writer
-        check_arguments(self, seconds=["observe_seconds"])
+        check_arguments(self, seconds=["observe_seconds"], switches=["allow_active_writer"])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Set the token.

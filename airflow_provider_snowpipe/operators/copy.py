@@ -135,7 +135,12 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self._load: CopyLoad | None = None
         self._listed: Mapping[str, Any] | None = None
-        check_arguments(self, fail_or_report=("on_rejected", "on_nothing"), seconds=["poll_interval"])
+        check_arguments(
+            self,
+            fail_or_report=["on_rejected", "on_nothing"],
+            seconds=["poll_interval"],
+            switches=["force"],
+        )
         StagedChoice(stage, files, prefix, pattern).check()
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 

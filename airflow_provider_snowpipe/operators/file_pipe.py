@@ -280,7 +280,9 @@ class SnowpipePipeOperator(FileOperator):
                     f"{', '.join(taken) or 'none'} beside pipe"
                 )
         check_one_of("if_exists", self.if_exists, IF_EXISTS)
-        check_arguments(self, fail_or_report=["on_nothing"])
+        check_arguments(
+            self, fail_or_report=["on_nothing"], switches=["auto_ingest", "force", "require_running"]
+        )
         if self.action == "create" and not (self.table and self.stage):
             raise ConfigurationError(
                 f"table is {self.table!r} and stage is {self.stage!r}: action='create' needs both"

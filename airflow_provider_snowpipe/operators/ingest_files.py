@@ -213,7 +213,12 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self._tolerance()
         RetryBudget(self.max_consecutive_errors)
         seconds = ("load_timeout", "retry_seconds", "poll_interval")
-        check_arguments(self, fail_or_report=("on_unmatched", "on_nothing"), seconds=seconds)
+        check_arguments(
+            self,
+            fail_or_report=("on_unmatched", "on_nothing"),
+            seconds=seconds,
+            switches=("force", "wait_for_load"),
+        )
         check_choice(self.files, self.stage, self.prefix, self.pattern)
 
 

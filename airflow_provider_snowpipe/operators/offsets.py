@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.offset_backup import OffsetBackup, RestoreStep
 
 
+_MOST_WARN_DAYS = 100_000
+
+
 class OffsetFileOperator(PipeOperator):
     """Base of the operators with a backup file.
 
@@ -82,6 +85,9 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         self.warn_days = warn_days
         if on_lost not in ("fail", "keep"):
             raise ConfigurationError(f"on_lost is {on_lost!r}: it must be 'fail' or 'keep'")
+        is_number = isinstance(warn_days, int | float) and not isinstance(warn_days, bool)
+        if not (is_number and 0 <= warn_days < _MOST_WARN_DAYS):
+            raise ConfigurationError(f"warn_days is {warn_days!r}: give a number of days, 0 or more")
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Write the file.
@@ -160,7 +166,9 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         self.allow_older_tokens = allow_older_tokens
         self.observe_seconds = observe_seconds
         self.allow_active_writer = allow_active_writer
-        check_arguments(self, seconds=["observe_seconds"])
+        check_arguments(
+            self, seconds=["observe_seconds"], switches=["allow_older_tokens", "allow_active_writer"]
+        )
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Restore the tokens.

@@ -73,7 +73,9 @@ class SnowpipePlan:
             raise ConfigurationError(f"table is {table!r} and pipe {pipe!r}: give one of the two")
         name = PipeName(database, schema, pipe) if pipe else None
         name = name or PipeName.default_for_table(database, schema, str(table))
-        if work_path and not work_path.startswith("/") and "://" not in work_path:
+        if work_path and not (
+            isinstance(work_path, str) and (work_path.startswith("/") or "://" in work_path)
+        ):
             raise ConfigurationError(f"work_path is {work_path!r}: give a URL or an absolute path")
         self.work_path = work_path
         values = {

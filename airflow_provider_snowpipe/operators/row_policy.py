@@ -68,7 +68,7 @@ class RowPolicyOperator(PipeArguments):
         super().__init__(**kwargs)
         self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
         self.commit_timeout = commit_timeout
-        check_arguments(self, seconds=["commit_timeout"])
+        check_arguments(self, seconds=["commit_timeout"], switches=["wait_for_commit"])
         single = {
             "on_error": on_error,
             "check_rows": check_rows,

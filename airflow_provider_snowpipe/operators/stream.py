@@ -18,9 +18,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     pipe_page,
 )
 from airflow_provider_snowpipe.metrics import count_run
-from airflow_provider_snowpipe.operators.account_operator import (
-    leave_links,
-)
+from airflow_provider_snowpipe.operators.account_operator import check_arguments, leave_links
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
@@ -432,6 +430,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _check_arguments(self) -> None:
         check_one_of("on_data_loss", self.on_data_loss, ("fail", "skip"))
+        check_arguments(self, seconds=["poll_interval"])
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"commit_timeout is {self.commit_timeout}: give seconds above 0")
         if isinstance(self.source, Mapping) and not (self.source.get("path") or self.source.get("kind")):

@@ -29,8 +29,9 @@ class SnowpipeRetryPolicy(RetryPolicy):
     """
 
     def __init__(self, longest_delay: float = 3600.0) -> None:
-        if not longest_delay > 0:
-            raise ConfigurationError(f"longest_delay is {longest_delay}: give seconds above 0")
+        is_number = isinstance(longest_delay, int | float) and not isinstance(longest_delay, bool)
+        if not (is_number and longest_delay > 0):
+            raise ConfigurationError(f"longest_delay is {longest_delay!r}: give seconds above 0")
         self.longest_delay = longest_delay
 
     def evaluate(

@@ -108,6 +108,8 @@ def channel_names(given: object) -> list[str]:
 def _check_name(kind: str, value: str) -> None:
     if not value:
         raise ConfigurationError(f"{kind} is empty: give a non-empty name")
+    if not isinstance(value, str):  # as a DAG that renders templates as native objects makes of digits
+        raise ConfigurationError(f"{kind} is {value!r}: give a text")
     if "\0" in value or len(value) > MAX_NAME_LENGTH:
         raise ConfigurationError(
             f"{kind} {value[:40]!r}… is not usable: at most {MAX_NAME_LENGTH} characters, none of them NUL"

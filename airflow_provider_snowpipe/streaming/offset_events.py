@@ -102,8 +102,9 @@ class OffsetRule:
                 f"passes={str(self.passes)!r} and every_rows={self.every_rows} are both given: drop one, or "
                 "watch twice"
             )
-        if self.every_rows is not None and (isinstance(self.every_rows, bool) or self.every_rows < 1):
-            raise ConfigurationError(f"every_rows is {self.every_rows!r}: give a number of 1 or more")
+        every: object = self.every_rows
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+            raise ConfigurationError(f"every_rows is {every!r}: give a whole number of 1 or more")
 
     @classmethod
     def of(cls, *, passes: str | None, every_rows: int | None, offset_format: str) -> Self:
@@ -111,7 +112,11 @@ class OffsetRule:
 
         :raises ConfigurationError: if they contradict each other, or the token is not of the format
         """
-        return cls(offset_class(offset_format).parse(passes) if passes is not None else None, every_rows)
+        if passes is None:
+            return cls(None, every_rows)
+        if not isinstance(passes, str):
+            raise ConfigurationError(f"passes is {passes!r}: give an offset token, a text")
+        return cls(offset_class(offset_format).parse(passes), every_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,8 +447,8 @@ class FollowRules:
                 f"start is {self.start!r}: it must be {START_NOW!r} or {START_BEGINNING!r}"
             )
         for name, seconds in (("poll_interval", self.interval), ("list_interval", self.list_interval)):
-            if not seconds > 0:
-                raise ConfigurationError(f"{name} is {seconds}: give seconds above 0")
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+                raise ConfigurationError(f"{name} is {seconds!r}: give seconds above 0")
 
     @property
     def reports_past(self) -> bool:

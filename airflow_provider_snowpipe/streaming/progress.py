@@ -354,6 +354,8 @@ class ChannelTarget:
         :raises ConfigurationError: if it is neither
         """
         is_name = isinstance(channel, str) and channel
+        if is_name and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)  # what a DAG that renders templates as native objects makes of digits
         if is_name and isinstance(value, str):
             return cls(value)
         if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -96,6 +97,14 @@ class TestBackupAndRestore:
         monkeypatch.setattr("builtins.input", lambda _prompt: "n")
 
         with pytest.raises(SystemExit, match="nothing was changed"):
+            run("restore", path)
+
+    def test_restore_without_a_terminal_changes_nothing(self, run, tmp_path, table, monkeypatch):
+        path = str(tmp_path / "offsets.json")
+        run("backup", path)
+        monkeypatch.setattr("sys.stdin", io.StringIO(""))
+
+        with pytest.raises(SystemExit, match="nothing was changed; -y does it without a question"):
             run("restore", path)
 
 

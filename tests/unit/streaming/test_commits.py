@@ -224,7 +224,7 @@ def test_a_name_that_no_channel_can_have_is_refused_before_it_is_polled(name: st
         CommitTargets.parse({name: "a:1"}, "file:line")
 
 
-@pytest.mark.parametrize("targets", [{"c": 5}, {"c": None}, {"": "a:1"}, {5: "a:1"}])
+@pytest.mark.parametrize("targets", [{"c": True}, {"c": 5.0}, {"c": None}, {"": "a:1"}, {5: "a:1"}])
 def test_targets_are_text(targets: Any) -> None:
     with pytest.raises(ConfigurationError, match="targets has the entry"):
         CommitTargets.parse(targets, "file:line")
