@@ -272,6 +272,7 @@ _DECLARED = (
     ("100069 22P02", 'Error parsing JSON: {w}  Input: "{v}"',
      r"(?s)\AMalformed JSON at byte \d+ of input: (?P<w>.*?)\s+Input: \"\t\[(?P<v>.*?)\]?(?:\.\.\.)?\"\Z"),
     ("100069 22P02", "Error parsing JSON: {v}", r"\AMalformed JSON at (?P<v>.*)"),
+    ("100069 22P02", "Duplicate field key: an object has each key once", r"Map keys must be unique"),
     ("100071 22000", "Failed to cast variant value {w} to {v}",
      r"\AFailed to cast variant value (?P<w>.*) to (?P<v>OBJECT)"),
     ("100071 22000", "Failed to cast variant value {w} to {v}",
@@ -576,6 +577,11 @@ _BEFORE_NAMES = frozenset(
 
 # Operators of other databases.
 _NO_OPERATORS = frozenset({"&", "|", "^", "<<", ">>", "~", "^@"})
+# Tokens that no statement of Snowflake's has in a row: ``IN [1]``, ``INTERVAL 1 DAY``, ``SAMPLE 10%``.
+_NO_PAIRS = frozenset(
+    {(TokenType.IN, TokenType.L_BRACKET), (TokenType.INTERVAL, TokenType.NUMBER),
+     (TokenType.TABLE_SAMPLE, TokenType.NUMBER), (TokenType.MAP, TokenType.L_BRACE)}
+)  # fmt: skip
 
 
 class _Call(NamedTuple):
@@ -599,8 +605,11 @@ def check_calls(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> No
         is_written = token.token_type in {TokenType.STRING, TokenType.IDENTIFIER}
         is_joined = before.token_type == token.token_type == TokenType.STRING
         is_empty = before.token_type is TokenType.COMMA and token.token_type in CLOSING
-        if is_joined or is_empty or (token.text in _NO_OPERATORS and not is_written):
-            raise compilation_error(f"syntax error: unexpected '{token.text}'.")
+        is_foreign = (before.token_type, token.token_type) in _NO_PAIRS or (
+            token.token_type is TokenType.HEX_STRING and text[token.start] == "0"
+        )
+        if is_joined or is_empty or is_foreign or (token.text in _NO_OPERATORS and not is_written):
+            raise compilation_error(f"syntax error: unexpected '{text[token.start : token.end + 1]}'.")
     wrong = list(_wrong(tokens))
     if not wrong:
         return

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.local.errors import compilation_error, object_mis
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, ColumnType, Table
+from airflow_provider_snowpipe.local.tables import PRIMARY, TEMPORARY, UNIQUE, Column, ColumnType, Table
 
 _SCOPES = ("DATABASE", "SCHEMA", "TABLE", "VIEW", "PIPE", "USER", "WAREHOUSE", "TASK")
 _CLAUSES = ("LIKE", "STARTS", "LIMIT", "IN", "FOR", "HISTORY")
@@ -416,8 +416,8 @@ def described_columns(
     :param comment: returns the comment on a column.
     """
     rows = [
-        (c.name, str(c.type), "COLUMN", "Y" if c.nullable else "N", c.default_text, "N", "N", None, None,
-         comment(c), None, None)
+        (c.name, str(c.type), "COLUMN", "Y" if c.nullable else "N", c.default_text,
+         *("Y" if key in c.keys else "N" for key in (PRIMARY, UNIQUE)), None, None, comment(c), None, None)
         for c in columns
     ]  # fmt: skip
     return listing(

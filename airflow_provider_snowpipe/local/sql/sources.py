@@ -83,7 +83,7 @@ _SAME_VALUE = (
     exp.IgnoreNulls, exp.Window, exp.Nullif,
 )  # fmt: skip
 # Calls whose value is a list of the engine's.
-_LISTS = (exp.Split,)
+_LISTS = (exp.Split, exp.GenerateSeries, exp.StrtokToArray, exp.RegexpExtractAll)
 FLATTEN = ("SEQ", "KEY", "PATH", "INDEX", "VALUE", "THIS")
 """Columns of FLATTEN."""
 _FLATTENED = frozenset({"VALUE", "THIS"})
@@ -103,6 +103,8 @@ _TEXTS = (
 _TEXT_CALLS = frozenset({"left", "json_extract_string", "_float_text", "_formatted", "_flat_path"})
 # Fractional digits of the number that is made of a text.
 _TEXT_SCALE = 5
+# A number of more digits than a DOUBLE keeps, and the fractional digits of what is compared with it.
+_LONG, _LONG_SCALE = re.compile(r"(?=.{17})\d+(?:\.\d*)?"), 12
 # Macros that read a value of any type, JSON by its text.
 _READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
 _COMPARED = (
@@ -732,5 +734,8 @@ def _ordered(node: exp.Ordered) -> exp.Expr:
 def _kind(node: exp.Expr) -> str | None:
     if isinstance(node, exp.Boolean):
         return "BOOLEAN"
-    is_number = isinstance(node, exp.Literal) and not node.is_string
-    return "DOUBLE" if is_number or isinstance(node, exp.Neg) else None
+    literal = node.this if isinstance(node, exp.Neg) else node
+    if isinstance(literal, exp.Literal) and _LONG.fullmatch(literal.name) and not literal.is_string:
+        # More digits than a DOUBLE has.
+        return f"DECIMAL(38, {max(0, min(_LONG_SCALE, 38 - len(literal.name.partition('.')[0])))})"
+    return "DOUBLE" if isinstance(node, exp.Neg) or (literal.is_number and literal is node) else None

@@ -98,7 +98,7 @@ def test_an_error_holds_no_secret(local, file):
     [
         ("SELECT 1;\n-- rows\ninsert into t values (1)", "line 3"),
         ("PUT file:///a @s", "PUT"),
-        ("SELECT 'open", "setup.sql"),
+        ("SELECT 1;\n\nSELECT 'open\n", "setup.sql.*line 3"),
     ],
 )
 def test_what_cannot_run_at_every_start_is_refused_before_anything_runs(file, text, word):
