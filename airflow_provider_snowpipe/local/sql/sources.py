@@ -112,7 +112,16 @@ _COMPARED = (
 )  # fmt: skip
 _CHOICES = (exp.Case, exp.If, exp.Coalesce, exp.DecodeCase, exp.Nvl2)
 _CHOSEN = (exp.Min, exp.Max, exp.Nullif)
-_COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg, exp.Median)
+_COUNTED = (
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg, exp.Median, exp.Abs, exp.Round,
+    exp.Floor, exp.Ceil, exp.Sign, exp.Sqrt, exp.Pow,
+)  # fmt: skip
+# Functions of dates and times, which read a text as a timestamp.
+_OF_TIMES = (
+    exp.Year, exp.Month, exp.Day, exp.Hour, exp.Minute, exp.Second, exp.Quarter, exp.Extract, exp.LastDay,
+    exp.DateDiff, exp.DateAdd, exp.DateTrunc, exp.TimestampTrunc, exp.Week, exp.DayOfWeek, exp.DayOfYear,
+    exp.Dayname, exp.Monthname,
+)  # fmt: skip
 _OF_NUMBERS = (
     exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
     exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow,
@@ -348,7 +357,13 @@ _PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\
 
 
 def _read_texts(node: exp.Expr, kinds: Mapping[str, str], texts: frozenset[str]) -> None:
-    """Read texts that are compared with times of one type, or with BINARY, as values of this type."""
+    """Read texts that are compared with times of one type, or with BINARY, as values of this type.
+
+    A column of texts in a function of times is read as a timestamp.
+    """
+    for value in list(node.iter_expressions()) if isinstance(node, _OF_TIMES) else ():
+        if isinstance(value, exp.Column) and _is_text(value, texts):
+            value.replace(timestamps.call("_ntz", value))
     if isinstance(node, (exp.Case, exp.DecodeCase)):
         tested, others = _tested(node)
         given = [tested, *others] if tested is not None else []

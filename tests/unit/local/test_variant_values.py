@@ -1,5 +1,6 @@
 """VARIANT values of the local service; above each test the page of Snowflake's documentation."""
 
+import datetime as dt
 import json
 import re
 from decimal import Decimal
@@ -476,3 +477,26 @@ def test_the_text_of_a_made_array_is_json(sql, call, text):
 )
 def test_an_object_has_each_key_once(sql, statement):
     assert "Duplicate field key" in sql.refused(statement).message
+
+
+def test_functions_of_numbers_take_a_variant(sql):
+    found = sql.values(
+        "SELECT ABS(v:n), ROUND(v:n, 1), FLOOR(v:n), CEIL(v:n), SIGN(v:n), SQRT(v:m) "
+        'FROM (SELECT PARSE_JSON(\'{"n": -2.25, "m": 9}\') AS v)'
+    )
+    assert found == [(2.25, -2.3, -3, -2, -1, 3)]
+
+
+# "Data type conversion": a VARCHAR is coerced to a DATE or TIMESTAMP.
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        ("DATEADD(DAY, 1, d)", dt.datetime(2024, 2, 1)),
+        ("LAST_DAY(d)", dt.date(2024, 1, 31)),
+        ("DATEDIFF(DAY, d, '2024-02-01')", 1),
+        ("DATE_TRUNC('MONTH', d)", dt.datetime(2024, 1, 1)),
+        ("YEAR(d) + MONTH(d)", 2025),
+    ],
+)
+def test_functions_of_times_take_a_column_of_texts(sql, call, value):
+    assert sql.values(f"SELECT {call} FROM VALUES ('2024-01-31') AS t (d)") == [(value,)]
