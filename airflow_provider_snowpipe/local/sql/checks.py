@@ -219,156 +219,16 @@ _FUNCTIONS = {
     "json_object": "OBJECT_CONSTRUCT", "string_agg": "LISTAGG", "struct_pack": "OBJECT_CONSTRUCT",
     "!~~": "LIKE", "~~*": "ILIKE", "strptime": "TO_DATE or TO_TIMESTAMP",
 }  # fmt: skip
-# Number and SQLSTATE, words, and the pattern of the engine's text. In the words stand the groups:
-# ``v`` and ``w`` as they are, ``f`` a function, ``t`` and ``u`` types. The first that is found counts.
-_DECLARED = (
-    ("001037 22023", "Invalid collation specification: '{v}'",
-     r"\ACollation with name (?P<v>\S+) does not exist"),
-    ("001003 42601", "'{v}' is not a valid date or time part", r"specifier \"(?P<v>[^\"]+)\" not recognized"),
-    ("000603 XX000",
-     "The statement needs more memory than the local service may use: ask for less at a time, or "
-     "start the service with --limits engine-bytes=..",
-     r"failed to (?:allocate|pin|offload)|Out of Memory|could not allocate"),
-    # Texts and numbers that have no room.
-    ("100078 22000", "{v}", r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)"),
-    ("100078 22000", "String is too long and would be truncated", r"too long and would be truncated"),
-    ("100039 22003", "Numeric value '{v}' is out of range",
-     r"\ACould not convert string ['\"](?P<v> *[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)? *)['\"] to (?:DEC|"
-     r"\w*INT)"),
-    ("100046 22003", "Number out of representable range: type FIXED({w}), value {v}",
-     r"\A(?:Casting value \"|"
-     r"Could not cast value )(?P<v>[^\" ]+)\"? to (?:type )?DECIMAL\((?P<w>\d+, ?\d+)\)"),
-    ("100046 22003", "Number out of representable range",
-     r"can't be cast because the value is out of range|\AOverflow in |shift value .* out of range|"
-     r"\AValue out of range"),
-    ("100054 22003", "Invalid floating point operation: {v}", r"cannot take (?P<v>square root|logarithm) of"),
-    ("100054 22003", "Invalid floating point operation: {v}",
-     r"(?P<v>ACOS|ASIN|ACOSH|ATANH)\b.*(?:undefined|domain|must be|cannot|range)"),
-    ("100051 22012", "Division by zero", r"Division by zero"),
-    # Values that are not recognized.
-    ("100037 22018", "Boolean value '{v}' is not recognized",
-     r"\ACould not convert string (['\"])(?P<v>.*)\1 to BOOL"),
-    ("100038 22018", "Numeric value '{v}' is not recognized",
-     r"\ACould not convert string (['\"])(?P<v>.*)\1 to (?:DECIMAL|U?(?:HUGE)?INT|DOUBLE|FLOAT)"),
-    ("100035 22007", "Timestamp '{v}' is not recognized",
-     r"\A(?:timestamp field value out of range|invalid timestamp field format): \"(?P<v>.*?)\"(?:, exp|"
-     r"\Z)"),
-    ("100035 22007", "Timestamp '{v}' is not recognized",
-     r"\Atimestamp field value \"(?P<v>.*?)\" has a timestamp that is not UTC"),
-    ("100040 22007", "Date '{v}' is not recognized",
-     r"\A(?:date field value out of range|invalid date field format): \"(?P<v>.*?)\"(?:, exp|\Z)"),
-    ("100108 22007", "Time '{v}' is not recognized",
-     r"\A(?:invalid )?time field (?:format|value out of range): \"(?P<v>.*?)\"(?:, exp|\Z)"),
-    ("100108 22007", "Time '{v}' is not recognized", r"\ATime out of range: (?P<v>.*)"),
-    ("100040 22007", "Date '{v}' is not recognized", r"\ADate out of range: (?P<v>.*)"),
-    ("100096 22007", "Can't parse '{v}' with the given format",
-     r"\ACould not parse string \"(?P<v>.*?)\" according to format"),
-    ("100100 22023", "Unknown time zone: '{v}'", r"\AUnknown TimeZone '(?P<v>.*?)'"),
-    ("100116 22000", "The following string is not a legal base64-encoded value: '{v}'",
-     r"Could not decode string \"(?P<v>.*)\" as base64"),
-    ("100115 22000", "The following string is not a legal hex-encoded value",
-     r"Invalid input for hex digit|unhex"),
-    ("100069 22P02", "Error parsing JSON: {v}",
-     r"\AMalformed JSON .*Input: \"(?P<v>duplicate object attribute|more than \d+ levels)\""),
-    ("100069 22P02", 'Error parsing JSON: {w}  Input: "{v}"',
-     r"(?s)\AMalformed JSON at byte \d+ of input: (?P<w>.*?)\s+Input: \"\t\[(?P<v>.*?)\]?(?:\.\.\.)?\"\Z"),
-    ("100069 22P02", "Error parsing JSON: {v}", r"\AMalformed JSON at (?P<v>.*)"),
-    ("100069 22P02", "Duplicate field key: an object has each key once", r"Map keys must be unique"),
-    ("100071 22000", "Failed to cast variant value {w} to {v}",
-     r"\AFailed to cast variant value (?P<w>.*) to (?P<v>OBJECT)"),
-    ("100071 22000", "Failed to cast variant value {w} to {v}",
-     r"\AExpected (?P<v>ARRAY|OBJECT), but got \w+: (?P<w>.*)"),
-    ("100069 22P02",
-     "OBJECT_INSERT: the object has the key '{v}', which only the fourth argument TRUE replaces",
-     r"\Athe object has the key (?P<v>.*)"),
-    ("100048 2201B", "Invalid regular expression: {v}",
-     r"\A(?P<v>(?:missing|invalid perl operator|no argument for repetition|invalid escape|bad repetition|"
-     r"invalid character class|invalid repetition|trailing \\|invalid named capture|unexpected \)).*)"),
-    ("100051 22023", "Invalid Unicode code point: {v}", r"Invalid UTF8 Codepoint (?P<v>-?\d+)"),
-    ("100072 22000", "NULL result in a non-nullable column '{v}'",
-     r"NOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z"),
-    ("100090 42P18", "Duplicate row detected during DML action",
-     r"MERGE INTO command cannot affect the same target row"),
-    ("090150 22000", "Single-row subquery returns more than one row.",
-     r"\AMore than one row returned by a subquery"),
-    # Names.
-    ("000904 42000", "invalid identifier '{v}'",
-     r"\AReferenced (?:update )?column \"?(?P<v>[^\"]+?)\"? (?:was )?not found"),
-    ("000904 42000", "invalid identifier '{v}'", r"\AReferenced table \"(?P<v>[^\"]+)\" not found"),
-    ("000904 42000", "invalid identifier '{v}'",
-     r"does not have a column (?:named|with name) \"(?P<v>(?:[^\"]|\"\")+)\""),
-    ("000904 42000", "invalid identifier '{v}'",
-     r"Column \"(?P<v>[^\"]+)\" (?:in \w+ list not found|does not exist on)"),
-    ("000904 42000", "invalid identifier '{v}'", r"\ACould not ORDER BY column \"(?P<v>[^\"]+)\""),
-    ("000904 42000", "invalid identifier '{w}.{v}'",
-     r"Cannot extract field '(?P<v>[^']+)' from expression \"(?P<w>[^\"]+)\""),
-    ("002028 42601", "ambiguous column name '{v}'",
-     r"\AAmbiguous reference to column name \"(?P<v>[^\"]+)\""),
-    ("002012 42601", "duplicate alias '{v}{w}'",
-     r"Ambiguous reference to table \"(?P<v>[^\"]+)\"|Duplicate CTE name \"(?P<w>[^\"]+)\""),
-    ("002025 42S21", "duplicate column name '{v}'", r"Duplicate column name \"(?P<v>[^\"]+)\""),
-    ("002049 42601", "Bind variable {v} not set.",
-     r"Values were not provided for the following parameters: (?P<v>\d+)"),
-    ("002211 02000", "Session variable '${v}' does not exist",
-     r"Values were not provided for the following parameters: (?P<v>.+)"),
-    # Types of operands and arguments.
-    ("001044 42P13", "Invalid argument types for function '{f}'",
-     r"\AMacro \"?(?P<f>\w+)\(\) does not support the supplied arguments"),
-    ("001044 42P13", "Invalid argument types for function '{f}'",
-     r"(?:function call|argument types) [\"'](?P<f>[^(]+)\("),
-    ("001015 22023", "argument of function {f} needs to be constant",
-     r"argument in function \"(?P<f>\w+)\" must be a constant"),
-    ("001044 42P13", "Invalid argument types for function '{f}'",
-     r"\A(?P<f>json_object)\(\) keys must be VARCHAR"),
-    ("001065 22023", "a value of type {t} cannot be cast to {u}",
-     r"Unimplemented type for cast \((?P<t>.+) -> (?P<u>.+)\)"),
-    ("001045 22023", "Can not convert parameter of type [{t}] into expected type [{u}]",
-     r"Cannot (?:mix values of type|combine types of|"
-     r"compare values of type) (?P<t>.+?) and (?:type )?(?P<u>.+?)(?: in .*)? - an explicit cast"),
-    ("001065 22023", "a value of type {t}{v} cannot be cast to {u}",
-     r"Cannot cast .*from type (?P<t>.+) to (?P<u>.+)|Type (?P<v>.+) with value"),
-    ("001031 22023",
-     "Invalid precision or scale: a NUMBER has 1 to 38 digits, no more of them behind the "
-     "point",
-     r"DECIMAL type (?:width|scale)"),
-    # Clauses.
-    ("000979 42601", "[{v}] is not a valid group by expression",
-     r"column \"?(?P<v>[^\"]+?)\"? must appear in the GROUP BY clause"),
-    ("002035 42601", "Invalid aggregate function in {v}{w} clause",
-     r"(?P<v>WHERE|GROUP BY|JOIN|QUALIFY|RETURNING) clause cannot contain aggregates|"
-     r"aggregate function calls cannot (?P<w>be nested)"),
-    ("002303 42601", "a window function stands in SELECT, QUALIFY and ORDER BY only, and QUALIFY needs one",
-     r"clause cannot contain window functions|at least one window function must appear"),
-    ("002303 42601", "a window function requires an OVER clause", r"Window functions are not supported here"),
-    ("002303 42601", "invalid window frame", r"\AFrame (?:starting|ending|end)"),
-    ("000979 42601", "{v}: there is no column of this number", r"(?P<v>ORDER|GROUP BY) term out of range"),
-    ("001003 42601", "invalid row count in LIMIT or OFFSET", r"LIMIT/OFFSET cannot be negative|LIMIT/OFFSET"),
-    ("001789 42601", "a subquery in an expression must have one column", r"Subquery returns \d+ columns"),
-    ("001789 42601", "invalid number of result columns for set operator input branches",
-     r"Set operations can only apply to expressions with the same number"),
-    ("002020 21S01", "Insert value list does not match column list: {v}",
-     r"Column name/value mismatch for insert.*: (?P<v>expected \d+ columns but \d+)"),
-    ("002020 21S01", "Insert value list does not match column list: expected {v} columns but {w}",
-     r"has (?P<v>\d+) columns but (?P<w>\d+) values were supplied"),
-    ("002020 21S01", "Insert value list does not match column list: expected {v} columns but {w}",
-     r"table \"_new\" has (?P<w>\d+) columns available but (?P<v>\d+)"),
-    ("002020 21S01", "the alias '{v}' names more columns than the {w} that there are",
-     r"table \"(?P<v>[^\"]+)\" has (?P<w>\d+) columns available"),
-    ("001003 42601", "the rows of VALUES must have the same number of values",
-     r"VALUES lists must all be the same length"),
-    ("001003 42601", "SAMPLE takes 0 to 100 percent", r"Sample sample_size"),
-    ("001003 42601", "syntax error: unexpected '*'.", r"STAR expression|COLUMNS\("),
-    ("000979 42601", "GROUPING needs a GROUP BY clause", r"GROUPING statement cannot"),
-    ("001015 22023", "the percentile must be between 0 and 1", r"PERCENTILEs? can only|QUANTILE can only"),
-    ("001015 22023", "the argument of NTILE must be greater than 0", r"Argument for ntile"),
-    ("001003 42000", "syntax error in the statement.",
-     r"syntax error at or near|SELECT clause without selection list"),
-)  # fmt: skip
+# Of the first one that is found: number, SQLSTATE, words and pattern.
 
 
 _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), number[:6], number[7:], (_COMPILATION if is_compiled else "") + words)
-    for number, words, pattern in _DECLARED
+    for number, words, pattern in (
+        line.split("\t")
+        for line in Path(__file__).with_name("engine_errors.tsv").read_text().splitlines()
+        if not line.startswith("#")
+    )
     # Numbers below 003000 are the compiler's, but for the internal error.
     for is_compiled in [number < "003000" and not number.startswith("000603")]
 )
