@@ -361,9 +361,9 @@ def _read_texts(node: exp.Expr, kinds: Mapping[str, str], texts: frozenset[str])
 
     A column of texts in a function of times is read as a timestamp.
     """
-    for value in list(node.iter_expressions()) if isinstance(node, _OF_TIMES) else ():
-        if isinstance(value, exp.Column) and _is_text(value, texts):
-            value.replace(timestamps.call("_ntz", value))
+    for part in list(node.iter_expressions()) if isinstance(node, _OF_TIMES) else ():
+        if isinstance(part, exp.Column) and _is_text(part, texts):
+            part.replace(timestamps.call("_ntz", part))
     if isinstance(node, (exp.Case, exp.DecodeCase)):
         tested, others = _tested(node)
         given = [tested, *others] if tested is not None else []
