@@ -380,7 +380,7 @@ def _samples(service: LocalService, seconds: float) -> Iterator[tuple[float, flo
             # A steady amount of data: DuckDB rightly keeps more of a larger table in memory.
             service.sql("TRUNCATE TABLE soak")
             cleared = now
-        time.sleep(1.0)
+        time.sleep(min(1.0, seconds / 20))
 
 
 def main() -> None:

@@ -96,7 +96,7 @@ def crash_service(_crash_process: LocalService) -> LocalService:
 
 @pytest.fixture
 def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
-    """``(faults, data_dir, limits, *, config, admin, options) -> LocalService``; they end with the test."""
+    """``(faults, data_dir, limits, *, admin, options) -> LocalService``; they end with the test."""
     started: list[LocalService] = []
 
     def start(
@@ -104,12 +104,11 @@ def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
         data_dir: Path | None = None,
         limits: str | None = None,
         *,
-        config: Path | None = None,
         admin: bool = False,
         options: Sequence[str] = (),
     ) -> LocalService:
         folder = data_dir or tmp_path / f"service{len(started)}"
-        service = LocalService(folder, faults, limits, config=config, admin=admin, options=options)
+        service = LocalService(folder, faults, limits, admin=admin, options=options)
         started.append(service)
         service.launch()
         return service

@@ -46,7 +46,6 @@ class LocalService:
         faults: str | None = None,
         limits: str | None = None,
         *,
-        config: Path | None = None,
         admin: bool = False,
         options: Sequence[str] = (),
         allowed_folder: Path | None = None,
@@ -57,7 +56,6 @@ class LocalService:
         self.limits = limits
         self.options = tuple(options)
         self.allowed_folder = allowed_folder
-        self.config = config
         self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -81,8 +79,6 @@ class LocalService:
         if self.allowed_folder:
             command += ["--allow-folder", str(self.allowed_folder)]
         command += self.options
-        if self.config:
-            command += ["--config", str(self.config)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

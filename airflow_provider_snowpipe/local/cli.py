@@ -80,9 +80,6 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--init", type=Path, metavar="FILE.sql", help="statements to run at every start, before clients"
     )
-    serve.add_argument(
-        "--config", type=Path, help="deprecated, use --init: TOML file that declares users, roles and grants"
-    )
     serve.set_defaults(run=_serve)
 
     env = commands.add_parser(
@@ -218,7 +215,6 @@ def _campaign(arguments: argparse.Namespace, _home: DataDirectory) -> int:
 
 
 def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
-    from airflow_provider_snowpipe.local.access.declared import load
     from airflow_provider_snowpipe.local.faults import parse_faults
     from airflow_provider_snowpipe.local.limits import parse_limits
     from airflow_provider_snowpipe.local.server import InitFile, serve
@@ -227,11 +223,6 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # Its warnings quote statements, with the secrets in them.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
-    if arguments.config:
-        logging.getLogger(__name__).warning(
-            "serve --config is deprecated and will be removed; declare users, roles and grants by SQL in a "
-            "file for --init"
-        )
     serve(
         home,
         arguments.port,
@@ -240,7 +231,6 @@ def _serve(arguments: argparse.Namespace, home: DataDirectory) -> int:
         admin=arguments.admin,
         outside=Outside.from_options(arguments.allow_folder, arguments.s3_endpoint),
         init=InitFile.read(arguments.init.expanduser()) if arguments.init else None,
-        declaration=load(arguments.config.expanduser()) if arguments.config else None,
     )
     return 0
 

@@ -19,10 +19,7 @@ from typing import Any
 
 import uvicorn
 
-from airflow_provider_snowpipe.local import openapi
-from airflow_provider_snowpipe.local.access import declared
 from airflow_provider_snowpipe.local.access.access import Access
-from airflow_provider_snowpipe.local.access.declared import Declaration
 from airflow_provider_snowpipe.local.accounts import Account, ensure_account
 from airflow_provider_snowpipe.local.admin import AdminSocket, Commands, snapshot
 from airflow_provider_snowpipe.local.catalog import DEFAULT_DATABASE, DEFAULT_SCHEMA, Catalog
@@ -155,6 +152,8 @@ _OPEN_BYTES = 64 << 10
 _OPEN_DECODED_BYTES = 1 << 20
 _OPEN_ROUTES = (("health",), ("openapi.json",), ("oauth",), ("session",), ("telemetry",))
 _TOO_LARGE = 413
+# Written by tests/described_routes.py.
+_DESCRIPTION = Path(__file__).with_name("openapi.json")
 _ENDING = Refusal(503, "SERVICE_UNAVAILABLE", "the local service is ending; send again to the next one")
 
 
@@ -308,7 +307,7 @@ class Service:
             case "local" if request.segments == STATUS_PATH:
                 return self._status(request)
             case "openapi.json":
-                return Response.of_json(openapi.document())
+                return Response(200, _DESCRIPTION.read_bytes(), "application/json")
             case "api":
                 return self._sql_api.handle(request)
             case "v1":
@@ -337,7 +336,6 @@ def serve(
     admin: bool = False,
     outside: Outside | None = None,
     init: InitFile | None = None,
-    declaration: Declaration | None = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT.
 
@@ -347,9 +345,8 @@ def serve(
     :param admin: open the admin socket.
     :param outside: what external stages may reach; None for nothing.
     :param init: statements to run before the first client.
-    :param declaration: users, roles and grants that the service is to have.
     :raises DataDirectoryError: when the directory or the port is in use.
-    :raises ConfigurationError: when a statement of ``init`` or a name of the declaration is wrong.
+    :raises ConfigurationError: when a statement of ``init`` is wrong.
     """
     # The engine makes files of its own; they hold rows and are for the owner only.
     os.umask(0o077)
@@ -377,8 +374,6 @@ def serve(
             try:
                 if init is not None:
                     init.run(catalog, account.user)
-                if declaration is not None:
-                    declared.apply(declaration, catalog, account.user)
                 log.info("serving https://%s:%d from %s", HOST, bound, home.root)
                 _run(service, home, listener)
             finally:

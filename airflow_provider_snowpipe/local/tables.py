@@ -273,6 +273,8 @@ TIMESTAMP_LTZ = ColumnType("TIMESTAMP_LTZ", precision=9)
 
 # Between the name of a temporary table and the id of its session; no client writes a control character.
 TEMPORARY = "\x01"
+# Keys that a column may have part in.
+PRIMARY, UNIQUE = "PRIMARY", "UNIQUE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +286,7 @@ class Column:
     :param nullable: False for NOT NULL.
     :param default: DuckDB expression, or None; sequences behind AUTOINCREMENT appear as ``nextval``.
     :param default_text: the default as the statement wrote it, for DESCRIBE TABLE.
+    :param keys: :data:`PRIMARY` and :data:`UNIQUE`, where the column has part in such a key.
     """
 
     name: str
@@ -291,6 +294,7 @@ class Column:
     nullable: bool = True
     default: str | None = None
     default_text: str | None = None
+    keys: frozenset[str] = frozenset()
 
     def ddl(self) -> str:
         """Return the column's part of a DuckDB CREATE TABLE."""

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from airflow_provider_snowpipe.local import openapi
+from tests import described_routes
 from tests.fuzz.budget import cases
 from tests.fuzz.wire import ANSWER_SECONDS, Answer, Wire, check
 
@@ -73,7 +73,7 @@ def _with_known_names(value: Any) -> Any:
     return found
 
 
-_DESCRIPTION = schemathesis.openapi.from_dict(_with_known_names(copy.deepcopy(openapi.document())))
+_DESCRIPTION = schemathesis.openapi.from_dict(_with_known_names(copy.deepcopy(described_routes.document())))
 _OPERATIONS = {found.ok().label: found.ok() for found in _DESCRIPTION.get_all_operations()}
 
 
@@ -119,7 +119,7 @@ def test_the_answer_to_any_request_conforms_to_the_description(
     wire: Wire, session: requests.Session, headers: dict[str | None, dict[str, str]], label: str
 ) -> None:
     operation = _OPERATIONS[label]
-    (route,) = (route for route in openapi.ROUTES if f"{route.method} {route.path}" == label)
+    (route,) = (route for route in described_routes.ROUTES if f"{route.method} {route.path}" == label)
     modes = [operation.as_strategy(mode) for mode in _modes(route)]
 
     @cases(1 / len(_OPERATIONS))
@@ -143,7 +143,7 @@ def test_the_answer_to_any_request_conforms_to_the_description(
     conforms()
 
 
-def _modes(route: openapi.Route) -> list[GenerationMode]:
+def _modes(route: described_routes.Route) -> list[GenerationMode]:
     """A request of which nothing varies cannot be made wrong."""
     if route.body is None and "{" not in route.path and not route.query:
         return [GenerationMode.POSITIVE]

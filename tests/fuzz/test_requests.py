@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.local import openapi
+from tests import described_routes
 from tests.fuzz.budget import cases
 from tests.fuzz.conftest import wait_for_token
 from tests.fuzz.wire import Wire, bearer, channel_path
@@ -183,7 +183,7 @@ _SEGMENT = st.one_of(
 
 @pytest.mark.parametrize("share", [0.08])
 def test_any_path_and_query_is_answered(wire: Wire, share: float) -> None:
-    routes = [route for route in openapi.ROUTES if route.path != "/session"]
+    routes = [route for route in described_routes.ROUTES if route.path != "/session"]
 
     @cases(share)
     @given(
@@ -198,7 +198,7 @@ def test_any_path_and_query_is_answered(wire: Wire, share: float) -> None:
         body=_JSON,
     )
     def answer(
-        route: openapi.Route,
+        route: described_routes.Route,
         method: str,
         right: bool,
         parts: list[str],

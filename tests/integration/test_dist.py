@@ -58,6 +58,12 @@ def test_the_wheel_is_typed_and_names_its_licences(wheel: zipfile.ZipFile) -> No
     assert {"py.typed", "LICENSE", "NOTICE"} <= names
 
 
+def test_the_wheel_has_the_data_of_the_local_service(wheel: zipfile.ZipFile) -> None:
+    room = "airflow_provider_snowpipe/local"
+    tables = {f"{room}/sql/{name}" for name in ("functions.txt", "parameters.csv", "engine_errors.tsv")}
+    assert {f"{room}/openapi.json", f"{room}/engine/macros.sql", *tables} <= set(wheel.namelist())
+
+
 def test_the_page_of_an_index_has_no_relative_link(metadata: Message) -> None:
     page = str(metadata.get_payload())
 

@@ -1,4 +1,4 @@
-"""Several users of one service: declared in a file, each with own credentials, roles and refusals."""
+"""Several users of one service, made by its --init file, each with own credentials, roles and refusals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from airflow_provider_snowpipe.local.access import declared
-from airflow_provider_snowpipe.local.access.declared import load
 from airflow_provider_snowpipe.local.accounts import fingerprint
-from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.errors import ConfigurationError
-from airflow_provider_snowpipe.local.faults import Faults
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -29,72 +24,23 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.local_service import LocalService
 
-PAT = "snowpipe-local-pat-of-loader"
-CONFIG = """
-[roles.LOADER]
-comment = "writes"
-
-[roles.READER]
-
-[roles.SYSADMIN]
-inherits = ["LOADER", "READER"]
-
-[users.LOADER]
-public_key_file = "loader.pub"
-pat_file = "loader.pat"
-roles = ["LOADER", "READER"]
-default_role = "LOADER"
-default_namespace = "LOCAL.PUBLIC"
-
-[users.READER]
-password_file = "reader.password"
-roles = ["READER"]
-default_role = "READER"
-
-[[grants]]
-role = "LOADER"
-privileges = ["USAGE"]
-on = "DATABASE"
-name = "LOCAL"
-
-[[grants]]
-role = "LOADER"
-privileges = ["USAGE", "CREATE PIPE"]
-on = "SCHEMA"
-name = "LOCAL.PUBLIC"
-
-[[grants]]
-role = "LOADER"
-privileges = ["INSERT"]
-on = "TABLE"
-future = true
-in = "SCHEMA LOCAL.PUBLIC"
-
-[[grants]]
-role = "READER"
-privileges = ["USAGE"]
-on = "DATABASE"
-name = "LOCAL"
-
-[[grants]]
-role = "READER"
-privileges = ["ALL"]
-on = "SCHEMA"
-all = true
-in = "DATABASE LOCAL"
-
-[[grants]]
-role = "READER"
-privileges = ["SELECT"]
-on = "TABLE"
-future = true
-in = "SCHEMA LOCAL.PUBLIC"
-
-[[grants]]
-role = "READER"
-privileges = ["IMPORTED PRIVILEGES"]
-on = "DATABASE"
-name = "SNOWFLAKE"
+INIT = """
+CREATE ROLE loader COMMENT = 'writes';
+CREATE ROLE reader;
+GRANT ROLE loader TO ROLE sysadmin;
+GRANT ROLE reader TO ROLE sysadmin;
+CREATE USER loader RSA_PUBLIC_KEY = '{key}' DEFAULT_ROLE = loader DEFAULT_NAMESPACE = 'LOCAL.PUBLIC';
+CREATE USER reader PASSWORD = 'only reads' DEFAULT_ROLE = reader;
+GRANT ROLE loader TO USER loader;
+GRANT ROLE reader TO USER loader;
+GRANT ROLE reader TO USER reader;
+GRANT USAGE ON DATABASE local TO ROLE loader;
+GRANT USAGE, CREATE PIPE ON SCHEMA local.public TO ROLE loader;
+GRANT INSERT ON FUTURE TABLES IN SCHEMA local.public TO ROLE loader;
+GRANT USAGE ON DATABASE local TO ROLE reader;
+GRANT ALL ON ALL SCHEMAS IN DATABASE local TO ROLE reader;
+GRANT SELECT ON FUTURE TABLES IN SCHEMA local.public TO ROLE reader;
+GRANT IMPORTED PRIVILEGES ON DATABASE snowflake TO ROLE reader;
 """
 
 
@@ -107,24 +53,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    (folder / "loader.pub").write_bytes(
-        key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    (folder / "loader.pat").write_text(PAT + "\n")
-    (folder / "reader.password").write_text("only reads\n")
-    (folder / "config.toml").write_text(CONFIG)
+    (folder / "loader.pub").write_bytes(public)
+    (folder / "init.sql").write_text(INIT.format(key="".join(public.decode().splitlines()[1:-1])))
     return folder
 
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[LocalService]:
-    service = LocalService(folder / "data", config=folder / "config.toml")
+    service = LocalService(folder / "data", options=["--init", str(folder / "init.sql")])
     service.launch()
     service.sql("CREATE TABLE t (id INT)")
     yield service
     service.stop()
+
+
+@pytest.fixture(scope="module")
+def pat(service: LocalService) -> str:
+    [made] = service.sql("ALTER USER loader ADD PAT of_tests")
+    return str(made["token_secret"])
 
 
 def _client(service: LocalService, credentials: Credentials, pipe: str) -> SnowpipeClient:
@@ -158,8 +107,8 @@ def trusted(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> LocalServ
     return service
 
 
-def test_each_user_streams_with_own_key_or_token(service: LocalService, folder: Path) -> None:
-    for number, credentials in enumerate((_loader(folder), ProgrammaticAccessToken(PAT))):
+def test_each_user_streams_with_own_key_or_token(service: LocalService, folder: Path, pat: str) -> None:
+    for number, credentials in enumerate((_loader(folder), ProgrammaticAccessToken(pat))):
         with _client(service, credentials, "T-STREAMING") as client:
             _append(client, f"own_{number}", number)
     assert service.sql("SELECT count(*) AS n FROM t") == [{"N": 2}]
@@ -242,7 +191,9 @@ def test_a_jwt_chooses_one_of_the_users_roles(service: LocalService, folder: Pat
     )
 
 
-def test_each_user_logs_in_with_own_password_key_or_token(trusted: LocalService, folder: Path) -> None:
+def test_each_user_logs_in_with_own_password_key_or_token(
+    trusted: LocalService, folder: Path, pat: str
+) -> None:
     from snowflake.connector.errors import DatabaseError, ProgrammingError
 
     with _connect(trusted, user="reader", password="only reads") as connection:
@@ -256,18 +207,20 @@ def test_each_user_logs_in_with_own_password_key_or_token(trusted: LocalService,
         _connect(trusted, user="reader", password="only writes")
     for more in (
         {"private_key_file": str(folder / "loader.p8"), "authenticator": "SNOWFLAKE_JWT"},
-        {"token": PAT, "authenticator": "PROGRAMMATIC_ACCESS_TOKEN"},
-        {"password": PAT},
+        {"token": pat, "authenticator": "PROGRAMMATIC_ACCESS_TOKEN"},
+        {"password": pat},
     ):
         with _connect(trusted, user="LOADER", role="READER", **more) as connection:
             assert connection.role == "READER"
     with pytest.raises(DatabaseError, match="access token"):
-        _connect(trusted, user="DEMO", token=PAT, authenticator="PROGRAMMATIC_ACCESS_TOKEN")
+        _connect(trusted, user="DEMO", token=pat, authenticator="PROGRAMMATIC_ACCESS_TOKEN")
     with pytest.raises(DatabaseError, match="ACCOUNTADMIN"):
         _connect(trusted, user="reader", password="only reads", role="ACCOUNTADMIN")
 
 
-def test_the_sql_api_takes_every_kind_of_token_and_hides_results_of_others(service: LocalService) -> None:
+def test_the_sql_api_takes_every_kind_of_token_and_hides_results_of_others(
+    service: LocalService, pat: str
+) -> None:
     oauth = json.loads((service.data_dir / "oauth_client.json").read_text())
     answer = requests.post(
         f"{service.url}/oauth/token-request",
@@ -284,76 +237,25 @@ def test_the_sql_api_takes_every_kind_of_token_and_hides_results_of_others(servi
     body = {"statement": "SELECT CURRENT_USER(), CURRENT_ROLE()", "database": "LOCAL"}
     demo = call("POST", "", "OAUTH", answer.json()["access_token"], json=body)
     assert demo.json()["data"] == [["DEMO", "ACCOUNTADMIN"]]
-    mine = call("POST", "", "PROGRAMMATIC_ACCESS_TOKEN", PAT, json={**body, "role": "reader"})
+    mine = call("POST", "", "PROGRAMMATIC_ACCESS_TOKEN", pat, json={**body, "role": "reader"})
     assert mine.json()["data"] == [["LOADER", "READER"]]
     handle = demo.json()["statementHandle"]
-    assert call("GET", f"/{handle}", "PROGRAMMATIC_ACCESS_TOKEN", PAT).status_code == 404
-    assert call("POST", "", "OAUTH", PAT, json=body).status_code == 401
-    refused = call("POST", "", "PROGRAMMATIC_ACCESS_TOKEN", PAT, json={**body, "role": "sysadmin"})
+    assert call("GET", f"/{handle}", "PROGRAMMATIC_ACCESS_TOKEN", pat).status_code == 404
+    assert call("POST", "", "OAUTH", pat, json=body).status_code == 401
+    refused = call("POST", "", "PROGRAMMATIC_ACCESS_TOKEN", pat, json={**body, "role": "sysadmin"})
     assert (refused.status_code, refused.json()["code"]) == (422, "003013")
 
 
 def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_kill(
-    service: LocalService, folder: Path
+    service: LocalService, folder: Path, pat: str
 ) -> None:
     service.sql("CREATE OR REPLACE TABLE kept (id INT)")
     service.sql("GRANT DELETE ON TABLE kept TO ROLE reader")
     before = json.loads((service.data_dir / "access.json").read_text())
-    assert PAT not in json.dumps(before)
+    assert pat not in json.dumps(before)
     assert "only reads" not in json.dumps(before) + service.log_file.read_text()
     service.kill()
     service.launch()
     assert json.loads((service.data_dir / "access.json").read_text()) == before
     with _client(service, _loader(folder), "KEPT-STREAMING") as client:
         _append(client, "c", 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[users.X]\ncolor = 'red'", "users.X: unknown key 'color'; known are"),
-        ("[users.X]\npublic_key_file = 'none.pub'", "users.X.public_key_file: cannot read"),
-        ("[users.X]\npat_file = 'reader.password'", "must begin with snowpipe-local-pat-"),
-        ("[users.X]\npublic_key_file = 'reader.password'", "it is no public key in PEM form; make one with"),
-        ("[users.X]\nroles = ['NOBODY']", "role 'NOBODY' does not exist; declare it as [roles.NOBODY]"),
-        ("[users.X]\ndefault_role = 'PUBLIC'", "users.X.default_role: role 'PUBLIC' is not granted"),
-        ("[roles.X]\ninherits = ['X']", "roles.X.inherits: Role 'X' cannot be granted to role 'X'"),
-        ("[[grants]]\nrole = 'PUBLIC'\nprivileges = ['FLY']\non = 'TABLE'\nname = 'a.b.c'", "privilege FLY"),
-        ("[[grants]]\nrole = 'PUBLIC'\nprivileges = ['SELECT']\non = 'CAR'\nname = 'a'", "no kind of object"),
-        (
-            "[[grants]]\nrole = 'PUBLIC'\nprivileges = ['SELECT']\non = 'TABLE'\nname = 'LOCAL.PUBLIC.NOPE'",
-            "grants[0]: Table 'LOCAL.PUBLIC.NOPE' does not exist or not authorized. Create it first",
-        ),
-        (
-            "[[grants]]\nrole = 'PUBLIC'\nprivileges = ['USAGE']\non = 'DATABASE'\nname = 'SNOWFLAKE'",
-            "of database SNOWFLAKE only IMPORTED PRIVILEGES can be granted",
-        ),
-        ("users = 3", "users: must hold one table per name"),
-        ("[users", "cannot be read as TOML"),
-    ],
-)
-def test_a_wrong_file_is_refused_with_position_value_and_remedy(
-    folder: Path, catalog: Catalog, text: str, message: str
-) -> None:
-    file = folder / "wrong.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigurationError) as refused:
-        declared.apply(load(file), catalog, "DEMO")
-    assert message in str(refused.value)
-    assert "only reads" not in str(refused.value)
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    catalog = Catalog(tmp_path, Faults())
-    yield catalog
-    catalog.close()
-
-
-def test_a_service_does_not_start_with_a_wrong_file(folder: Path) -> None:
-    file = folder / "wrong.toml"
-    file.write_text("[users.X]\nroles = ['NOBODY']")
-    done = LocalService(folder / "never").cli("serve", "--config", str(file))
-    assert done.returncode == 1
-    assert "NOBODY" in done.stderr
-    assert "Traceback" not in done.stderr

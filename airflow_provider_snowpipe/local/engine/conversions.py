@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -23,323 +24,18 @@ from airflow_provider_snowpipe.local.tables import ZONED, Column, Table, literal
 # Names begin with an underscore, which no statement of a client may call. Macros are kept by the instance
 # in memory, so that they change with the program and not with a database file.
 
-_FORMATTED = (
-    "replace(replace(replace(strftime({wall}, f), '\x01', {offset}), "
-    "'\x02', left({offset}, 3) || ':' || right({offset}, 2)), '\x03', left({offset}, 3))"
-)
-_NUMBERS = "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')"
-_HOURS = (
-    r"(?:[01]?[0-9]|2[0-4])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
-    r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
-)
-_LONG = "'[0-9][0-9.]{16}'"
 # What the engine may have rounded: 15 digits around a point, or an exponent.
 _ROUNDED = r"""[0-9.]{16}|(?:^|[^0-9A-Za-z"-])-?[0-9.]+e"""
-_SUSPECT = "'[0-9.]{16}|[0-9.]e'"
-_OTHER_JSON = r'("(?:[^"\\]|\\.)*"|-?[0-9.]+[eE][+-]?[0-9]+)'
-_MACROS: dict[str, str] = {
-    "_ten(e)": "CAST(power(10, e) AS BIGINT)",
-    # A VARIANT shows its text in quotes. Enough for what has no offset: _epoch makes eight copies of its
-    # argument, and with _written in each a cast takes half as long again to prepare.
-    "_bare(s)": "trim(s, ' \"')",
-    # The engine reads no blank before an offset.
-    "_written(s)": """
-        replace(replace(replace(_bare(s), ' +', '+'), ' -', '-'), ' Z', 'Z')""",
-    # The engine's casts read "infinity", "epoch", names of zones, and leave aside what follows a time. No
-    # cast reads what begins with chr(1), which errors do not show.
-    "_iso(s)": rf"""
-        CASE WHEN NOT regexp_full_match(s, '[0-9]{{4,6}}[-/][0-9]{{1,2}}[-/][0-9]{{1,2}}(?:[Tt ]{_HOURS})?')
-            THEN chr(1) || s ELSE s END""",
-    "_iso_time(s)": f"CASE WHEN NOT regexp_full_match(s, '{_HOURS}') THEN chr(1) || s ELSE s END",
-    # Cheaper: what ends with another letter than Z is left to the slow path.
-    "_ended(s)": """
-        CASE WHEN s[-1] BETWEEN '0' AND '9' OR s[-1] = 'Z' OR s IS NULL THEN s ELSE chr(1) || s END""",
-    # The engine reads the time of a date with a year of five digits as a time.
-    "_ended_time(s)": "CASE WHEN s[3] = ':' OR s IS NULL THEN _ended(s) ELSE chr(1) || s END",
-    # The engine takes an odd number of digits, and its error for other characters is no Unicode.
-    "_hex(s)": """
-        unhex(CASE WHEN regexp_full_match(s, '(?:[0-9A-Fa-f]{2})*') OR s IS NULL THEN s ELSE 'x' END)""",
-    # A number in a text counts seconds, milliseconds, microseconds or nanoseconds by its size
-    # ("TO_TIMESTAMP", usage notes); NULL for another text.
-    "_epoch(s)": """
-        CASE WHEN contains(s, ':') OR contains(substr(s, 2), '-') THEN NULL
-        WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000
-            THEN make_timestamp(CAST(round(TRY_CAST(s AS DECIMAL(38, 9)) * 1000000) AS BIGINT))
-        WHEN contains(s, '.') THEN NULL
-        WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000000 THEN make_timestamp(TRY_CAST(s AS BIGINT) * 1000)
-        WHEN abs(TRY_CAST(s AS DOUBLE)) < 31536000000000000 THEN make_timestamp(TRY_CAST(s AS BIGINT))
-        ELSE make_timestamp(TRY_CAST(s AS BIGINT) // 1000) END""",
-    # A number that counts parts of a second: n of them are 10 to the power of s.
-    "_scaled(n, s)": """
-        make_timestamp(CAST(CASE WHEN s > 6
-            THEN (CAST(n AS HUGEINT) - (CAST(n AS HUGEINT) % _ten(s - 6) + _ten(s - 6)) % _ten(s - 6))
-                // _ten(s - 6)
-            ELSE CAST(n AS DECIMAL(28, 6)) * _ten(6 - s) END AS BIGINT))""",
-    # A text of a number other than 0 is true: rows of JSON do not distinguish it from the number.
-    "_read_boolean(s)": """
-        CASE WHEN s = 'true' THEN true WHEN s = 'false' THEN false
-            WHEN regexp_full_match(s, ' *(?i:true|t|yes|y|on|1) *') THEN true
-            WHEN regexp_full_match(s, ' *(?i:false|f|no|n|off|0) *') THEN false
-            ELSE coalesce(TRY_CAST(s AS DOUBLE) <> 0, CAST(s AS BOOLEAN)) END""",
-    # No format stands for these words, which the engine's strptime takes all the same.
-    "_finite(s)": "CASE WHEN contains(lower(s), 'inf') OR contains(lower(s), 'epoch') THEN 'x' ELSE s END",
-    # The other formats of AUTO ("Date and time input and output formats").
-    "_other_clock(s)": """
-        CAST(try_strptime(regexp_replace(_finite(s), '(:.*?) ?[+-][0-9]{2}:?[0-9]{2}$', '\\1'),
-            ['%d-%b-%Y', '%m/%d/%Y', '%m/%d/%Y %H:%M:%S', '%a, %d %b %Y %H:%M:%S',
-                '%a, %d %b %Y %I:%M:%S %p', '%Y-%m-%d %H:%M', '%Y-%m-%d %H', '%Y-%m-%dT%H']) AS TIMESTAMP)""",
-    "_other_instant(s)": """
-        coalesce(CAST(try_strptime(_finite(s), '%a, %d %b %Y %H:%M:%S%z') AS TIMESTAMP WITH TIME ZONE),
-            CAST(try_strptime(_finite(s), ['%Y-%m-%dT%H:%M%z', '%Y-%m-%d %H:%M%z'])
-                AS TIMESTAMP WITH TIME ZONE),
-            CAST(_other_clock(s) AS TIMESTAMP WITH TIME ZONE))""",
-    "_read_ntz(s)": """
-        coalesce(_epoch(_bare(s)), TRY_CAST(_iso(_written(s)) AS TIMESTAMP), _other_clock(_written(s)),
-            CAST(_iso(s) AS TIMESTAMP))""",
-    "_read_ltz(s)": """
-        coalesce(_epoch(_bare(s)) AT TIME ZONE 'UTC',
-            TRY_CAST(_iso(_written(s)) AS TIMESTAMP WITH TIME ZONE),
-            _other_instant(_written(s)), CAST(_iso(s) AS TIMESTAMP WITH TIME ZONE))""",
-    "_read_date(s)": """
-        coalesce(CAST(_epoch(_bare(s)) AS DATE), CAST(TRY_CAST(_iso(_written(s)) AS TIMESTAMP) AS DATE),
-            CAST(_other_clock(_written(s)) AS DATE), CAST(_iso(s) AS DATE))""",
-    "_read_time(s)": """
-        coalesce(CAST(_epoch(_bare(s)) AS TIME), TRY_CAST(_iso_time(_written(s)) AS TIME),
-            CAST(try_strptime(_finite(_bare(s)), ['%I:%M:%S %p', '%I:%M %p']) AS TIME),
-            CAST(_iso_time(s) AS TIME))""",
-    # The local time, and its minutes east of UTC.
-    "_zoned(wall, o)": """
-        CASE WHEN wall IS NOT NULL THEN struct_pack(
-            t := (wall - to_minutes(CAST(o AS BIGINT))) AT TIME ZONE 'UTC', o := CAST(o AS SMALLINT)) END""",
-    # Of a text that ends with an offset.
-    "_minutes_east(s)": """
-        CASE WHEN regexp_matches(s, '-[0-9]{2}:?([0-9]{2})?\\s*$') THEN -1 ELSE 1 END
-            * (60 * coalesce(TRY_CAST(regexp_extract(s, '[+-]([0-9]{2}):?([0-9]{2})?\\s*$', 1) AS INTEGER), 0)
-                + coalesce(TRY_CAST(regexp_extract(s, '[+-][0-9]{2}:?([0-9]{2})\\s*$', 1) AS INTEGER), 0))""",
-    "_at_offset(x, m)": "CASE WHEN x IS NOT NULL THEN struct_pack(t := x, o := CAST(m AS SMALLINT)) END",
-    # Instant and clock of what is known to be a TIMESTAMP_TZ: HAVING takes no macro that goes by type.
-    "_instant(x)": "(x).t",
-    "_clock(x)": "((x).t AT TIME ZONE 'UTC') + to_minutes(CAST((x).o AS BIGINT))",
-    "_zoned_local(x)": """
-        CASE WHEN x IS NOT NULL THEN struct_pack(
-            t := x, o := CAST(date_part('timezone', x) / 60 AS SMALLINT)) END""",
-    # One cast leaves an offset aside, the other one counts it.
-    "_read_tz(s)": """
-        CASE WHEN s IS NOT NULL THEN struct_pack(t := _read_ltz(s), o := CASE
-            WHEN _epoch(_bare(s)) IS NOT NULL THEN CAST(0 AS SMALLINT)
-            ELSE coalesce(CAST(date_diff('minute', _read_ltz(s) AT TIME ZONE 'UTC', _read_ntz(s))
-                AS SMALLINT), 0) END) END""",
-    # A time that was computed at the offset of another one.
-    "_added(wall, x)": "_zoned(CAST(wall AS TIMESTAMP), (x).o)",
-    "_in_zone(t, z)": """
-        _zoned(t AT TIME ZONE z, date_diff('minute', t AT TIME ZONE 'UTC', t AT TIME ZONE z))""",
-    "_float_text(x)": "CASE WHEN isnan(x) THEN 'NaN' ELSE format('{:.15g}', x) END",
-    # The digits of a number without zeros at the end; those of a DOUBLE may have an exponent.
-    "_digits(t)": r"""
-        CASE WHEN NOT contains(t, '.') AND NOT contains(t, 'e') THEN t
-            WHEN NOT contains(t, 'e') THEN regexp_replace(t, '\.?0+$', '')
-            WHEN abs(CAST(t AS DOUBLE)) < 1
-                THEN regexp_replace(CAST(CAST(t AS DECIMAL(38, 37)) AS VARCHAR), '\.?0+$', '')
-            ELSE coalesce(CAST(TRY_CAST(CAST(t AS DOUBLE) AS DECIMAL(38, 0)) AS VARCHAR), t) END""",
-    "_zone_part(x, unit)": "CAST(CASE unit WHEN 'h' THEN trunc((x).o / 60) ELSE (x).o % 60 END AS BIGINT)",
-    # The time of the day counts, but on the same day of the month and on the last days of both.
-    "_months_between(a, b)": """
-        (year(a) - year(b)) * 12 + month(a) - month(b) + CASE
-            WHEN day(a) = day(b) OR (CAST(a AS DATE) = last_day(a) AND CAST(b AS DATE) = last_day(b)) THEN 0
-            ELSE (day(a) - day(b) + (epoch_us(a) % 86400000000 - epoch_us(b) % 86400000000) / 86400000000.0)
-                / 31 END""",
-    "_hash_key(x)": """
-        CASE WHEN regexp_full_match(typeof(x), 'U?[A-Z]*INT|INTEGER|DECIMAL.*|DOUBLE|FLOAT')
-            THEN hash(chr(1) || _digits(CAST(x AS VARCHAR))) ELSE hash(x) END""",
-    "_offset_text(o)": """
-        CASE WHEN o < 0 THEN '-' ELSE '+' END || lpad(CAST(abs(CAST(o AS INTEGER)) // 60 AS VARCHAR), 2, '0')
-            || lpad(CAST(abs(CAST(o AS INTEGER)) % 60 AS VARCHAR), 2, '0')""",
-    # The engine chooses no macro by the type of an aggregate: these are called where the type is known.
-    "_format_date(x, f)": "strftime(x, f)",
-    "_format_time(x, f)": "strftime(DATE '1970-01-01' + x, f)",
-    "_format_timestamp_ntz(x, f)": _FORMATTED.format(wall="x", offset="'+0000'"),
-    "_format_timestamp_ltz(x, f)": _FORMATTED.format(
-        wall="x", offset="_offset_text(date_part('timezone', x) // 60)"
-    ),
-    "_format_timestamp_tz(x, f)": _FORMATTED.format(wall="_clock(x)", offset="_offset_text((x).o)"),
-    # The engine reads a number inside JSON of more than 16 digits through a DOUBLE: it gets it as a text that
-    # begins with a mark, which no JSON of its own has.
-    "_mark(t)": rf"""
-        replace(replace(replace(regexp_replace(CAST(t AS VARCHAR), '{_OTHER_JSON}|(-?[0-9][0-9.]{{16,}})',
-            '\1' || chr(2) || '\2' || chr(3), 'g'), chr(2) || chr(3), ''), chr(2), '"\u0001'), chr(3), '"')
-        """,
-    "_marked(t)": f"CASE WHEN regexp_matches(t, {_LONG}) THEN CAST(_mark(t) AS JSON) ELSE t END",
-    "_unmark(t)": r"""regexp_replace(t, '"\\u0001(-?[0-9.]+)"', '\1', 'g')""",
-    "_unmarked(j)": "CASE WHEN contains(j, '\\u0001') THEN CAST(_unmark(j) AS JSON) ELSE j END",
-    # _shallow stands inside the cast: the engine computes all branches of constants.
-    # Objects with their keys in order, so that equal ones have the same text.
-    "_sorted_keys(j)": f"""
-        CASE WHEN j IS NULL OR NOT contains(CAST(j AS VARCHAR), '{{')
-            OR regexp_matches(CAST(j AS VARCHAR), {_LONG}) THEN j
-        ELSE CAST(CAST(_shallow(j) AS VARIANT) AS JSON) END""",
-    # Arrays and objects are put together as text, which leaves the digits of numbers as they are.
-    "_element(j)": "coalesce(CAST(j AS VARCHAR), 'null')",
-    "_pair(k, j)": "to_json(k) || ':' || j",
-    "_enclosed(a, z, t)": "CAST(a || t || z AS JSON)",
-    "_elements(j)": "CAST(_marked(j) AS JSON[])",
-    "_array_of(l)": """
-        CAST(_unmark('[' || array_to_string(list_transform(l, lambda e: coalesce(CAST(e AS VARCHAR), 'null')),
-            ',') || ']') AS JSON)""",
-    "_object_of(m)": """
-        CAST(_unmark('{' || array_to_string(list_transform(list_sort(map_entries(m)),
-            lambda e: to_json(e['key']) || ':' || e['value']), ',') || '}') AS JSON)""",
-    # The text of a VARIANT that becomes a number.
-    "_number_text(j)": """
-        CASE CAST(j AS VARCHAR) WHEN 'true' THEN '1' WHEN 'false' THEN '0'
-            ELSE json_extract_string(j, '$') END""",
-    # ARRAY makes an array of any other value, OBJECT takes nothing else ("TO_ARRAY", "TO_OBJECT").
-    "_array(j)": """
-        CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'ARRAY' THEN j
-            ELSE CAST('[' || j || ']' AS JSON) END""",
-    "_object(j)": """
-        CASE WHEN j IS NULL OR json_type(j) = 'NULL' THEN NULL WHEN json_type(j) = 'OBJECT' THEN j
-            ELSE error('Failed to cast variant value ' || j || ' to OBJECT') END""",
-    # Of n elements; a negative position counts from the end ("ARRAY_SLICE").
-    "_index(i, n)": "CASE WHEN i < 0 THEN greatest(n + CAST(i AS BIGINT), 0) ELSE CAST(i AS BIGINT) END",
-    "_member(j, k)": "json_extract(j, '/' || replace(replace(k, '~', '~0'), '/', '~1'))",
-    "_picked(j, keys)": """
-        _object_of(map_from_entries(list_transform(list_filter(json_keys(j),
-            lambda k: list_contains(keys, k)), lambda k: row(k, _member(j, k)))))""",
-    "_inserted(j, k, v, replaces)": """
-        CASE WHEN NOT replaces AND list_contains(json_keys(j), k)
-            THEN error('the object has the key ' || k)
-        ELSE _object_of(map_from_entries(list_concat(
-            list_transform(list_filter(json_keys(j), lambda n: n <> k), lambda n: row(n, _member(j, n))),
-            CASE WHEN v IS NULL THEN [] ELSE [row(k, v)] END))) END""",
-    # What a path finds, r, with the digits that the document d has at p. All of this is prepared for every
-    # path of a statement, so that the condition is a short one, and the function has the exact one.
-    "_exact(r, d, p)": f"""
-        CASE WHEN regexp_matches(r, {_SUSPECT}) THEN CAST(_as_written(r, d, p) AS JSON) ELSE r END""",
-    "_exact_text(r, d, p)": f"CASE WHEN regexp_matches(r, {_SUSPECT}) THEN _as_written(r, d, p) ELSE r END",
-    # Columns of FLATTEN, from the engine's path and key of an element.
-    "_flat_key(f, k)": "CASE WHEN NOT f LIKE '%]' THEN k END",
-    "_flat_path(f)": r"""
-        regexp_replace(regexp_replace(f, '\."([^"]*)"', '[''\1'']', 'g'), '^\$\.?', '')""",
-    # The input may be an array of the engine's own, as SPLIT makes one.
-    "_flat_this(r, d, p)": "_exact(r, CAST(d AS VARCHAR), p)",
-    "_flat_value(v, d, p)": "_flat_this(coalesce(v, CAST('null' AS JSON)), d, p)",
-    # Without blanks between values, so that equal arrays have the same text; _sorted_keys does it to objects.
-    "_compact(j)": rf"""
-        CASE WHEN starts_with(j, '{{') AND NOT regexp_matches(j, {_LONG}) THEN j
-            ELSE CAST(regexp_replace(j, '{_OTHER_JSON}|[ \t\r\n]+', '\1', 'g') AS JSON) END""",
-    # A text of JSON, NULL when it is nested so deeply that the engine's stack has no room for its value.
-    "_shallow(t)": f"CASE WHEN strlen(t) <= {2 * MOST_LEVELS} OR NOT _is_deep(t) THEN t END",
-    # The path leaves out the value itself: it is wrapped, after a sign by which an error is known.
-    "_has_key_twice(t)": """
-        contains(t, '{') AND len(list_filter(
-            CAST(json_keys('\t[' || _shallow(t) || ']', '$..*') AS VARCHAR[][]),
-            lambda k: len(k) <> list_unique(k))) > 0""",
-    # A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to
-    # json(): error() would keep the engine from taking the value by its alias. Not with _sorted_keys, which
-    # would write all of it seven times: the engine took 5 ms to prepare a statement.
-    "_parse_json(t)": f"""
-        CASE WHEN trim(t, ' \t\r\n') = '' THEN NULL
-            WHEN t IS NOT NULL AND _shallow(t) IS NULL THEN json('more than {MOST_LEVELS} levels')
-            WHEN regexp_full_match(t, '\\s*-?[0-9.]+[eE][+-]?[0-9]+\\s*') THEN CAST(trim(t) AS JSON)
-            WHEN regexp_matches(t, {_LONG}) AND json_valid(t)
-                THEN CAST(_unmark(CAST(CAST(CAST(_mark(_shallow(t)) AS JSON) AS VARIANT) AS JSON)) AS JSON)
-            WHEN NOT contains(t, '{{') THEN json(t)
-            ELSE CAST(CAST(json(_shallow(t)) AS VARIANT) AS JSON) END""",
-    "_try_parse_json(t)": "CASE WHEN json_valid(t) AND _shallow(t) IS NOT NULL THEN _parse_json(t) END",
-    # An object that has a key twice is no JSON. Not a condition inside the argument of _parse_json, which
-    # would write it eight times: the engine took 4 ms to prepare a statement.
-    "_parse_json_once(t)": """
-        CASE WHEN _has_key_twice(t) THEN json('duplicate object attribute') ELSE _parse_json(t) END""",
-    "_try_parse_json_once(t)": """
-        CASE WHEN NOT coalesce(TRY(_has_key_twice(t)), TRUE) THEN _try_parse_json(t) END""",
-    "_variant_type(v)": """
-        CASE WHEN v IS NULL THEN NULL
-            WHEN json_type(to_json(v)) IN ('BIGINT', 'UBIGINT', 'HUGEINT') THEN 'INTEGER'
-            WHEN json_type(to_json(v)) = 'NULL' THEN 'NULL_VALUE'
-            WHEN json_type(to_json(v)) <> 'DOUBLE' THEN json_type(to_json(v))
-            WHEN contains(lower(CAST(v AS VARCHAR)), 'e') THEN 'DOUBLE' ELSE 'DECIMAL' END""",
-    # What VARIANT values are compared and ordered by: their type first, then the number or the text.
-    "_variant_key(j)": f"""
-        CASE WHEN j IS NOT NULL THEN struct_pack(
-            rank := CASE json_type(j) WHEN 'NULL' THEN 0 WHEN 'BOOLEAN' THEN 1 WHEN 'VARCHAR' THEN 3
-                WHEN 'ARRAY' THEN 4 WHEN 'OBJECT' THEN 5 ELSE 2 END,
-            number := CASE WHEN json_type(j) IN {_NUMBERS} THEN CAST(j AS DOUBLE) END,
-            digits := CASE WHEN json_type(j) IN {_NUMBERS}
-                THEN TRY_CAST(CAST(j AS VARCHAR) AS DECIMAL(38, 12)) END,
-            written := CASE WHEN json_type(j) NOT IN {_NUMBERS}
-                THEN CAST(_sorted_keys(j) AS VARCHAR) END) END""",
-}
-
-# Values of every type as a timestamp; a number counts seconds. The engine chooses by the argument's type.
-_BY_TYPE: dict[str, dict[str, str]] = {
-    "_ntz": {
-        "VARCHAR": "_read_ntz(x)",
-        "TIMESTAMP": "x",
-        "TIMESTAMP WITH TIME ZONE": "CAST(x AS TIMESTAMP)",
-        ZONED: "_clock(x)",
-        "DATE": "CAST(x AS TIMESTAMP)",
-        "BIGINT": "make_timestamp(x * 1000000)",
-        "DECIMAL(38, 9)": "make_timestamp(CAST(x * 1000000 AS BIGINT))",
-        "DOUBLE": "make_timestamp(CAST(x * 1000000 AS BIGINT))",
-    },
-    "_ltz": {
-        "VARCHAR": "_read_ltz(x)",
-        "TIMESTAMP": "CAST(x AS TIMESTAMP WITH TIME ZONE)",
-        "TIMESTAMP WITH TIME ZONE": "x",
-        ZONED: "x.t",
-        "DATE": "CAST(CAST(x AS TIMESTAMP) AS TIMESTAMP WITH TIME ZONE)",
-        "BIGINT": "make_timestamp(x * 1000000) AT TIME ZONE 'UTC'",
-        "DECIMAL(38, 9)": "make_timestamp(CAST(x * 1000000 AS BIGINT)) AT TIME ZONE 'UTC'",
-        "DOUBLE": "make_timestamp(CAST(x * 1000000 AS BIGINT)) AT TIME ZONE 'UTC'",
-    },
-    "_tz": {
-        "VARCHAR": "_read_tz(x)",
-        "TIMESTAMP": "_zoned_local(CAST(x AS TIMESTAMP WITH TIME ZONE))",
-        "TIMESTAMP WITH TIME ZONE": "_zoned_local(x)",
-        ZONED: "x",
-        "DATE": "_zoned_local(CAST(CAST(x AS TIMESTAMP) AS TIMESTAMP WITH TIME ZONE))",
-        "BIGINT": "_zoned(make_timestamp(x * 1000000), 0)",
-        "DECIMAL(38, 9)": "_zoned(make_timestamp(CAST(x * 1000000 AS BIGINT)), 0)",
-        "DOUBLE": "_zoned(make_timestamp(CAST(x * 1000000 AS BIGINT)), 0)",
-    },
-    # Text for BINARY is hexadecimal, as BINARY_INPUT_FORMAT is.
-    "_binary": {"BLOB": "x", "VARCHAR": "_hex(x)"},
-    "_boolean": {
-        "VARCHAR": "_read_boolean(x)",
-        "BOOLEAN": "x",
-        "BIGINT": "x <> 0",
-        "DECIMAL(38, 9)": "x <> 0",
-        "DOUBLE": "x <> 0",
-    },
-    "_date": {
-        "VARCHAR": "_read_date(x)",
-        "DATE": "x",
-        "TIMESTAMP": "CAST(x AS DATE)",
-        "TIMESTAMP WITH TIME ZONE": "CAST(x AS DATE)",
-        ZONED: "CAST(_ntz(x) AS DATE)",
-    },
-    "_time": {
-        "VARCHAR": "_read_time(x)",
-        "TIME": "x",
-        "TIMESTAMP": "CAST(x AS TIME)",
-        "TIMESTAMP WITH TIME ZONE": "CAST(CAST(x AS TIMESTAMP) AS TIME)",
-        ZONED: "CAST(_ntz(x) AS TIME)",
-    },
-    # Digits of a fraction that a type does not keep are cut off; f is the microseconds of its last digit.
-    "_cut": {
-        "TIME": "CAST(DATE '1970-01-01' + x - to_microseconds(epoch_us(DATE '1970-01-01' + x) % f) AS TIME)",
-        "TIMESTAMP": "x - to_microseconds((epoch_us(x) % f + f) % f)",
-        "TIMESTAMP WITH TIME ZONE": "x - to_microseconds((epoch_us(x) % f + f) % f)",
-        ZONED: "_at_offset(x.t - to_microseconds((epoch_us(x.t) % f + f) % f), x.o)",
-    },
-    # Text in a format, in which \x01, \x02 and \x03 stand for an offset.
-    "_formatted": {
-        "DATE": "_format_date(x, f)",
-        "TIME": "_format_time(x, f)",
-        "TIMESTAMP": "_format_timestamp_ntz(x, f)",
-        "TIMESTAMP WITH TIME ZONE": "_format_timestamp_ltz(x, f)",
-        ZONED: "_format_timestamp_tz(x, f)",
-    },
+# Words of macros.sql.
+_WORDS = {
+    "NUMBERS": "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')",
+    "HOURS": r"(?:[01]?[0-9]|2[0-4])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
+    r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?",
+    "LONG": "'[0-9][0-9.]{16}'",
+    "SUSPECT": "'[0-9.]{16}|[0-9.]e'",
+    "OTHER_JSON": r'("(?:[^"\\]|\\.)*"|-?[0-9.]+[eE][+-]?[0-9]+)',
+    "MOST_LEVELS": str(MOST_LEVELS),
+    "ZONED": ZONED,
 }
 
 
@@ -407,12 +103,15 @@ def _is_deep(text: str) -> bool:
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Define the macros in an instance, before a database is attached to it."""
     define_function(connection)
-    for signature, body in _MACROS.items():
-        connection.execute(f"CREATE OR REPLACE MACRO {signature} AS {body}")
-    for name, bodies in _BY_TYPE.items():
-        more = ", f" if name in {"_formatted", "_cut"} else ""
-        forms = ", ".join(f"(x {kind}{more}) AS {body}" for kind, body in bodies.items())
-        connection.execute(f"CREATE OR REPLACE MACRO {name} {forms}")
+    connection.execute(_macros())
+
+
+@functools.cache
+def _macros() -> str:
+    text = Path(__file__).with_name("macros.sql").read_text()
+    for word, meaning in _WORDS.items():
+        text = text.replace(f"${word}", meaning)
+    return text
 
 
 # -- DuckDB expressions that convert one JSON value to the type of its column, as Snowflake's casts do ---

@@ -331,6 +331,7 @@ ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by_sql VARCHAR[];
 ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS engine_name VARCHAR;
 CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
     column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
+ALTER TABLE {s}.columns ADD COLUMN IF NOT EXISTS keys VARCHAR[] DEFAULT [];
 CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
     encryption_key VARCHAR, created_on_ms BIGINT);
 ALTER TABLE {s}.pipes ADD COLUMN IF NOT EXISTS definition VARCHAR;
@@ -376,11 +377,11 @@ class Store:
     def load_tables(self, cursor: duckdb.DuckDBPyConnection) -> list[Table]:
         """Return all tables with their columns."""
         columns: dict[tuple[str, str], list[Column]] = {}
-        for schema, table, name, kind, nullable, default, text in cursor.execute(
-            f"SELECT schema_name, table_name, column_name, type_text, nullable, default_sql, default_text "
-            f"FROM {self._schema}.columns ORDER BY ordinal"
+        for schema, table, name, kind, nullable, default, text, keys in cursor.execute(
+            f"SELECT schema_name, table_name, column_name, type_text, nullable, default_sql, default_text, "
+            f"keys FROM {self._schema}.columns ORDER BY ordinal"
         ).fetchall():
-            column = Column(name, ColumnType.from_text(kind), nullable, default, text)
+            column = Column(name, ColumnType.from_text(kind), nullable, default, text, frozenset(keys))
             columns.setdefault((schema, table), []).append(column)
         return [
             Table(
@@ -414,9 +415,19 @@ class Store:
             ],
         )  # fmt: skip
         cursor.executemany(
-            f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                [table.schema, table.name, n, c.name, str(c.type), c.nullable, c.default, c.default_text]
+                [
+                    table.schema,
+                    table.name,
+                    n,
+                    c.name,
+                    str(c.type),
+                    c.nullable,
+                    c.default,
+                    c.default_text,
+                    sorted(c.keys),
+                ]
                 for n, c in enumerate(table.columns)
             ],
         )

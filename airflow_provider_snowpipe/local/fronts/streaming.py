@@ -233,14 +233,14 @@ class StreamingFront:
             pipe,
             name,
             offset_token=token,
-            fail_on_uncommitted_rows=bool(body.get("fail_on_uncommitted_rows", False)),
+            fail_on_uncommitted_rows=_is_careful(body),
         )
         return Response.of_json(
             {"next_continuation_token": channel.continuation_token, "channel_status": channel.status()}
         )
 
     def _drop(self, request: Request, database: Database, pipe: Pipe, name: str) -> Response:
-        careful = bool(request.json().get("fail_on_uncommitted_rows", False))
+        careful = _is_careful(request.json())
         channel = database.channels.drop(pipe, name, fail_on_uncommitted_rows=careful)
         return Response.of_json({"last_committed_offset_token": channel.committed.offset_token})
 
@@ -345,6 +345,13 @@ def _unless_repeated(refusal: Refusal, cause: Exception) -> Callable[[int, int],
         raise refusal from cause
 
     return make
+
+
+def _is_careful(body: dict[str, Any]) -> bool:
+    value = body.get("fail_on_uncommitted_rows")
+    if value is not None and not isinstance(value, bool):
+        raise Refusal(400, "INVALID_REQUEST_BODY", "fail_on_uncommitted_rows must be true or false")
+    return bool(value)
 
 
 def _required(request: Request, name: str) -> str:

@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.local.access.model import Securable
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, invalid_identifier, unsupported
-from airflow_provider_snowpipe.local.sql import ddl, iceberg, translate
+from airflow_provider_snowpipe.local.sql import ddl, iceberg, show, translate
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -66,17 +66,31 @@ def _add_key(kind: str, place: _Place, reader: Reader) -> Iterator[None]:
     ):
         raise compilation_error("syntax error in ALTER TABLE .. ADD.")
     translate.normalize_identifiers(tree.this)
-    ddl.key_columns(tree.this, {column.name for column in place[2].columns})
+    _, database, table = place
+    keyed = ddl.with_keys(tree.this, table.columns)
     yield
+    # Values that are NULL already stay.
+    columns = (
+        dataclasses.replace(new, nullable=old.nullable) for new, old in zip(keyed, table.columns, strict=True)
+    )
+    database.tables.change(dataclasses.replace(table, columns=tuple(columns)))
 
 
-def _drop_key(kind: str, _place: _Place, reader: Reader) -> Iterator[None]:
+def _drop_key(kind: str, place: _Place, reader: Reader) -> Iterator[None]:
     if kind == "CONSTRAINT":
         reader.name()
-    reader.name_list()
+    named = reader.name_list()
     reader.accept("CASCADE", "RESTRICT")
     reader.end()
     yield
+    _, database, table = place
+    columns = tuple(
+        dataclasses.replace(column, keys=column.keys - {kind.removesuffix(" KEY")})
+        if named is None or column.name in named
+        else column
+        for column in table.columns
+    )
+    database.tables.change(dataclasses.replace(table, columns=columns))
 
 
 def _ignore(_place: _Place, reader: Reader) -> Iterator[None]:
@@ -109,6 +123,8 @@ def _add(place: _Place, reader: Reader) -> Iterator[None]:
             (column,) = iceberg.columns((ddl.read_column(session, database, definition, statements),))
         else:
             column = ddl.read_column(session, database, definition, statements)
+        if (column.default is None and not column.nullable) or "nextval" in (column.default or ""):
+            _refuse_filled(session, table, column)
         columns.append(column)
         free = dataclasses.replace(column, nullable=True)
         statements.append(f"ALTER TABLE {table.path} ADD COLUMN {free.ddl()}")
@@ -116,6 +132,19 @@ def _add(place: _Place, reader: Reader) -> Iterator[None]:
             statements.append(f"ALTER TABLE {table.path} ALTER COLUMN {quote(column.name)} SET NOT NULL")
     yield
     database.tables.change(dataclasses.replace(table, columns=tuple(columns)), statements)
+
+
+def _refuse_filled(session: Session, table: Table, column: Column) -> None:
+    """Refuse a new column that the rows of a table have no value for."""
+    if show.count_rows(session, table):
+        shown = f"non-empty table '{table.name.partition(TEMPORARY)[0]}'"
+        why = f"Cannot add column '{column.name}' with non-constant default to {shown}."
+        if column.default is None:
+            why = (
+                f"Non-nullable column '{column.name}' cannot be added to {shown} unless it has a non-null "
+                "default value."
+            )
+        raise compilation_error(why)
 
 
 def _drop(place: _Place, reader: Reader) -> Iterator[None]:

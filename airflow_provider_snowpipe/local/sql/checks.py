@@ -11,6 +11,7 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
@@ -218,157 +219,16 @@ _FUNCTIONS = {
     "json_object": "OBJECT_CONSTRUCT", "string_agg": "LISTAGG", "struct_pack": "OBJECT_CONSTRUCT",
     "!~~": "LIKE", "~~*": "ILIKE", "strptime": "TO_DATE or TO_TIMESTAMP",
 }  # fmt: skip
-# Number and SQLSTATE, words, and the pattern of the engine's text. In the words stand the groups:
-# ``v`` and ``w`` as they are, ``f`` a function, ``t`` and ``u`` types. The first that is found counts.
-_DECLARED = (
-    ("001037 22023", "Invalid collation specification: '{v}'",
-     r"\ACollation with name (?P<v>\S+) does not exist"),
-    ("001003 42601", "'{v}' is not a valid date or time part", r"specifier \"(?P<v>[^\"]+)\" not recognized"),
-    ("000603 XX000",
-     "The statement needs more memory than the local service may use: ask for less at a time, or "
-     "start the service with --limits engine-bytes=..",
-     r"failed to (?:allocate|pin|offload)|Out of Memory|could not allocate"),
-    # Texts and numbers that have no room.
-    ("100078 22000", "{v}", r"(?P<v>(?:String|Binary value) '.*' is too long and would be truncated)"),
-    ("100078 22000", "String is too long and would be truncated", r"too long and would be truncated"),
-    ("100039 22003", "Numeric value '{v}' is out of range",
-     r"\ACould not convert string ['\"](?P<v> *[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)? *)['\"] to (?:DEC|"
-     r"\w*INT)"),
-    ("100046 22003", "Number out of representable range: type FIXED({w}), value {v}",
-     r"\A(?:Casting value \"|"
-     r"Could not cast value )(?P<v>[^\" ]+)\"? to (?:type )?DECIMAL\((?P<w>\d+, ?\d+)\)"),
-    ("100046 22003", "Number out of representable range",
-     r"can't be cast because the value is out of range|\AOverflow in |shift value .* out of range|"
-     r"\AValue out of range"),
-    ("100054 22003", "Invalid floating point operation: {v}", r"cannot take (?P<v>square root|logarithm) of"),
-    ("100054 22003", "Invalid floating point operation: {v}",
-     r"(?P<v>ACOS|ASIN|ACOSH|ATANH)\b.*(?:undefined|domain|must be|cannot|range)"),
-    ("100051 22012", "Division by zero", r"Division by zero"),
-    # Values that are not recognized.
-    ("100037 22018", "Boolean value '{v}' is not recognized",
-     r"\ACould not convert string (['\"])(?P<v>.*)\1 to BOOL"),
-    ("100038 22018", "Numeric value '{v}' is not recognized",
-     r"\ACould not convert string (['\"])(?P<v>.*)\1 to (?:DECIMAL|U?(?:HUGE)?INT|DOUBLE|FLOAT)"),
-    ("100035 22007", "Timestamp '{v}' is not recognized",
-     r"\A(?:timestamp field value out of range|invalid timestamp field format): \"(?P<v>.*?)\"(?:, exp|"
-     r"\Z)"),
-    ("100035 22007", "Timestamp '{v}' is not recognized",
-     r"\Atimestamp field value \"(?P<v>.*?)\" has a timestamp that is not UTC"),
-    ("100040 22007", "Date '{v}' is not recognized",
-     r"\A(?:date field value out of range|invalid date field format): \"(?P<v>.*?)\"(?:, exp|\Z)"),
-    ("100108 22007", "Time '{v}' is not recognized",
-     r"\A(?:invalid )?time field (?:format|value out of range): \"(?P<v>.*?)\"(?:, exp|\Z)"),
-    ("100108 22007", "Time '{v}' is not recognized", r"\ATime out of range: (?P<v>.*)"),
-    ("100040 22007", "Date '{v}' is not recognized", r"\ADate out of range: (?P<v>.*)"),
-    ("100096 22007", "Can't parse '{v}' with the given format",
-     r"\ACould not parse string \"(?P<v>.*?)\" according to format"),
-    ("100100 22023", "Unknown time zone: '{v}'", r"\AUnknown TimeZone '(?P<v>.*?)'"),
-    ("100116 22000", "The following string is not a legal base64-encoded value: '{v}'",
-     r"Could not decode string \"(?P<v>.*)\" as base64"),
-    ("100115 22000", "The following string is not a legal hex-encoded value",
-     r"Invalid input for hex digit|unhex"),
-    ("100069 22P02", "Error parsing JSON: {v}",
-     r"\AMalformed JSON .*Input: \"(?P<v>duplicate object attribute|more than \d+ levels)\""),
-    ("100069 22P02", 'Error parsing JSON: {w}  Input: "{v}"',
-     r"(?s)\AMalformed JSON at byte \d+ of input: (?P<w>.*?)\s+Input: \"\t\[(?P<v>.*?)\]?(?:\.\.\.)?\"\Z"),
-    ("100069 22P02", "Error parsing JSON: {v}", r"\AMalformed JSON at (?P<v>.*)"),
-    ("100071 22000", "Failed to cast variant value {w} to {v}",
-     r"\AFailed to cast variant value (?P<w>.*) to (?P<v>OBJECT)"),
-    ("100071 22000", "Failed to cast variant value {w} to {v}",
-     r"\AExpected (?P<v>ARRAY|OBJECT), but got \w+: (?P<w>.*)"),
-    ("100069 22P02",
-     "OBJECT_INSERT: the object has the key '{v}', which only the fourth argument TRUE replaces",
-     r"\Athe object has the key (?P<v>.*)"),
-    ("100048 2201B", "Invalid regular expression: {v}",
-     r"\A(?P<v>(?:missing|invalid perl operator|no argument for repetition|invalid escape|bad repetition|"
-     r"invalid character class|invalid repetition|trailing \\|invalid named capture|unexpected \)).*)"),
-    ("100051 22023", "Invalid Unicode code point: {v}", r"Invalid UTF8 Codepoint (?P<v>-?\d+)"),
-    ("100072 22000", "NULL result in a non-nullable column '{v}'",
-     r"NOT NULL constraint failed: (?:.*\.)?(?P<v>.+)\Z"),
-    ("100090 42P18", "Duplicate row detected during DML action",
-     r"MERGE INTO command cannot affect the same target row"),
-    ("090150 22000", "Single-row subquery returns more than one row.",
-     r"\AMore than one row returned by a subquery"),
-    # Names.
-    ("000904 42000", "invalid identifier '{v}'",
-     r"\AReferenced (?:update )?column \"?(?P<v>[^\"]+?)\"? (?:was )?not found"),
-    ("000904 42000", "invalid identifier '{v}'", r"\AReferenced table \"(?P<v>[^\"]+)\" not found"),
-    ("000904 42000", "invalid identifier '{v}'",
-     r"does not have a column (?:named|with name) \"(?P<v>(?:[^\"]|\"\")+)\""),
-    ("000904 42000", "invalid identifier '{v}'",
-     r"Column \"(?P<v>[^\"]+)\" (?:in \w+ list not found|does not exist on)"),
-    ("000904 42000", "invalid identifier '{v}'", r"\ACould not ORDER BY column \"(?P<v>[^\"]+)\""),
-    ("000904 42000", "invalid identifier '{w}.{v}'",
-     r"Cannot extract field '(?P<v>[^']+)' from expression \"(?P<w>[^\"]+)\""),
-    ("002028 42601", "ambiguous column name '{v}'",
-     r"\AAmbiguous reference to column name \"(?P<v>[^\"]+)\""),
-    ("002012 42601", "duplicate alias '{v}{w}'",
-     r"Ambiguous reference to table \"(?P<v>[^\"]+)\"|Duplicate CTE name \"(?P<w>[^\"]+)\""),
-    ("002025 42S21", "duplicate column name '{v}'", r"Duplicate column name \"(?P<v>[^\"]+)\""),
-    ("002049 42601", "Bind variable {v} not set.",
-     r"Values were not provided for the following parameters: (?P<v>\d+)"),
-    ("002211 02000", "Session variable '${v}' does not exist",
-     r"Values were not provided for the following parameters: (?P<v>.+)"),
-    # Types of operands and arguments.
-    ("001044 42P13", "Invalid argument types for function '{f}'",
-     r"\AMacro \"?(?P<f>\w+)\(\) does not support the supplied arguments"),
-    ("001044 42P13", "Invalid argument types for function '{f}'",
-     r"(?:function call|argument types) [\"'](?P<f>[^(]+)\("),
-    ("001015 22023", "argument of function {f} needs to be constant",
-     r"argument in function \"(?P<f>\w+)\" must be a constant"),
-    ("001044 42P13", "Invalid argument types for function '{f}'",
-     r"\A(?P<f>json_object)\(\) keys must be VARCHAR"),
-    ("001065 22023", "a value of type {t} cannot be cast to {u}",
-     r"Unimplemented type for cast \((?P<t>.+) -> (?P<u>.+)\)"),
-    ("001045 22023", "Can not convert parameter of type [{t}] into expected type [{u}]",
-     r"Cannot (?:mix values of type|combine types of|"
-     r"compare values of type) (?P<t>.+?) and (?:type )?(?P<u>.+?)(?: in .*)? - an explicit cast"),
-    ("001065 22023", "a value of type {t}{v} cannot be cast to {u}",
-     r"Cannot cast .*from type (?P<t>.+) to (?P<u>.+)|Type (?P<v>.+) with value"),
-    ("001031 22023",
-     "Invalid precision or scale: a NUMBER has 1 to 38 digits, no more of them behind the "
-     "point",
-     r"DECIMAL type (?:width|scale)"),
-    # Clauses.
-    ("000979 42601", "[{v}] is not a valid group by expression",
-     r"column \"?(?P<v>[^\"]+?)\"? must appear in the GROUP BY clause"),
-    ("002035 42601", "Invalid aggregate function in {v}{w} clause",
-     r"(?P<v>WHERE|GROUP BY|JOIN|QUALIFY|RETURNING) clause cannot contain aggregates|"
-     r"aggregate function calls cannot (?P<w>be nested)"),
-    ("002303 42601", "a window function stands in SELECT, QUALIFY and ORDER BY only, and QUALIFY needs one",
-     r"clause cannot contain window functions|at least one window function must appear"),
-    ("002303 42601", "a window function requires an OVER clause", r"Window functions are not supported here"),
-    ("002303 42601", "invalid window frame", r"\AFrame (?:starting|ending|end)"),
-    ("000979 42601", "{v}: there is no column of this number", r"(?P<v>ORDER|GROUP BY) term out of range"),
-    ("000002 0A000", "Unsupported feature 'a bound value as a key of {v}' in the local Snowpipe service.",
-     r"Parameter not supported in (?P<v>ORDER BY|GROUP BY) clause"),
-    ("001003 42601", "invalid row count in LIMIT or OFFSET", r"LIMIT/OFFSET cannot be negative|LIMIT/OFFSET"),
-    ("001789 42601", "a subquery in an expression must have one column", r"Subquery returns \d+ columns"),
-    ("001789 42601", "invalid number of result columns for set operator input branches",
-     r"Set operations can only apply to expressions with the same number"),
-    ("002020 21S01", "Insert value list does not match column list: {v}",
-     r"Column name/value mismatch for insert.*: (?P<v>expected \d+ columns but \d+)"),
-    ("002020 21S01", "Insert value list does not match column list: expected {v} columns but {w}",
-     r"has (?P<v>\d+) columns but (?P<w>\d+) values were supplied"),
-    ("002020 21S01", "Insert value list does not match column list: expected {v} columns but {w}",
-     r"table \"_new\" has (?P<w>\d+) columns available but (?P<v>\d+)"),
-    ("002020 21S01", "the alias '{v}' names more columns than the {w} that there are",
-     r"table \"(?P<v>[^\"]+)\" has (?P<w>\d+) columns available"),
-    ("001003 42601", "the rows of VALUES must have the same number of values",
-     r"VALUES lists must all be the same length"),
-    ("001003 42601", "SAMPLE takes 0 to 100 percent", r"Sample sample_size"),
-    ("001003 42601", "syntax error: unexpected '*'.", r"STAR expression|COLUMNS\("),
-    ("000979 42601", "GROUPING needs a GROUP BY clause", r"GROUPING statement cannot"),
-    ("001015 22023", "the percentile must be between 0 and 1", r"PERCENTILEs? can only|QUANTILE can only"),
-    ("001015 22023", "the argument of NTILE must be greater than 0", r"Argument for ntile"),
-    ("001003 42000", "syntax error in the statement.",
-     r"syntax error at or near|SELECT clause without selection list"),
-)  # fmt: skip
+# Of the first one that is found: number, SQLSTATE, words and pattern.
 
 
 _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), number[:6], number[7:], (_COMPILATION if is_compiled else "") + words)
-    for number, words, pattern in _DECLARED
+    for number, words, pattern in (
+        line.split("\t")
+        for line in Path(__file__).with_name("engine_errors.tsv").read_text().splitlines()
+        if not line.startswith("#")
+    )
     # Numbers below 003000 are the compiler's, but for the internal error and what is not supported.
     for is_compiled in [number < "003000" and not number.startswith(("000002", "000603"))]
 )
@@ -457,106 +317,9 @@ def _type_word(engine: str) -> str:
 OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
 CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
 
-# Numbers of arguments, ``least-most``, and the functions ("Function reference", the page of each); where a
-# page leaves the number open, the table does as well.
-_DOCUMENTED = {
-    "0": """
-        CUME_DIST CURRENT_ACCOUNT CURRENT_ACCOUNT_NAME CURRENT_AVAILABLE_ROLES CURRENT_CLIENT
-        CURRENT_DATABASE CURRENT_DATE CURRENT_IP_ADDRESS CURRENT_ORGANIZATION_NAME
-        CURRENT_ORGANIZATION_USER CURRENT_REGION CURRENT_ROLE CURRENT_ROLE_TYPE CURRENT_SCHEMA
-        CURRENT_SCHEMAS CURRENT_SECONDARY_ROLES CURRENT_SESSION CURRENT_STATEMENT
-        CURRENT_TRANSACTION CURRENT_USER CURRENT_VERSION CURRENT_WAREHOUSE DENSE_RANK GETDATE
-        LAST_TRANSACTION PERCENT_RANK PI RANK ROW_NUMBER SYSDATE
-    """,
-    "0-1": """
-        CURRENT_TIME CURRENT_TIMESTAMP LAST_QUERY_ID LOCALTIME LOCALTIMESTAMP RANDOM SEQ1 SEQ2 SEQ4
-        SEQ8 SYSTIMESTAMP
-    """,
-    "0-2": "UUID_STRING",
-    "1": """
-        GETVARIABLE ABS ACOS ACOSH ANY_VALUE APPROX_PERCENTILE_ACCUMULATE APPROX_PERCENTILE_COMBINE ARRAYAGG
-        ARRAY_AGG ARRAY_COMPACT ARRAY_DISTINCT ARRAY_FLATTEN ARRAY_MAX ARRAY_MIN ARRAY_REVERSE
-        ARRAY_SIZE ARRAY_UNION_AGG ARRAY_UNIQUE_AGG ASCII ASIN ASINH AS_ARRAY AS_BINARY AS_BOOLEAN
-        AS_CHAR AS_DATE AS_DOUBLE AS_INTEGER AS_OBJECT AS_REAL AS_TIME AS_TIMESTAMP_LTZ
-        AS_TIMESTAMP_NTZ AS_TIMESTAMP_TZ AS_VARCHAR ATAN ATANH AVG BITANDAGG BITAND_AGG
-        BITMAP_BIT_POSITION BITMAP_BUCKET_NUMBER BITMAP_CONSTRUCT_AGG BITMAP_COUNT BITMAP_OR_AGG
-        BITNOT BITORAGG BITOR_AGG BITXORAGG BITXOR_AGG BIT_ANDAGG BIT_AND_AGG BIT_LENGTH BIT_NOT
-        BIT_ORAGG BIT_OR_AGG BIT_XORAGG BIT_XOR_AGG BOOLAND_AGG BOOLNOT BOOLOR_AGG BOOLXOR_AGG CBRT
-        CHAR CHECK_JSON CHR COLLATION CONDITIONAL_CHANGE_EVENT CONDITIONAL_TRUE_EVENT COS COSH COT
-        COUNT_IF DAY DAYNAME DAYOFMONTH DAYOFWEEK DAYOFWEEKISO DAYOFWEEK_ISO DAYOFYEAR DEGREES EXP
-        FACTORIAL FIRST_VALUE HEX_DECODE_BINARY HEX_DECODE_STRING HLL_COMBINE HLL_ESTIMATE
-        HLL_EXPORT HLL_IMPORT HOUR IS_ARRAY IS_BINARY IS_BOOLEAN IS_CHAR IS_DATE IS_DECIMAL
-        IS_DOUBLE IS_INTEGER IS_NULL_VALUE IS_OBJECT IS_REAL IS_ROLE_IN_SESSION IS_TIME
-        IS_TIMESTAMP_LTZ IS_TIMESTAMP_NTZ IS_TIMESTAMP_TZ IS_VARCHAR KURTOSIS LAST_VALUE LEN LENGTH
-        LN MAP_KEYS MAP_SIZE MAX MD5 MD5_BINARY MD5_HEX MD5_NUMBER_LOWER64 MD5_NUMBER_UPPER64 MEDIAN
-        MIN MINHASH_COMBINE MINUTE MODE MONTH MONTHNAME NTILE NULLIFZERO OBJECT_KEYS OCTET_LENGTH
-        PERCENTILE_CONT PERCENTILE_DISC QUARTER RADIANS RATIO_TO_REPORT REVERSE RTRIMMED_LENGTH
-        SECOND SHA1 SHA1_BINARY SHA1_HEX SIGN SIN SINH SKEW SOUNDEX SOUNDEX_P123 SPACE SQRT SQUARE
-        STDDEV STDDEV_POP STDDEV_SAMP STRIP_NULL_VALUE SUM TAN TANH TO_ARRAY TO_BOOLEAN TO_JSON
-        TO_OBJECT TO_VARIANT TO_XML TRY_HEX_DECODE_BINARY TRY_HEX_DECODE_STRING TRY_TO_BOOLEAN
-        TYPEOF UNICODE UPPER VARIANCE VARIANCE_POP VARIANCE_SAMP VAR_POP VAR_SAMP WEEK WEEKISO
-        WEEKOFYEAR YEAR YEAROFWEEK YEAROFWEEKISO ZEROIFNULL
-    """,
-    "1-2": """
-        BASE64_DECODE_BINARY BASE64_DECODE_STRING CEIL CEILING CHECK_XML DATE FLOOR HEX_ENCODE
-        INITCAP LAST_DAY LISTAGG LOWER LTRIM PARSE_JSON PARSE_URL PARSE_XML RTRIM SHA2 SHA2_BINARY
-        SHA2_HEX STRING_AGG STRTOK_TO_ARRAY TIME TO_BINARY TO_CHAR TO_DATE TO_DECFLOAT TO_DOUBLE
-        TO_TIME TO_TIMESTAMP TO_TIMESTAMP_LTZ TO_TIMESTAMP_NTZ TO_TIMESTAMP_TZ TO_VARCHAR TRIM TRUNC
-        TRUNCATE TRY_BASE64_DECODE_BINARY TRY_BASE64_DECODE_STRING TRY_PARSE_JSON TRY_TO_BINARY
-        TRY_TO_DATE TRY_TO_DECFLOAT TRY_TO_DOUBLE TRY_TO_TIME TRY_TO_TIMESTAMP TRY_TO_TIMESTAMP_LTZ
-        TRY_TO_TIMESTAMP_NTZ TRY_TO_TIMESTAMP_TZ
-    """,
-    "1-3": "APPROX_TOP_K ARRAY_SORT AS_DECIMAL AS_NUMBER BASE64_ENCODE LAG LEAD ROUND STRTOK",
-    "1-4": "TO_DECIMAL TO_NUMBER TO_NUMERIC TRY_TO_DECIMAL TRY_TO_NUMBER TRY_TO_NUMERIC",
-    "1-": """
-        APPROXIMATE_JACCARD_INDEX APPROXIMATE_SIMILARITY APPROX_COUNT_DISTINCT ARRAYS_ZIP CONCAT
-        COUNT GREATEST GREATEST_IGNORE_NULLS GROUPING GROUPING_ID HASH HASH_AGG HLL HLL_ACCUMULATE
-        LEAST LEAST_IGNORE_NULLS
-    """,
-    "2": """
-        ADD_MONTHS APPROX_PERCENTILE APPROX_PERCENTILE_ESTIMATE ARRAYS_OVERLAP ARRAYS_TO_OBJECT
-        ARRAY_APPEND ARRAY_CAT ARRAY_CONTAINS ARRAY_EXCEPT ARRAY_INTERSECTION ARRAY_POSITION
-        ARRAY_PREPEND ARRAY_REMOVE ARRAY_REMOVE_AT ARRAY_TO_STRING ATAN2 BITSHIFTLEFT BITSHIFTRIGHT
-        BIT_SHIFTLEFT BIT_SHIFTRIGHT BOOLAND BOOLOR BOOLXOR COLLATE COMPRESS CONTAINS CORR COVAR_POP
-        COVAR_SAMP DATE_PART DATE_TRUNC DECOMPRESS_BINARY DECOMPRESS_STRING DIV0 DIV0NULL ENDSWITH
-        EQUAL_NULL GET GETBIT GET_IGNORE_CASE GET_PATH IFNULL JAROWINKLER_SIMILARITY
-        JSON_EXTRACT_PATH_TEXT LEFT LOG MAP_CAT MAP_CONTAINS_KEY MOD MONTHS_BETWEEN NEXT_DAY
-        NTH_VALUE NULLIF NVL OBJECT_AGG POW POWER PREVIOUS_DAY RANDSTR REGR_AVGX REGR_AVGY
-        REGR_COUNT REGR_INTERCEPT REGR_R2 REGR_SLOPE REGR_SXX REGR_SXY REGR_SYY REGR_VALX REGR_VALY
-        REPEAT RIGHT SPLIT STARTSWITH
-    """,
-    "2-3": """
-        ARRAY_GENERATE_RANGE BITAND BITOR BITXOR BIT_AND BIT_OR BIT_XOR CHARINDEX CONVERT_TIMEZONE
-        EDITDISTANCE GET_DDL LPAD MAX_BY MIN_BY REGEXP_LIKE REPLACE RPAD SUBSTR SUBSTRING XMLGET
-    """,
-    "2-4": "REGEXP_COUNT",
-    "2-6": "REGEXP_EXTRACT_ALL REGEXP_REPLACE REGEXP_SUBSTR REGEXP_SUBSTR_ALL",
-    "2-7": "REGEXP_INSTR",
-    "2-8": """
-        TIMESTAMPFROMPARTS TIMESTAMPLTZFROMPARTS TIMESTAMPNTZFROMPARTS TIMESTAMPTZFROMPARTS
-        TIMESTAMP_FROM_PARTS TIMESTAMP_LTZ_FROM_PARTS TIMESTAMP_NTZ_FROM_PARTS
-        TIMESTAMP_TZ_FROM_PARTS
-    """,
-    "2-": "COALESCE CONCAT_WS MAP_DELETE MAP_PICK MINHASH OBJECT_DELETE OBJECT_PICK",
-    "3": """
-        ARRAY_INSERT ARRAY_SLICE DATEADD DATEDIFF DATEFROMPARTS DATE_FROM_PARTS IFF NORMAL NVL2
-        SPLIT_PART TIMEADD TIMEDIFF TIMESTAMPADD TIMESTAMPDIFF TRANSLATE UNIFORM ZIPF
-    """,
-    "3-4": "MAP_INSERT OBJECT_INSERT TIMEFROMPARTS TIME_FROM_PARTS TIME_SLICE",
-    "3-": "DECODE",
-    "4": "HAVERSINE WIDTH_BUCKET",
-    # Any number, and what is written with words between its arguments.
-    "0-": """
-        AI_AGG AI_CLASSIFY AI_EMBED AI_SIMILARITY AI_SUMMARIZE_AGG APPROX_TOP_K_ACCUMULATE
-        APPROX_TOP_K_COMBINE APPROX_TOP_K_ESTIMATE ARRAY_CONSTRUCT ARRAY_CONSTRUCT_COMPACT CASE CAST
-        CONNECT_BY_ROOT DECRYPT DECRYPT_RAW DIRECTORY ENCRYPT ENCRYPT_RAW EXISTS EXTRACT FILTER
-        FLATTEN GENERATOR IDENTIFIER ILIKE INSERT LIKE OBJECT_CONSTRUCT OBJECT_CONSTRUCT_KEEP_NULL
-        PARSE_IP POSITION REDUCE RLIKE SEARCH SEARCH_IP SEMANTIC_VIEW SPLIT_TO_TABLE
-        STRTOK_SPLIT_TO_TABLE ST_DISTANCE ST_MAKEPOINT ST_POINT TABLE TIMESTAMP TO_FILE TO_GEOGRAPHY
-        TO_GEOMETRY TRANSFORM TRY_CAST TRY_DECRYPT TRY_DECRYPT_RAW TRY_TO_FILE
-        VECTOR_COSINE_SIMILARITY VECTOR_INNER_PRODUCT VECTOR_L1_DISTANCE VECTOR_L2_DISTANCE XMLTABLE
-    """,
-}  # fmt: skip
+# Of each function its number of arguments, ``least-most`` ("Function reference", the page of each); where a
+# page leaves the number open, the file does as well, and for what has words between its arguments.
+_DOCUMENTED = Path(__file__).with_name("functions.txt").read_text().splitlines()
 
 
 def _bounds(written: str) -> tuple[int, int | None]:
@@ -564,7 +327,11 @@ def _bounds(written: str) -> tuple[int, int | None]:
     return int(least), int(most) if most else None if dash else int(least)
 
 
-_ARGUMENTS = {name: _bounds(number) for number, names in _DOCUMENTED.items() for name in names.split()}
+_ARGUMENTS = {
+    name: _bounds(number)
+    for number, _, names in (line.partition(": ") for line in _DOCUMENTED)
+    for name in names.split()
+}
 _PARSER = sqlglot.Dialect.get_or_raise("snowflake").parser_class
 # What sqlglot reads as a function because another database has it.
 FOREIGN = frozenset({*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS}) - {*_ARGUMENTS, "AND", "OR"}
@@ -578,6 +345,11 @@ _BEFORE_NAMES = frozenset(
 
 # Operators of other databases.
 _NO_OPERATORS = frozenset({"&", "|", "^", "<<", ">>", "~", "^@"})
+# Tokens that no statement of Snowflake's has in a row: ``IN [1]``, ``INTERVAL 1 DAY``, ``SAMPLE 10%``.
+_NO_PAIRS = frozenset(
+    {(TokenType.IN, TokenType.L_BRACKET), (TokenType.INTERVAL, TokenType.NUMBER),
+     (TokenType.TABLE_SAMPLE, TokenType.NUMBER), (TokenType.MAP, TokenType.L_BRACE)}
+)  # fmt: skip
 
 
 class _Call(NamedTuple):
@@ -601,8 +373,11 @@ def check_calls(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> No
         is_written = token.token_type in {TokenType.STRING, TokenType.IDENTIFIER}
         is_joined = before.token_type == token.token_type == TokenType.STRING
         is_empty = before.token_type is TokenType.COMMA and token.token_type in CLOSING
-        if is_joined or is_empty or (token.text in _NO_OPERATORS and not is_written):
-            raise compilation_error(f"syntax error: unexpected '{token.text}'.")
+        is_foreign = (before.token_type, token.token_type) in _NO_PAIRS or (
+            token.token_type is TokenType.HEX_STRING and text[token.start] == "0"
+        )
+        if is_joined or is_empty or is_foreign or (token.text in _NO_OPERATORS and not is_written):
+            raise compilation_error(f"syntax error: unexpected '{text[token.start : token.end + 1]}'.")
     wrong = list(_wrong(tokens))
     if not wrong:
         return

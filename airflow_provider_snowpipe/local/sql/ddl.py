@@ -44,6 +44,8 @@ from airflow_provider_snowpipe.local.stages.definition import Setting, StageDefi
 from airflow_provider_snowpipe.local.tables import (
     IDENTITY,
     MAX_VARCHAR,
+    PRIMARY,
+    UNIQUE,
     ClusteringKey,
     Column,
     ColumnType,
@@ -331,8 +333,9 @@ _COUNTED = (exp.AutoIncrementColumnConstraint, exp.GeneratedAsIdentityColumnCons
 # Accepted because they change nothing about the rows; kept out of the stored table.
 _IGNORED_CONSTRAINTS = (
     exp.CommentColumnConstraint, exp.PrimaryKeyColumnConstraint, exp.UniqueColumnConstraint,
-    exp.Reference,
+    exp.Reference, exp.NotNullColumnConstraint,
 )  # fmt: skip
+_KEYS = {exp.PrimaryKeyColumnConstraint: PRIMARY, exp.UniqueColumnConstraint: UNIQUE}
 
 
 # Text is always compared by its bytes.
@@ -548,26 +551,30 @@ def _with_columns(
     if not columns:
         raise compilation_error("CREATE TABLE needs a column.")
     _refuse_repeated([column.name for column in columns])
-    keys = key_columns(body, {column.name for column in columns})
-    columns = tuple(dataclasses.replace(one, nullable=False) if one.name in keys else one for one in columns)
+    columns = with_keys(body, columns)
     table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table, statements
 
 
-def key_columns(body: exp.Schema, names: set[str]) -> set[str]:
-    """Return the columns of a PRIMARY KEY that stands beside the columns, which take no NULL ("Constraints").
+def with_keys(body: exp.Schema, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return columns with the keys beside them; those of a PRIMARY KEY take no NULL ("Constraints").
 
     :raises SqlError: 000904 where a key names no column of the table.
     """
-    primary: set[str] = set()
     for key in body.find_all(exp.PrimaryKey, exp.ForeignKey, exp.UniqueColumnConstraint):
         parts = key.expressions or (key.this.expressions if isinstance(key.this, exp.Schema) else [])
         named = {part.name for part in parts}
-        if missing := sorted(named - names):
+        if missing := sorted(named - {column.name for column in columns}):
             raise invalid_identifier(missing[0])
-        primary |= named if isinstance(key, exp.PrimaryKey) else set()
-    return primary
+        word = PRIMARY if isinstance(key, exp.PrimaryKey) else _KEYS.get(type(key))
+        columns = tuple(
+            dataclasses.replace(one, keys=one.keys | {word}, nullable=one.nullable and word != PRIMARY)
+            if word and one.name in named
+            else one
+            for one in columns
+        )
+    return columns
 
 
 def name_columns(body: exp.Schema) -> None:
@@ -591,12 +598,14 @@ def read_column(
     """
     if definition.kind is None:
         raise compilation_error(f"column {definition.name} has no type.")
-    nullable, default, written = True, None, None
+    default, written = None, None
+    nulls = {bool(one.args.get("allow_null")) for one in definition.find_all(exp.NotNullColumnConstraint)}
+    if len(nulls) > 1:
+        raise compilation_error(f"column {definition.name} is both NULL and NOT NULL.")
+    keys = [word for kind, word in _KEYS.items() if definition.find(kind)]
     for constraint in definition.constraints:
         kind = constraint.args.get("kind")  # IN, OUT, and a constraint's name alone have none
-        if isinstance(kind, exp.NotNullColumnConstraint):
-            nullable = bool(kind.args.get("allow_null"))
-        elif isinstance(kind, exp.DefaultColumnConstraint):
+        if isinstance(kind, exp.DefaultColumnConstraint):
             counted = views.default_of(session, kind.this)
             default = counted or _default(kind.this)
             written = kind.this.sql(dialect="snowflake")
@@ -606,12 +615,11 @@ def read_column(
             pass
         elif not isinstance(kind, _IGNORED_CONSTRAINTS):
             raise unsupported(f"column constraint {constraint.sql(dialect='snowflake')}")
-        if isinstance(kind, exp.PrimaryKeyColumnConstraint):
-            nullable = False
     column_type = ColumnType.from_sqlglot(definition.kind)
     if default is not None:
         default = _fitting(session, definition.name, column_type, default)
-    return Column(definition.name, column_type, nullable, default, written)
+    nullable = nulls != {False} and PRIMARY not in keys
+    return Column(definition.name, column_type, nullable, default, written, frozenset(keys))
 
 
 def _default(expression: exp.Expr) -> str:

@@ -16,6 +16,8 @@ from airflow_provider_snowpipe.local.sql import timestamps
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
+CUT = "cut"
+"""Key of the length of a cast to VARCHAR among the metadata of what it became."""
 _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _WHOLE_DRAWN = "CAST(_0 + CAST(hash(_2) AS HUGEINT) % (_1 - _0 + 1) AS BIGINT)"
@@ -262,7 +264,9 @@ def _cast(node: exp.Cast) -> exp.Expr:
         length = node.to.expressions[0].name if node.to.expressions else default
         if not length.isdigit():
             return node
-        return timestamps.call("left", exp.cast(node.this.copy(), "TEXT"), exp.Literal.number(length))
+        cut = timestamps.call("left", exp.cast(node.this.copy(), "TEXT"), exp.Literal.number(length))
+        cut.meta[CUT] = int(length)
+        return cut
     if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
         return binary_of(node.this)
     if node.to.is_type(exp.DataType.Type.BOOLEAN) and isinstance(node.this, _READ_AS_TEXT):
@@ -508,6 +512,16 @@ def _object(pairs: list[list[exp.Expr]]) -> exp.Expr:
     """Return the object of these keys and texts of JSON; what has a NULL in a pair is left out."""
     names = {str(key.name): (key, value) for key, value in pairs if isinstance(key, exp.Literal)}
     # A key whose value is SQL NULL is left out, as in Snowflake; a JSON null stays.
+    written = [
+        str(key.name) for key, value in pairs if isinstance(key, exp.Literal) and not value.find(exp.Null)
+    ]
+    twice = (
+        next((name for name in written if written.count(name) > 1), None)
+        if len(names) < len(written)
+        else None
+    )
+    if twice is not None:
+        raise SqlError("100069", "22P02", f"Duplicate field key '{twice}'")
     if len(names) == len(pairs):
         ordered = sorted(names, key=str.encode)
         return _joined("{}", [timestamps.call("_pair", *names[name]) for name in ordered])

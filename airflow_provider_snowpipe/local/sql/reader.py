@@ -94,8 +94,12 @@ def _tokens(text: str, tokenizer: Snowflake.Tokenizer) -> Sequence[Token]:
     try:
         return list(tokenizer.tokenize(text))
     except TokenError as error:
-        # The error of sqlglot shows the text, which may hold a password.
-        raise compilation_error("syntax error: a string, a name or a comment is not closed.") from error
+        # The error of sqlglot shows the text, which may hold a password; its cause has the position.
+        found = re.search(r"from \d+:(\d+)\Z", str(error.__cause__))
+        where = f" line {text.count(chr(10), 0, int(found[1])) + 1}" if found is not None else ""
+        raise compilation_error(
+            f"syntax error{where}: a string, a name or a comment is not closed."
+        ) from error
 
 
 # -- Several statements in one text -----------------------------------------------------------------------

@@ -83,7 +83,7 @@ _SAME_VALUE = (
     exp.IgnoreNulls, exp.Window, exp.Nullif,
 )  # fmt: skip
 # Calls whose value is a list of the engine's.
-_LISTS = (exp.Split,)
+_LISTS = (exp.Split, exp.GenerateSeries, exp.StrtokToArray, exp.RegexpExtractAll)
 FLATTEN = ("SEQ", "KEY", "PATH", "INDEX", "VALUE", "THIS")
 """Columns of FLATTEN."""
 _FLATTENED = frozenset({"VALUE", "THIS"})
@@ -103,6 +103,8 @@ _TEXTS = (
 _TEXT_CALLS = frozenset({"left", "json_extract_string", "_float_text", "_formatted", "_flat_path"})
 # Fractional digits of the number that is made of a text.
 _TEXT_SCALE = 5
+# A number of more digits than a DOUBLE keeps, and the fractional digits of what is compared with it.
+_LONG, _LONG_SCALE = re.compile(r"(?=.{17})\d+(?:\.\d*)?"), 12
 # Macros that read a value of any type, JSON by its text.
 _READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
 _COMPARED = (
@@ -110,7 +112,16 @@ _COMPARED = (
 )  # fmt: skip
 _CHOICES = (exp.Case, exp.If, exp.Coalesce, exp.DecodeCase, exp.Nvl2)
 _CHOSEN = (exp.Min, exp.Max, exp.Nullif)
-_COUNTED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg, exp.Median)
+_COUNTED = (
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Sum, exp.Avg, exp.Median, exp.Abs, exp.Round,
+    exp.Floor, exp.Ceil, exp.Sign, exp.Sqrt, exp.Pow,
+)  # fmt: skip
+# Functions of dates and times, which read a text as a timestamp.
+_OF_TIMES = (
+    exp.Year, exp.Month, exp.Day, exp.Hour, exp.Minute, exp.Second, exp.Quarter, exp.Extract, exp.LastDay,
+    exp.DateDiff, exp.DateAdd, exp.DateTrunc, exp.TimestampTrunc, exp.Week, exp.DayOfWeek, exp.DayOfYear,
+    exp.Dayname, exp.Monthname,
+)  # fmt: skip
 _OF_NUMBERS = (
     exp.Sum, exp.Avg, exp.Median, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
     exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow,
@@ -346,7 +357,13 @@ _PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\
 
 
 def _read_texts(node: exp.Expr, kinds: Mapping[str, str], texts: frozenset[str]) -> None:
-    """Read texts that are compared with times of one type, or with BINARY, as values of this type."""
+    """Read texts that are compared with times of one type, or with BINARY, as values of this type.
+
+    A column of texts in a function of times is read as a timestamp.
+    """
+    for part in list(node.iter_expressions()) if isinstance(node, _OF_TIMES) else ():
+        if isinstance(part, exp.Column) and _is_text(part, texts):
+            part.replace(timestamps.call("_ntz", part))
     if isinstance(node, (exp.Case, exp.DecodeCase)):
         tested, others = _tested(node)
         given = [tested, *others] if tested is not None else []
@@ -732,5 +749,8 @@ def _ordered(node: exp.Ordered) -> exp.Expr:
 def _kind(node: exp.Expr) -> str | None:
     if isinstance(node, exp.Boolean):
         return "BOOLEAN"
-    is_number = isinstance(node, exp.Literal) and not node.is_string
-    return "DOUBLE" if is_number or isinstance(node, exp.Neg) else None
+    literal = node.this if isinstance(node, exp.Neg) else node
+    if isinstance(literal, exp.Literal) and _LONG.fullmatch(literal.name) and not literal.is_string:
+        # More digits than a DOUBLE has.
+        return f"DECIMAL(38, {max(0, min(_LONG_SCALE, 38 - len(literal.name.partition('.')[0])))})"
+    return "DOUBLE" if isinstance(node, exp.Neg) or (literal.is_number and literal is node) else None

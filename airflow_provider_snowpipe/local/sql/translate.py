@@ -274,9 +274,9 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
         assignments.align(session, tree)
     if table is not None:
         assignments.assign(session, tree, table)
-    for node in list(tree.find_all(exp.Anonymous)):
+    for node in list(tree.find_all(exp.Anonymous, exp.JSONExtractScalar)):
         _exact_path(node)
-        if node.name.upper() in _TRIED:
+        if isinstance(node, exp.Anonymous) and node.name.upper() in _TRIED:
             _try_behind(node)
     return tree
 
@@ -289,20 +289,23 @@ _OF_ROWS = (exp.AggFunc, exp.Window, exp.WithinGroup, exp.Filter, exp.Subquery)
 
 
 def _exact_path(node: exp.Expr) -> None:
-    """Let a path into a column keep the digits of a decimal that is shown, stored or cast to a NUMBER."""
+    """Let a path into a column keep the digits of what is shown, stored or cast to text or a NUMBER."""
     around = node.parent
     is_shown = isinstance(around, (exp.Alias, exp.Select))
-    if not _is_path(node) or not (is_shown or _is_decimal(around)):
+    is_text = _is_text_of_path(node) and not isinstance(around, exp.Predicate)
+    if not is_text and (not _is_path(node) or not (is_shown or _is_decimal(around))):
         return
     root, path = node, ""
-    while _is_path(root):
+    while _is_path(root) or root is node:
         # Each path begins with a dollar, the innermost one is the first.
-        root, path = root.expressions[0].unnest(), root.expressions[1].name[1:] + path
+        value, found_at = functions.arguments(root)[:2]
+        step = functions.json_path(found_at) if isinstance(found_at, exp.JSONPath) else found_at.name
+        root, path = value.unnest(), step[1:] + path
     if not isinstance(root, exp.Column):
         return
-    found = node if is_shown or around is None else around
+    found = node if is_shown or is_text or around is None else around
     written = [root.copy(), exp.Literal.string(f"${path}")]
-    exact = exp.Anonymous(this="_exact" if found is node else "_exact_text")
+    exact = exp.Anonymous(this="_exact" if found is node and not is_text else "_exact_text")
     found.replace(exact)
     exact.set("expressions", [found, *written])
 
@@ -316,6 +319,10 @@ def _is_decimal(node: exp.Expr | None) -> bool:
 
 def _is_path(node: exp.Expr) -> bool:
     return isinstance(node, exp.Anonymous) and node.name == "json_extract"
+
+
+def _is_text_of_path(node: exp.Expr) -> bool:
+    return isinstance(node, exp.JSONExtractScalar) or node.name == "json_extract_string"
 
 
 def _try_behind(node: exp.Anonymous) -> None:

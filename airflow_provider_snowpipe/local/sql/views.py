@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.sql import sources, translate
+from airflow_provider_snowpipe.local.sql import functions, sources, translate
 from airflow_provider_snowpipe.local.sql.grants import locate, names
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done, listing, status
@@ -420,8 +420,10 @@ def columns_of(session: Session, query: exp.Expr, sql: str) -> list[Column]:
 
 
 def _shown(projection: exp.Expr, known: Sequence[tuple[str, Column]]) -> Column | None:
-    """Return the column of a table that a query shows as it is, None for what it computes."""
+    """Return the column of a table that a query shows as it is, or a cast makes; None for other values."""
     value = projection.unalias()
+    if functions.CUT in value.meta:
+        return Column("", ColumnType("VARCHAR", length=value.meta[functions.CUT]))
     if not isinstance(value, exp.Column):
         return None
     found = [column for name, column in known if column.name == value.name and value.table in {"", name}]

@@ -748,3 +748,15 @@ def test_the_password_of_the_first_user_shows_until_it_is_removed(admin: Any) ->
     assert has_password() == "true"
     admin.query("ALTER USER demo UNSET PASSWORD")
     assert has_password() == "false"
+
+
+def test_the_careful_opening_and_dropping_of_a_channel_is_true_or_false(
+    service: ServiceInProcess, admin: Any
+) -> None:
+    admin.query("CREATE TABLE t (id INT)")
+    token = service.jwt()
+    assert service.call("PUT", f"{PIPE}/channels/c", {}, token=token).status == 200
+    for method in ("PUT", "DELETE"):
+        body = {"fail_on_uncommitted_rows": "no"}
+        refused = service.call(method, f"{PIPE}/channels/c", body, token=token)
+        assert (refused.status, refused.json()["code"]) == (400, "INVALID_REQUEST_BODY")

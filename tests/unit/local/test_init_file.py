@@ -98,7 +98,7 @@ def test_an_error_holds_no_secret(local, file):
     [
         ("SELECT 1;\n-- rows\ninsert into t values (1)", "line 3"),
         ("PUT file:///a @s", "PUT"),
-        ("SELECT 'open", "setup.sql"),
+        ("SELECT 1;\n\nSELECT 'open\n", "setup.sql.*line 3"),
     ],
 )
 def test_what_cannot_run_at_every_start_is_refused_before_anything_runs(file, text, word):
@@ -112,15 +112,9 @@ def test_a_missing_file_is_named(file, capsys):
     assert "setup.sql" in capsys.readouterr().err
 
 
-def test_the_command_line_hands_the_statements_on_and_warns_of_config(file, monkeypatch, caplog):
+def test_the_command_line_hands_the_statements_on(file, monkeypatch):
     given = {}
     monkeypatch.setattr(server, "serve", lambda *_, **named: given.update(named))
     file.write_text("SELECT 1")
-    config = file.with_suffix(".toml")
-    config.write_text("")
-    command = ["serve", "--data-dir", str(file.parent / "home"), "--init", str(file)]
-    assert cli.main(command) == 0
+    assert cli.main(["serve", "--data-dir", str(file.parent / "home"), "--init", str(file)]) == 0
     assert given["init"].statements == ((1, "SELECT 1"),)
-    assert "deprecated" not in caplog.text
-    assert cli.main([*command, "--config", str(config)]) == 0
-    assert "deprecated" in caplog.text

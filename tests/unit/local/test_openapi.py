@@ -9,10 +9,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from airflow_provider_snowpipe.local import openapi, server
+from airflow_provider_snowpipe.local import server
 from airflow_provider_snowpipe.local.environment import STATUS_PATH
 from airflow_provider_snowpipe.local.fronts.stage_files import BUCKET as FILES_BUCKET
 from airflow_provider_snowpipe.local.fronts.stage_files import UPLOAD_BUCKET
+from tests import described_routes
 
 _FRONTS = sorted((Path(server.__file__).parent / "fronts").glob("*.py"))
 # A part of a path in the code: its own text, or one that varies.
@@ -70,11 +71,11 @@ def _first_parts() -> set[str]:
     return found
 
 
-def _described() -> dict[tuple[str, ...], openapi.Route]:
+def _described() -> dict[tuple[str, ...], described_routes.Route]:
     def shape(path: str) -> tuple[str, ...]:
         return tuple(re.sub(r".*\{\w+\}.*", _VARIES, part) for part in path.lstrip("/").split("/"))
 
-    return {shape(route.path): route for route in openapi.ROUTES}
+    return {shape(route.path): route for route in described_routes.ROUTES}
 
 
 def test_every_route_of_the_fronts_is_described():
@@ -89,7 +90,7 @@ def test_every_route_of_the_fronts_is_described():
 def test_every_first_part_that_the_server_knows_is_described():
     first = _first_parts()
     assert {"health", "api", "session"} < first
-    assert first - {route.path.split("/")[1] for route in openapi.ROUTES} == set()
+    assert first - {route.path.split("/")[1] for route in described_routes.ROUTES} == set()
 
 
 def test_every_described_route_is_one_of_the_service():
@@ -119,19 +120,25 @@ def test_every_described_route_is_one_of_the_service():
 
 
 def test_the_description_is_json_with_one_operation_for_each_route():
-    document = json.loads(json.dumps(openapi.document()))
+    document = json.loads(json.dumps(described_routes.document()))
     assert document["openapi"] == "3.1.0"
     operations = [one["operationId"] for path in document["paths"].values() for one in path.values()]
-    assert len(operations) == len(set(operations)) == len(openapi.ROUTES)
+    assert len(operations) == len(set(operations)) == len(described_routes.ROUTES)
 
 
-@pytest.mark.parametrize("name", sorted(openapi.SCHEMAS))
+def test_the_service_serves_what_is_described():
+    served = described_routes.FILE.read_text()
+    assert json.loads(served) == described_routes.document()
+    assert served == described_routes.written(), "run: python -m tests.described_routes"
+
+
+@pytest.mark.parametrize("name", sorted(described_routes.SCHEMAS))
 def test_every_shape_is_a_json_schema(name):
-    jsonschema.Draft202012Validator.check_schema(openapi.SCHEMAS[name])
+    jsonschema.Draft202012Validator.check_schema(described_routes.SCHEMAS[name])
 
 
 def test_every_shape_is_used():
     used = {"Error"}
-    for route in openapi.ROUTES:
+    for route in described_routes.ROUTES:
         used |= {name for name in (route.body, route.answer, *route.statuses.values()) if name}
-    assert used == set(openapi.SCHEMAS)
+    assert used == set(described_routes.SCHEMAS)

@@ -95,3 +95,34 @@ def test_the_stage_format_of_a_named_stage_counts_too(local):
     assert local.sql("SELECT $2 AS b FROM @st") == [{"b": "x"}]
     local.sql("ALTER STAGE st SET STAGE_FILE_FORMAT = (FIELD_DELIMITER = 'x')")
     assert local.sql("SELECT $1 AS b FROM @st") == [{"b": "1|"}]
+
+
+def _keys(local):
+    return {row["name"]: row["primary key"] + row["unique key"] for row in local.sql("DESCRIBE TABLE k")}
+
+
+def test_describe_shows_which_columns_have_part_in_a_key(local):
+    local.sql("CREATE TABLE k (a INT, b INT, c INT UNIQUE, PRIMARY KEY (a, b))")
+    assert _keys(local) == {"A": "YN", "B": "YN", "C": "NY"}
+    local.sql("ALTER TABLE k DROP PRIMARY KEY")
+    local.sql("ALTER TABLE k ADD CONSTRAINT u UNIQUE (b)")
+    local.sql("ALTER TABLE k RENAME COLUMN c TO d")
+    assert _keys(local) == {"A": "NN", "B": "NY", "D": "NY"}
+    local.sql("ALTER TABLE k ADD PRIMARY KEY (d)")
+    assert _keys(local) == {"A": "NN", "B": "NY", "D": "YY"}
+
+
+@pytest.mark.parametrize("column", ["c INT NOT NULL", "c INT IDENTITY"])
+def test_a_table_with_rows_gets_no_column_that_they_have_no_value_for(local, column):
+    local.sql("CREATE TABLE filled (a INT)")
+    local.sql("ALTER TABLE filled ADD COLUMN first INT NOT NULL")
+    local.sql("INSERT INTO filled VALUES (1, 2)")
+    assert "non-empty table 'FILLED'" in local.refused(f"ALTER TABLE filled ADD COLUMN {column}").message
+    local.sql("ALTER TABLE filled ADD COLUMN c INT NOT NULL DEFAULT 5")
+    assert local.sql("SELECT c FROM filled") == [{"c": 5}]
+
+
+def test_a_table_made_of_a_query_has_the_lengths_of_its_casts(local):
+    local.sql("CREATE TABLE made AS SELECT 'x'::VARCHAR(5) AS a, CAST(1 AS CHAR(3)) AS b")
+    assert [row["type"] for row in local.sql("DESCRIBE TABLE made")] == ["VARCHAR(5)", "VARCHAR(3)"]
+    assert local.refused("INSERT INTO made (a) VALUES ('123456')").code == "100078"

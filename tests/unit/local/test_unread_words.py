@@ -151,3 +151,25 @@ def test_comments_are_no_words(sql: SqlSessions) -> None:
     assert sql.run("SHOW SCHEMAS LIKE 'NOTED'")[0]["comment"] == "for all"
     sql.run("CREATE DATABASE mine COMMENT = 'mine'", "USE SCHEMA local.public")
     assert sql.run("SHOW DATABASES LIKE 'MINE'")[0]["comment"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        ("SELECT 1 IN [1]", "["),
+        ("SELECT '2024-01-01'::DATE + INTERVAL 1 DAY", "1"),
+        ("SELECT * FROM t TABLESAMPLE 10%", "10"),
+        ("SELECT MAP {}", "{"),
+        ("SELECT 0x10", "0x10"),
+        ("CREATE TABLE n (a INT NOT NULL NULL)", "NOT NULL"),
+    ],
+)
+def test_grammar_of_other_databases_is_refused(sql: SqlSessions, statement: str, word: str) -> None:
+    error = sql.refused(statement)
+    assert (error.code, word in error.message) == ("001003", True)
+
+
+def test_a_hexadecimal_text_and_an_interval_in_quotes_are_taken(sql: SqlSessions) -> None:
+    assert sql.values("SELECT x'10', $$0x10$$, '2024-01-01'::DATE + INTERVAL '1 day' = '2024-01-02'") == [
+        (b"\x10", "0x10", True)
+    ]

@@ -1,5 +1,6 @@
 """VARIANT values of the local service; above each test the page of Snowflake's documentation."""
 
+import datetime as dt
 import json
 import re
 from decimal import Decimal
@@ -453,3 +454,65 @@ def test_flatten_takes_what_split_makes_of_a_column(sql):
         "LATERAL FLATTEN(INPUT => SPLIT(t.s, ',')) f ORDER BY f.index"
     )
     assert rows == [("b", 0), ("a", 1)]
+
+
+# A number of more digits than a DOUBLE has keeps them as text, and beside a number.
+def test_long_numbers_keep_their_digits_as_text_and_in_comparisons(sql):
+    document = '{"a": 12345678901234567890.123, "b": {"c": [1.12345678901234567]}, "s": "x"}'
+    rows = f"(SELECT PARSE_JSON('{document}') AS v)"
+    shown = "v:a::VARCHAR, v:b.c[0]::VARCHAR, v['a']::VARCHAR, v:s::VARCHAR"
+    assert sql.values(f"SELECT {shown} FROM {rows}") == [
+        ("12345678901234567890.123", "1.12345678901234567", "12345678901234567890.123", "x")
+    ]
+    assert sql.values(f"SELECT v:a::VARCHAR, count(*) FROM {rows} GROUP BY v:a::VARCHAR") == [
+        ("12345678901234567890.123", 1)
+    ]
+    for number, expected in (("12345678901234567890.123", True), ("12345678901234567890.124", False)):
+        assert sql.values(f"SELECT v:a = {number} FROM {rows}") == [(expected,)]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("ARRAY_GENERATE_RANGE(0, 3)", "[0,1,2]"),
+        ("STRTOK_TO_ARRAY('a.b', '.')", '["a","b"]'),
+        ("REGEXP_SUBSTR_ALL('a1b2', '[0-9]')", '["1","2"]'),
+    ],
+)
+def test_the_text_of_a_made_array_is_json(sql, call, text):
+    assert sql.values(f"SELECT {call}::VARCHAR") == [(text,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT OBJECT_CONSTRUCT('a', 1, 'a', 2)",
+        "SELECT {'a': 1, 'a': 2}",
+        "SELECT OBJECT_CONSTRUCT(column1, 1, column2, 2) FROM VALUES ('a', 'a')",
+    ],
+)
+def test_an_object_has_each_key_once(sql, statement):
+    assert "Duplicate field key" in sql.refused(statement).message
+
+
+def test_functions_of_numbers_take_a_variant(sql):
+    found = sql.values(
+        "SELECT ABS(v:n), ROUND(v:n, 1), FLOOR(v:n), CEIL(v:n), SIGN(v:n), SQRT(v:m) "
+        'FROM (SELECT PARSE_JSON(\'{"n": -2.25, "m": 9}\') AS v)'
+    )
+    assert found == [(2.25, -2.3, -3, -2, -1, 3)]
+
+
+# "Data type conversion": a VARCHAR is coerced to a DATE or TIMESTAMP.
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        ("DATEADD(DAY, 1, d)", dt.datetime(2024, 2, 1)),
+        ("LAST_DAY(d)", dt.date(2024, 1, 31)),
+        ("DATEDIFF(DAY, d, '2024-02-01')", 1),
+        ("DATE_TRUNC('MONTH', d)", dt.datetime(2024, 1, 1)),
+        ("YEAR(d) + MONTH(d)", 2025),
+    ],
+)
+def test_functions_of_times_take_a_column_of_texts(sql, call, value):
+    assert sql.values(f"SELECT {call} FROM VALUES ('2024-01-31') AS t (d)") == [(value,)]

@@ -1,17 +1,19 @@
-"""OpenAPI 3.1 description of every HTTP route of the local service, served at ``/openapi.json``.
+"""OpenAPI 3.1 description of every HTTP route of the local service, which it serves at ``/openapi.json``.
 
-One row of :data:`ROUTES` describes one route; the shapes of bodies and answers are in :data:`SCHEMAS`.
+One row of :data:`ROUTES` describes one route; :data:`SCHEMAS` has the shapes of bodies and answers. After a
+change, ``python -m tests.described_routes`` writes the file that the service serves.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from airflow_provider_snowpipe import __version__
-
+FILE = Path(__file__).parents[1] / "airflow_provider_snowpipe" / "local" / "openapi.json"
 _TEXT: dict[str, Any] = {"type": "string"}
 _WHOLE: dict[str, Any] = {"type": "integer"}
 _FLAG: dict[str, Any] = {"type": "boolean"}
@@ -251,7 +253,7 @@ def document() -> dict[str, Any]:
         paths.setdefault(route.path, {})[route.method.lower()] = route.operation()
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Local Snowpipe service", "version": __version__},
+        "info": {"title": "Local Snowpipe service", "version": "1"},
         "paths": paths,
         "components": {"schemas": SCHEMAS, "securitySchemes": _SECURITY},
     }
@@ -267,3 +269,22 @@ def _reference(name: str) -> dict[str, str]:
 
 def _content(media_type: str, name: str) -> dict[str, Any]:
     return {"description": name, "content": {media_type: {"schema": _reference(name)}}}
+
+
+def written() -> str:
+    """Return the description as its file has it: a line for each path and each shape."""
+    described = document()
+    parts = {"paths": described.pop("paths"), "schemas": described["components"].pop("schemas")}
+    lines = {
+        name: ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in part.items())
+        for name, part in parts.items()
+    }
+    return (
+        f'{{\n"openapi": {json.dumps(described["openapi"])},\n"info": {json.dumps(described["info"])},\n'
+        f'"paths": {{\n{lines["paths"]}\n}},\n"components": {{\n"schemas": {{\n{lines["schemas"]}\n}},\n'
+        f'"securitySchemes": {json.dumps(_SECURITY)}\n}}\n}}\n'
+    )
+
+
+if __name__ == "__main__":
+    FILE.write_text(written())
