@@ -108,7 +108,7 @@ def define(connection: duckdb.DuckDBPyConnection) -> None:
 
 @functools.cache
 def _macros() -> str:
-    text = Path(__file__).with_name("macros.sql").read_text()
+    text = Path(__file__).with_name("macros.sql").read_text(encoding="utf-8")
     for word, meaning in _WORDS.items():
         text = text.replace(f"${word}", meaning)
     return text

@@ -220,13 +220,11 @@ _FUNCTIONS = {
     "!~~": "LIKE", "~~*": "ILIKE", "strptime": "TO_DATE or TO_TIMESTAMP",
 }  # fmt: skip
 # Of the first one that is found: number, SQLSTATE, words and pattern.
-
-
 _TABLE: tuple[tuple[re.Pattern[str], str, str, str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), number[:6], number[7:], (_COMPILATION if is_compiled else "") + words)
     for number, words, pattern in (
         line.split("\t")
-        for line in Path(__file__).with_name("engine_errors.tsv").read_text().splitlines()
+        for line in Path(__file__).with_name("engine_errors.tsv").read_text(encoding="utf-8").splitlines()
         if not line.startswith("#")
     )
     # Numbers below 003000 are the compiler's, but for the internal error and what is not supported.
@@ -319,7 +317,7 @@ CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
 
 # Of each function its number of arguments, ``least-most`` ("Function reference", the page of each); where a
 # page leaves the number open, the file does as well, and for what has words between its arguments.
-_DOCUMENTED = Path(__file__).with_name("functions.txt").read_text().splitlines()
+_DOCUMENTED = Path(__file__).with_name("functions.txt").read_text(encoding="utf-8").splitlines()
 
 
 def _bounds(written: str) -> tuple[int, int | None]:

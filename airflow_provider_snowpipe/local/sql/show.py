@@ -492,7 +492,9 @@ def _data_type(kind: ColumnType, nullable: bool) -> str:
 # Name: type, default, what it does.
 _KNOWN: dict[str, tuple[str, ...]] = {
     name: tuple(described)
-    for name, *described in csv.reader(Path(__file__).with_name("parameters.csv").read_text().splitlines())
+    for name, *described in csv.reader(
+        Path(__file__).with_name("parameters.csv").read_text(encoding="utf-8").splitlines()
+    )
 }
 
 # Other parameters that a session may set ("Parameters"), and some that tests of Snowflake's own connector
