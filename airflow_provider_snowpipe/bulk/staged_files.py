@@ -385,11 +385,18 @@ def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -
         return True
     own = [*re.findall(_PART, stage.owner), stage.name]
     own = own[-1:] if len(own) < 3 else own
-    # As Snowflake keeps it: in capitals unless it is quoted; a location may leave the quotes out.
     return all(
-        len({re.sub('"("?)', r"\1", name).upper() for name in pair}) == 1
-        for pair in zip(named.groups()[-len(own) :], own, strict=True)
+        _is_same_name(shown, name) for shown, name in zip(named.groups()[-len(own) :], own, strict=True)
     )
+
+
+def _is_same_name(shown: str, own: str) -> bool:
+    """Compare a name in a location, which may leave its quotes out, with one as an author writes it."""
+    exact, kept = (re.sub('"("?)', r"\1", name) for name in (shown, own))
+    if '"' not in own:
+        kept = kept.upper()
+        exact = exact if '"' in shown else exact.upper()
+    return exact == kept
 
 
 def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:
