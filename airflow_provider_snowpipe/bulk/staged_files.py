@@ -385,18 +385,14 @@ def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -
         return True
     own = [*re.findall(_PART, stage.owner), stage.name]
     own = own[-1:] if len(own) < 3 else own
-    return all(
-        _is_same_name(shown, name) for shown, name in zip(named.groups()[-len(own) :], own, strict=True)
-    )
-
-
-def _is_same_name(shown: str, own: str) -> bool:
-    """Compare a name in a location, which may leave its quotes out, with one as an author writes it."""
-    exact, kept = (re.sub('"("?)', r"\1", name) for name in (shown, own))
-    if '"' not in own:
-        kept = kept.upper()
-        exact = exact if '"' in shown else exact.upper()
-    return exact == kept
+    for shown, name in zip(named.groups()[-len(own) :], own, strict=True):
+        # A location may leave quotes out, and a name without them is kept in capitals.
+        exact, kept = (re.sub('"("?)', r"\1", one) for one in (shown, name))
+        if '"' not in name:
+            exact, kept = exact if '"' in shown else exact.upper(), kept.upper()
+        if exact != kept:
+            return False
+    return True
 
 
 def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:
