@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     snowsight_url,
 )
 from airflow_provider_snowpipe.metrics import count_change
-from airflow_provider_snowpipe.operators.own_channels import require_distinct_channels
+from airflow_provider_snowpipe.operators.own_channels import require_distinct_channels, require_own_batch
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
@@ -65,8 +65,7 @@ def check_arguments(
 
     :param fail_or_report: names of those that are ``fail`` or ``report``
     :param seconds: names of those that are numbers of seconds
-    :param switches: names of those that are True or False and no template fields: a text there, such as
-        ``"{{ params.force }}"`` or ``"false"``, would count as True
+    :param switches: names of those that are True or False and no template fields
     :raises ConfigurationError: if one has another value; names it
     """
     for name in fail_or_report:
@@ -212,12 +211,13 @@ class PipeOperator(PipeArguments, AccountOperator):
         return self._pipe_hook()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Refuse mapped tasks on one channel, leave the task's links, and do what the operator is for.
+        """Refuse tasks on one channel, leave the task's links, and do what the operator is for.
 
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
             require_distinct_channels(self, context)
+            require_own_batch(self)
             leave_links(context, self.hook, self._page(context))
             return self.perform(context)
 

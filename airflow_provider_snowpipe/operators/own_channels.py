@@ -64,6 +64,79 @@ def _require_own_channel_in_group(task: Any) -> None:
         )
 
 
+_APPEND = (*_IDENTITY, "batch", "token_column")
+_DEFAULTS = {**dict.fromkeys(_APPEND), "snowflake_conn_id": "snowflake_default"}
+_MAP_INDEX = re.compile(r"\b(?:ti|task_instance)\.map_index\b")
+_PULLED = re.compile(r"\b(?:ti|task_instance)\.xcom_pull\( *(?:task_ids *= *)?['\"]")
+"""What another task has pushed, which is the same for every task of a run that is not mapped."""
+_OWN = re.compile(r"\b(?:ti|task|task_instance\w*|map_index|map_indexes|random|uuid\w*|now|utcnow|time)\b")
+"""What may be something else in each task, or each time."""
+
+
+def require_own_batch(operator: Any) -> None:
+    """Refuse an append whose channel and batch are those of another append of the DAG.
+
+    Rows have the positions ``batch:row``, so that the rows of whichever task is second count as loaded, as
+    far as the first one has as many. Two branches of which one runs are no exception: the run may be cleared
+    and take the other one. What templates of two texts are rendered to is not compared.
+
+    :param operator: the task, rendered
+    :raises ConfigurationError: if there is such a task; names both, and the channel
+    """
+    if not operator.has_dag():
+        return
+    tasks = dict(operator.dag.task_dict)
+    own = [one for one in _appends(tasks.pop(operator.task_id, None)) if one["channel"] is not None]
+    for task_id, task in tasks.items() if own else ():
+        for one, other in product(own, _appends(task)):
+            if one["token_column"] is None and _has_same_positions(one, other):
+                batch = "no batch" if one["batch"] is None else f"batch={one['batch']!r}"
+                raise ConfigurationError(
+                    f"tasks {operator.task_id!r} and {task_id!r} append to one channel, "
+                    f"channel={one['channel']!r} with {batch}: the rows of both have the same positions, so "
+                    "that those of the second task would count as loaded. Give each task a channel of its "
+                    "own, or a batch of its own, greater in the task that comes later"
+                )
+
+
+def _appends(task: Any) -> Iterator[dict[str, Any]]:
+    """The channel and the batch of a task that appends rows, of each instance where it is mapped.
+
+    None of a task that does something else, and where only a run knows what an instance gets.
+    """
+    if not _is_mapped(task):
+        if all(hasattr(task, name) for name in _APPEND):
+            group = task.get_closest_mapped_task_group()
+            yield {name: getattr(task, name) for name in (*_APPEND, "params")} | {"group": group}
+        return
+    if not {"batch", "token_column"} <= set(getattr(task.operator_class, "template_fields", ())):
+        return
+    known = {**_DEFAULTS, "params": task.params, "group": task}
+    given = task.expand_input.value
+    if isinstance(given, Mapping) and given.keys().isdisjoint(known):
+        yield {**known, **task.partial_kwargs}
+        return
+    written_out = given.values() if isinstance(given, Mapping) else (given,)
+    if not any(hasattr(one, "resolve") for one in written_out):
+        for one in _instances(task, {}):
+            yield {**known, **one}
+
+
+def _has_same_positions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two appends have the same channel and batch in every run."""
+    for name in _APPEND:
+        text = one[name]
+        if text != other[name] and not (name == "batch" and str(text) == str(other[name])):
+            return False
+        if not isinstance(text, str) or "{" not in text:
+            continue
+        if one["group"] is other["group"]:
+            text = _MAP_INDEX.sub("", text)
+        if _OWN.search(_PULLED.sub("", text)) or ("params" in text and one["params"] != other["params"]):
+            return False
+    return True
+
+
 _NAMES = ("table", "pipe", "database", "schema", "snowflake_conn_id", "channel_prefix")
 _LOAD = (*_NAMES, "source_name", "source")
 

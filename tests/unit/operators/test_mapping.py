@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, task_group
+from airflow.providers.common.compat.sdk import DAG, AirflowFailException, task_group
 
+from airflow_provider_snowpipe.decorators.append import snowpipe_append_task
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.own_channels import require_distinct_channels, require_own_channels
+from airflow_provider_snowpipe.operators.own_channels import (
+    require_distinct_channels,
+    require_own_batch,
+    require_own_channels,
+)
 from airflow_provider_snowpipe.sources import FileSource, TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.local_connection import context
@@ -98,6 +103,139 @@ def test_one_channel_outside_of_a_mapped_group_is_fine():
         SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
 
     require_distinct_channels(dag.task_dict["t"], context())
+
+
+class TestAppends:
+    """Rows of two tasks with one channel and one batch have the same positions."""
+
+    def check(self, one: dict[str, Any], other: dict[str, Any], **dag: Any) -> None:
+        usual = {"table": "T", "channel": "c"}
+        with DAG("d", schedule=None, **dag):
+            tasks = [
+                SnowpipeAppendRowsOperator(task_id=f"t{number}", rows=[], **{**usual, **given})
+                for number, given in enumerate((one, other))
+            ]
+        require_own_batch(tasks[1].prepare_for_execution())
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ({}, {"channel": "d"}),
+            ({}, {"table": "U"}),
+            ({}, {"table": None, "pipe": "P"}),
+            ({}, {"snowflake_conn_id": "other"}),
+            ({}, {"batch": 1}),
+            ({"batch": 1}, {"batch": 2}),
+            ({"batch": "{{ ts_nodash }}0"}, {"batch": "{{ ts_nodash }}1"}),
+            ({}, {"token_column": "ID"}),
+            ({"token_column": "ID"}, {"token_column": "ID"}),
+            ({"channel": None}, {"channel": None}),
+            ({"channel": "{{ task.task_id }}"}, {"channel": "{{ task.task_id }}"}),
+            ({"channel": "{{ ti.task_id }}"}, {"channel": "{{ ti.task_id }}"}),
+            ({"channel": "{{ ti.xcom_pull(key='c') }}"}, {"channel": "{{ ti.xcom_pull(key='c') }}"}),
+            (
+                {"channel": "{{ params.c }}", "params": {"c": "a"}},
+                {"channel": "{{ params.c }}", "params": {"c": "b"}},
+            ),
+            ({"batch": "{{ macros.time.time() }}"}, {"batch": "{{ macros.time.time() }}"}),
+        ],
+    )
+    def test_with_positions_of_their_own_are_fine(self, one: dict[str, Any], other: dict[str, Any]) -> None:
+        self.check(one, other)
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {},
+            {"batch": 5},
+            {"batch": "{{ ds_nodash }}"},
+            {"channel": "c_{{ ds }}"},
+            {"channel": "c_{{ params.c }}"},
+            {"channel": "task"},
+            {"channel": "{{ ti.xcom_pull(task_ids='name') }}"},
+            {"channel": "c_{{ ti.map_index }}"},
+        ],
+    )
+    def test_with_the_same_positions_are_refused(self, given: dict[str, Any]) -> None:
+        with pytest.raises(ConfigurationError, match="tasks 't1' and 't0' append to one channel"):
+            self.check(given, given, params={"c": "x"})
+
+    def test_that_are_branches_are_refused_and_so_is_a_number_beside_its_text(self) -> None:
+        with pytest.raises(ConfigurationError, match="batch='7'"):
+            self.check({"batch": 7}, {"batch": "7", "trigger_rule": "one_failed"})
+
+    def test_outside_of_a_dag_and_of_two_dags_are_fine(self) -> None:
+        require_own_batch(SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c"))
+        for name in ("d", "e"):
+            with DAG(name, schedule=None):
+                task = SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
+            require_own_batch(task)
+
+    def test_by_a_decorated_function_are_compared_and_what_opens_the_channel_is_not(self) -> None:
+        with DAG("d", schedule=None):
+            opened = SnowpipeOpenChannelOperator(task_id="open", table="T", channel="c")
+            task = SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
+            require_own_batch(task)
+
+            @snowpipe_append_task(table="T", channel="c")
+            def rows() -> list[Any]:
+                return []
+
+            rows()
+        require_own_batch(opened)
+        with pytest.raises(ConfigurationError, match="'t' and 'rows'"):
+            require_own_batch(task)
+
+    @pytest.mark.parametrize(
+        ("expand", "is_refused"),
+        [
+            ({"rows": [[], []]}, True),
+            ({"channel": ["a", "c"]}, True),
+            ({"channel": ["a", "b"]}, False),
+            ([{"channel": "a"}, {"channel": "c"}], True),
+            ("channel", False),
+            ("rows", True),
+        ],
+    )
+    def test_of_mapped_instances_are_compared_where_they_are_written_out(
+        self, expand: Any, is_refused: bool
+    ) -> None:
+        with DAG("d", schedule=None):
+            task = SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
+            channel = {} if "channel" in expand or isinstance(expand, list) else {"channel": "c"}
+            start = SnowpipeAppendRowsOperator.partial(task_id="mapped", table="T", **channel)
+            if isinstance(expand, list):
+                start.expand_kwargs(expand)
+            elif isinstance(expand, str):
+                start.expand(**{expand: task.output})
+            else:
+                start.expand(**expand)
+        if not is_refused:
+            require_own_batch(task)
+            return
+        with pytest.raises(ConfigurationError, match="'t' and 'mapped'"):
+            require_own_batch(task)
+
+    def test_of_one_mapped_group_are_refused(self) -> None:
+        with DAG("d", schedule=None) as dag:
+
+            @task_group
+            def each(one: Any) -> None:
+                SnowpipeAppendRowsOperator(task_id="a", rows=[], table="T", channel=one)
+                SnowpipeAppendRowsOperator(task_id="b", rows=[], table="T", channel=one)
+
+            each.expand(one=["a", "b"])
+        with pytest.raises(ConfigurationError, match=r"'each\.b' and 'each\.a'"):
+            require_own_batch(dag.task_dict["each.b"])
+
+    def test_are_refused_before_anything_is_sent(self, snowpipe: Any, make: Any) -> None:
+        with DAG("d", schedule=None):
+            task = make(SnowpipeAppendRowsOperator, rows=[{"A": 1}], channel="c")
+            make(SnowpipeAppendRowsOperator, rows=[{"A": 2}], channel="c", task_id="u")
+
+        with pytest.raises(AirflowFailException, match="Give each task a channel of its own"):
+            task.execute(context())
+        assert not snowpipe.channels
 
 
 class TestSources:
