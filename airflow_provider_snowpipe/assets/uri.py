@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from airflow_provider_snowpipe.streaming.arguments import check_switch
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import (
     MAX_NAME_LENGTH,
@@ -144,6 +145,7 @@ def snowpipe_asset(
     """
     from airflow.providers.common.compat.sdk import Asset
 
+    check_switch("partitioned", partitioned)
     uri = str(TableAddress(account, database, schema, table, channel))
     more = {**(extra or {}), **({PARTITIONED_KEY: True} if partitioned else {})}
     return Asset(uri=uri, extra=more or None, **kwargs)

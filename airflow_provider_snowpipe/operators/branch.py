@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseBranchOperator
 
-from airflow_provider_snowpipe.operators.account_operator import AccountArguments, failing_at_once
+from airflow_provider_snowpipe.operators.account_operator import (
+    AccountArguments,
+    check_arguments,
+    failing_at_once,
+)
 from airflow_provider_snowpipe.operators.load_planning import (
     PLAN_KEY,
     ShapeSource,
@@ -100,6 +104,7 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         warn_of_conn_ids(kafka_conn_id)
         if not (stream or copy or pipe):
             raise ConfigurationError("no way to load is given: name the tasks of stream=…, copy=… or pipe=…")
+        check_arguments(self, switches=["remember"])
         LoadPolicy.of(policy, costs)
 
     def choose_branch(self, context: Context) -> str | Iterable[str]:

@@ -282,7 +282,10 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
 
     def _check_arguments(self) -> None:
         check_arguments(
-            self, fail_or_report=["on_rejected"], seconds=["poll_interval"], switches=["keep_files"]
+            self,
+            fail_or_report=["on_rejected"],
+            seconds=["poll_interval"],
+            switches=["keep_files", "deferrable"],
         )
         check_parallel(self.parallel)
         check_target(self.target_file_bytes)

@@ -139,7 +139,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             self,
             fail_or_report=["on_rejected", "on_nothing"],
             seconds=["poll_interval"],
-            switches=["force"],
+            switches=["force", "deferrable"],
         )
         StagedChoice(stage, files, prefix, pattern).check()
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]

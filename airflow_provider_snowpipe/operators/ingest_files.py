@@ -217,7 +217,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             self,
             fail_or_report=("on_unmatched", "on_nothing"),
             seconds=seconds,
-            switches=("force", "wait_for_load"),
+            switches=("force", "wait_for_load", "deferrable"),
         )
         check_choice(self.files, self.stage, self.prefix, self.pattern)
 

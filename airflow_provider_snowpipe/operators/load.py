@@ -117,7 +117,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self._frozen: FileBoundary | None = None
         if "path" in (policy or {}):
             raise ConfigurationError("policy has the key 'path': give path=… beside it")
-        check_arguments(self, seconds=["load_timeout"])
+        check_arguments(self, seconds=["load_timeout"], switches=["remember"])
         LoadPolicy.of(policy, costs)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]

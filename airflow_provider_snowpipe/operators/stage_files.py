@@ -271,7 +271,7 @@ class SnowpipeStageFilesOperator(FileOperator):
             raise ConfigurationError(
                 "auto_compress is True beside compact: what Spark combines is compressed, leave it out"
             )
-        check_arguments(self, fail_or_report=["on_nothing"])
+        check_arguments(self, fail_or_report=["on_nothing"], switches=["auto_compress"])
         check_parallel(self.parallel)
 
 

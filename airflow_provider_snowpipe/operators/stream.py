@@ -430,7 +430,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _check_arguments(self) -> None:
         check_one_of("on_data_loss", self.on_data_loss, ("fail", "skip"))
-        check_arguments(self, seconds=["poll_interval"])
+        check_arguments(self, seconds=["poll_interval"], switches=["deferrable"])
         if not self.commit_timeout > 0:
             raise ConfigurationError(f"commit_timeout is {self.commit_timeout}: give seconds above 0")
         if isinstance(self.source, Mapping) and not (self.source.get("path") or self.source.get("kind")):

@@ -32,6 +32,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     leave_channel_page,
     page_of_channels,
 )
+from airflow_provider_snowpipe.streaming.arguments import check_switch
 from airflow_provider_snowpipe.streaming.commits import (
     CommitVerdict,
     CommitWatch,
@@ -107,10 +108,12 @@ class WaitSensor(BaseSensorOperator):
         self.stall_timeout: float | None = None
         self._watch: Any = None
         self._client: Any = None
+        check_switch("deferrable", deferrable)
         for name, given in (
             ("start_from_trigger", start_from_trigger),
             ("end_from_trigger", end_from_trigger),
         ):
+            check_switch(name, given)
             if given and not deferrable:
                 raise ConfigurationError(f"{name} is True: it needs deferrable=True as well")
         if deferrable and not self.poke_interval > 0:
@@ -399,6 +402,8 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         self.fail_on_rejected_rows = fail_on_rejected_rows
         self.rejected_baseline = rejected_baseline
         refuse_two_pipes(self.table, self.pipe)
+        if fail_on_rejected_rows is not None:
+            check_switch("fail_on_rejected_rows", fail_on_rejected_rows)
         self._budget()
         if offset_format is not None:
             offset_class(offset_format)

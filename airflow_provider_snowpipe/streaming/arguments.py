@@ -136,6 +136,17 @@ def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
         raise ConfigurationError(f"{name} is {value!r}: it must be one of {known}")
 
 
+def check_switch(name: str, value: object) -> None:
+    """Make sure that an argument that is no template field is True or False: any text would count as True.
+
+    :param name: of the argument
+    :param value: what was given
+    :raises ConfigurationError: if it is something else, such as ``"{{ params.force }}"`` or ``"false"``
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} is {value!r}: give True or False; no template is rendered")
+
+
 # pragma: no mutate end
 
 

@@ -8,6 +8,7 @@ import tests.airflow_connections  # noqa: F401  gives Airflow a home before it i
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.notifications.lag import SnowpipeLagNotifier
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.channels import (
     SnowpipeDropChannelOperator,
@@ -16,13 +17,16 @@ from airflow_provider_snowpipe.operators.channels import (
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
 )
 from airflow_provider_snowpipe.operators.plan import SnowpipePlan
+from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.progress import CommitTargets
@@ -50,6 +54,18 @@ SWITCHES = [
     (SnowpipeBulkLoadOperator, BULK, "keep_files"),
     (SnowpipeStreamOperator, STREAM, "wait_for_commit"),
     (SnowpipeAppendRowsOperator, APPEND, "wait_for_commit"),
+    (SnowpipeStreamOperator, STREAM, "deferrable"),
+    (SnowpipeBulkLoadOperator, BULK, "deferrable"),
+    (SnowpipeCopyOperator, COPY, "deferrable"),
+    (SnowpipeIngestFilesOperator, INGEST, "deferrable"),
+    (SnowpipeLoadOperator, STREAM, "remember"),
+    (SnowpipeBranchOperator, {"task_id": "t", "stream": "u"}, "remember"),
+    (SnowpipeStageFilesOperator, {"task_id": "t", "source": "/d", "stage": "@S"}, "auto_compress"),
+    (SnowpipeCommitSensor, {"task_id": "t", "targets": {}, "table": "T"}, "deferrable"),
+    (SnowpipeCommitSensor, {"task_id": "t", "targets": {}, "deferrable": True}, "start_from_trigger"),
+    (SnowpipeCommitSensor, {"task_id": "t", "targets": {}, "deferrable": True}, "end_from_trigger"),
+    (SnowpipeFilesLoadedSensor, {"task_id": "t", "files": ["f"], "table": "T"}, "deferrable"),
+    (snowpipe_asset, {"account": "a", "database": "D", "schema": "S", "table": "T"}, "partitioned"),
 ]
 
 
@@ -62,6 +78,15 @@ def test_a_text_is_no_switch_that_is_on(kind, given, name, value):
 
     with pytest.raises(ConfigurationError, match=f"{name} is .*give True or False; no template"):
         kind(**given, **{name: value})
+
+
+@pytest.mark.parametrize("value", ["{{ params.strict }}", "no", 0])
+def test_whether_rejected_rows_fail_the_wait_is_true_or_false_or_left_to_the_targets(value):
+    for fine in (True, False, None):
+        SnowpipeCommitSensor(task_id="t", targets={}, table="T", fail_on_rejected_rows=fine)
+
+    with pytest.raises(ConfigurationError, match=r"fail_on_rejected_rows is .*give True or False"):
+        SnowpipeCommitSensor(task_id="t", targets={}, table="T", fail_on_rejected_rows=value)
 
 
 ASSET = {"account": "a-b", "database": "D", "schema": "S", "table": "T"}
