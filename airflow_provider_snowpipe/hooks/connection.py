@@ -29,6 +29,7 @@ SNOWPIPE = "snowpipe"
 _DOMAIN = ".snowflakecomputing.com"
 _ACCOUNT = re.compile(r"[A-Za-z0-9._-]+")
 _ONE_LINE_PEM = re.compile(rb"(-----BEGIN [A-Z ]+-----)\s*([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z ]+-----)")
+_CERTIFICATE = b"CERTIFICATE-----"
 _LARGEST_KEY_FILE = 16_384
 _OVERLOADED = (429, *range(500, 600))
 _AUTHENTICATORS = {
@@ -81,6 +82,7 @@ class SnowpipeConnection:
         plain = {name: value for name, value in self.extra.items() if value is not None}
         old = {name.removeprefix(prefix): value for name, value in plain.items() if name.startswith(prefix)}
         object.__setattr__(self, "extra", old | plain)
+        object.__setattr__(self, "login", (self.login or "").strip() or None)
 
     @classmethod
     def of(cls, connection: Any, extra: Mapping[str, Any]) -> SnowpipeConnection:
@@ -139,13 +141,19 @@ class SnowpipeConnection:
     def ca_bundle(self) -> str | None:
         """The PEM file of trusted roots, None for the environment's or the public ones.
 
-        :raises ConfigurationError: if the file does not exist
+        :raises ConfigurationError: if the file does not exist, or holds no certificate
         """
         path = self.text("ca_bundle") if self.extra.get("ca_bundle") is not None else None
         if path is not None and not Path(path).is_file():
             raise ConfigurationError(
                 f"connection {self.conn_id!r}, extra field 'ca_bundle' names {path!r}, which is no file "
                 "here: put the PEM file on every worker and triggerer, or leave the field empty"
+            )
+        if path is not None and _CERTIFICATE not in Path(path).read_bytes():
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}, extra field 'ca_bundle' names {path!r}, which holds no "
+                "certificate: name a PEM file of trusted roots ('openssl x509 -inform der' makes one of a "
+                "file in DER), or leave the field empty"
             )
         return path
 

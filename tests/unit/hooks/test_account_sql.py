@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from snowflake.connector.errors import DatabaseError, OperationalError
 
@@ -214,7 +215,7 @@ class TestRootsInTheEnvironment:
         self, set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> Sessions:
         bundle = tmp_path / "ca.pem"
-        bundle.touch()
+        bundle.write_bytes(Path(certifi.where()).read_bytes())
         for name in ("one", "two", "public"):
             extra = {} if name == "public" else {"ca_bundle": str(bundle)}
             set_connection(name, conn_type="snowflake", extra={"account": "a", **extra})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 
-from airflow_provider_snowpipe.hooks.account import connector_arguments
+from airflow_provider_snowpipe.hooks.account import _snowflake_hook, connector_arguments
 from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
@@ -87,6 +89,21 @@ class TestAccountUrl:
         with pytest.raises(ConfigurationError, match=r"'c2'.*'host'.*HTTP"):
             snowpipe(host="http://127.0.0.1").account_url()
 
+    @pytest.mark.parametrize(
+        ("host", "port"),
+        [("https://h", 443), ("https://h/", 443), ("https://h:8443", 8443), ("https://h", 8443), ("h", 8443)],
+    )
+    def test_in_the_extra_is_the_host_that_airflows_own_hook_signs_in_at(self, host, port):
+        extra = {"host": host, "account": "a", "authenticator": "programmatic_access_token"}
+        if port != 443 and str(port) not in host:
+            extra["port"] = port
+        connection = SnowpipeConnection("c1", "snowflake", login="U", password="pat", extra=extra)
+
+        given = _snowflake_hook(connection)._get_conn_params()
+
+        assert (given["host"], given["port"]) == ("h", port)
+        assert connection.account_url() == ("https://h" if port == 443 else f"https://h:{port}")
+
 
 class TestKeyPair:
     def test_is_read_from_a_file(self, tmp_path, pem):
@@ -130,6 +147,17 @@ class TestKeyPair:
     def test_file_and_text_together_are_refused(self, pem):
         with pytest.raises(ConfigurationError, match=r"private_key_file.*private_key_content"):
             snowflake(account="a", private_key_file="/k", private_key_content=pem).credentials()
+
+    @pytest.mark.parametrize("is_encrypted", [False, True])
+    def test_a_passphrase_too_many_or_missing_is_reported_with_the_remedy(
+        self, pem, encrypted_pem, is_encrypted
+    ):
+        key, password = (encrypted_pem, None) if is_encrypted else (pem, "a-passphrase")
+        connection = snowflake(account="a", private_key_content=key, password=password)
+        text = "is encrypted: give its passphrase" if is_encrypted else "is not encrypted.*: drop the passphr"
+        with pytest.raises(AuthenticationError, match=f"{text}.*password of an Airflow connection") as raised:
+            connection.credentials()
+        assert "a-passphrase" not in str(raised.value)
 
     def test_missing_file_is_named(self, tmp_path):
         with pytest.raises(ConfigurationError, match=r"'private_key_file'.*nowhere\.pem"):
@@ -269,7 +297,7 @@ def test_an_extra_that_is_no_object_is_refused(extra):
 @pytest.mark.parametrize("plain", [{}, {"ca_bundle": None}])
 def test_ca_bundle_is_read_from_the_old_prefixed_field(tmp_path, kind, plain):
     bundle = tmp_path / "ca.pem"
-    bundle.touch()
+    bundle.write_bytes(Path(certifi.where()).read_bytes())
     prefix = f"extra__{kind.__name__}__"
 
     assert kind(**plain, **{f"{prefix}ca_bundle": str(bundle)}).ca_bundle() == str(bundle)
@@ -277,6 +305,19 @@ def test_ca_bundle_is_read_from_the_old_prefixed_field(tmp_path, kind, plain):
 
 def test_a_plain_field_comes_before_the_old_prefixed_one_also_when_it_is_empty(tmp_path):
     assert snowpipe(ca_bundle="", extra__snowpipe__ca_bundle=str(tmp_path / "ca.pem")).ca_bundle() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\x30\x82", b"-----BEGIN PRIVATE KEY-----\n"])
+def test_ca_bundle_without_a_certificate_is_named(tmp_path, content):
+    bundle = tmp_path / "ca.der"
+    bundle.write_bytes(content)
+
+    with pytest.raises(ConfigurationError, match=r"'c1'.*'ca_bundle' names .*ca\.der.*no certificate: name"):
+        snowflake(ca_bundle=str(bundle)).ca_bundle()
+
+
+def test_blanks_around_the_login_are_none_of_the_user():
+    assert snowflake(login=" LOADER \n").login == "LOADER"
 
 
 def test_missing_ca_bundle_is_named(tmp_path):
