@@ -113,6 +113,7 @@ def too_few_rows(file: SourceFile, have: int, line: int, unit: str) -> SourcePos
 
 READ_BYTES = 4 << 20
 """One read."""
+_SECOND_NS = 1_000_000_000
 _BY_ENDING = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 
 
@@ -165,7 +166,7 @@ def open_listed(file: SourceFile, *, exact: bool = False) -> BinaryIO:
     """Open a file that was listed when the run began.
 
     :param exact: True refuses a file that has grown, too
-    :raises SourcePositionError: if it is gone or is smaller than it was
+    :raises SourcePositionError: if it is gone, is smaller than it was, or was written again in the same size
     """
     try:
         stream = open(file.path, "rb", buffering=0)  # noqa: SIM115  the callers close it
@@ -185,7 +186,32 @@ def open_listed(file: SourceFile, *, exact: bool = False) -> BinaryIO:
             "kind is only whole when it is finished: write it under another name and rename it, then run "
             "again"
         )
+    try:
+        refuse_rewritten(file, stream)
+    except SourcePositionError:
+        stream.close()
+        raise
     return stream
+
+
+def refuse_rewritten(file: SourceFile, stream: BinaryIO) -> None:
+    """Refuse a file of the listed size that is younger than the listed one, since its rows are others.
+
+    A file that has grown is younger as well, and an older time is that of a copy. Some hosts see the times of
+    a mounted storage in whole seconds.
+
+    :param file: the file as it was listed, with its time or 0
+    :param stream: the same, open
+    :raises SourcePositionError: if it is
+    """
+    found = os.fstat(stream.fileno())
+    unit = 1 if file.modified_ns % _SECOND_NS else _SECOND_NS
+    if found.st_size == file.size and found.st_mtime_ns // unit > file.modified_ns // unit > 0:
+        raise SourcePositionError(
+            f"file {file.path!r} was written again in the same size of {file.size} bytes during the run, so "
+            "that rows of both may have been sent. Leave the files in place until the run has ended, put new "
+            "content into a file that sorts after the others, and compare the table with the files"
+        )
 
 
 def _stored(file: SourceFile, offset: int, read_bytes: int) -> Iterator[bytes]:
@@ -198,6 +224,7 @@ def _stored(file: SourceFile, offset: int, read_bytes: int) -> Iterator[bytes]:
                 raise _shrunk(file, position)
             position += len(data)
             yield data
+        refuse_rewritten(file, stream)
 
 
 def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: int) -> Iterator[bytes]:
@@ -213,6 +240,7 @@ def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: i
                     "may have been sent; replace it by a whole file that begins with the same rows"
                 ) from None
             if not data:
+                refuse_rewritten(file, stored)
                 return
             passed += len(data)
             if passed > offset:

@@ -18,7 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ _FIRST_VERSION, _VERSION = 1, 2
 _MOST_NAMED = 10
 _LINES = ("ndjson", "text", "csv")
 """Formats to which rows are added at a file's end."""
+_END_BYTES = 4096
 _LISTING_ATTEMPTS = 10
 _KEPT_AT_ONCE = 32
 """Each waits for the disk, which takes many at once in the time of one."""
@@ -57,10 +58,12 @@ class ListedBefore:
 
     :param at: when, as text
     :param files: size in bytes and time of the last change in nanoseconds, by name
+    :param ends: digest of the first and the last bytes of a file to which rows may be added, by name
     """
 
     at: str
     files: Mapping[str, tuple[int, int]]
+    ends: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +78,28 @@ class PassedFiles:
     group: FileGroup
     committed: FileLineOffset | None
 
-    def late(self, before: ListedBefore, *, is_fixed: Callable[[SourceFile], bool]) -> list[str]:
+    def late(
+        self, before: ListedBefore, *, change_of_committed: Callable[[SourceFile, ListedBefore], str | None]
+    ) -> list[str]:
         """Describe the files up to the committed one that have changed since they were listed.
 
         A file that was emptied has nothing to read; one that grew older was put back.
 
         :param before: the listing of the last run
-        :param is_fixed: True for a file of which no row may be added, so that the committed one counts, too
+        :param change_of_committed: describes what the token does not show of the committed file
         """
         if self.committed is None:
             return []
         found = []
         for file in self.group.files:
-            known = before.files.get(file.name)
-            is_last = file.name >= self.committed.file
-            if is_last and not (
-                file.name == self.committed.file and self.committed.line and known and is_fixed(file)
+            if file.name > self.committed.file or (
+                file.name == self.committed.file and not self.committed.line
             ):
                 break
-            changed = _change(file, known)
+            if file.name == self.committed.file:
+                changed = change_of_committed(file, before)
+            else:
+                changed = _change(file, before.files.get(file.name))
             if file.size and changed:
                 found.append(f"{file.name!r} ({changed}, written {_text_of_time(file.modified_ns)})")
         return found
@@ -145,7 +151,9 @@ class Listings:
             known = {channel: one for file in kept.get(group, ()) for channel, one in file.channels.items()}
             for one in channels:
                 before = known.get(one.channel) or self._of_first_version(one.channel)
-                late = [] if before is None else one.late(before, is_fixed=self._is_fixed)
+                late = (
+                    [] if before is None else one.late(before, change_of_committed=self._change_of_committed)
+                )
                 if before is not None and late:
                     message = _message(one, before, late)
                     if fails:
@@ -169,10 +177,28 @@ class Listings:
                 raise ConfigurationError(f"{reason}, or do without by on_late_files='warn'") from None
             log.warning("%s", reason)
 
-    def _is_fixed(self, file: SourceFile) -> bool:
-        """True for a file to which nothing may be added, and whose content no token shows."""
-        grows = self._spec.format in _LINES and compression_of(file, self._spec.compression) == "none"
-        return not grows and self._spec.verify == "rows"
+    def _may_grow(self, file: SourceFile) -> bool:
+        return self._spec.format in _LINES and compression_of(file, self._spec.compression) == "none"
+
+    def _change_of_committed(self, file: SourceFile, before: ListedBefore) -> str | None:
+        known = before.files.get(file.name)
+        if known is None or self._spec.verify == "digest":  # whose token shows the content
+            return None
+        if not self._may_grow(file):
+            return _change(file, known)
+        size, modified_ns = known
+        ends = before.ends.get(file.name)
+        if file.modified_ns > modified_ns and ends is not None and ends != _ends(file.path, size):
+            return f"overwritten, {size} bytes before and {file.size} now"
+        return None
+
+    def _ends_of_last(self, group: FileGroup) -> dict[str, str]:
+        """Those of the file that will be the committed one; none where its time or token suffices."""
+        file = group.files[-1]
+        if self._spec.verify == "digest" or not self._may_grow(file):
+            return {}
+        ends = _ends(file.path, file.size)
+        return {} if ends is None else {file.name: ends}
 
     def _kept(self, groups: Iterable[str]) -> dict[str, list[_ListingFile]]:
         """The files of some groups of channels, the latest last."""
@@ -223,10 +249,12 @@ class Listings:
                 content["channels"] = {content["channel"]: content["files"]}
             elif content["version"] != _VERSION:
                 raise ValueError(f"version {content['version']!r}")
-            at = str(content["listed_at"])
+            at, ends = str(content["listed_at"]), content.get("ends", {})
             return {
                 str(channel): ListedBefore(
-                    at, {str(name): (int(size), int(time)) for name, (size, time) in files.items()}
+                    at,
+                    {str(name): (int(size), int(time)) for name, (size, time) in files.items()},
+                    dict(ends.get(channel, {})),
                 )
                 for channel, files in content["channels"].items()
             }
@@ -246,6 +274,7 @@ class Listings:
             "target": self._target,
             "listed_at": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M:%S} UTC",
             "channels": channels,
+            "ends": {one.channel: ends for one in changed if (ends := self._ends_of_last(one.group))},
         }
         self._folder.mkdir(parents=True, exist_ok=True)
         number = before[-1].number + 1 if before else 1
@@ -271,6 +300,21 @@ def _group_of(channel: str) -> str:
 
 def _sizes_and_times(group: FileGroup) -> dict[str, tuple[int, int]]:
     return {file.name: (file.size, file.modified_ns) for file in group.files}
+
+
+def _ends(path: str, size: int) -> str | None:
+    """Digest of the first and the last bytes up to a size, which stay the same when rows are added.
+
+    :return: None where it cannot be read, which whoever reads its rows reports
+    """
+    try:
+        with open(path, "rb") as stream:
+            found = blake2b(stream.read(min(size, _END_BYTES)), digest_size=8)
+            stream.seek(max(0, size - _END_BYTES))
+            found.update(stream.read(min(size, _END_BYTES)))
+    except OSError:
+        return None
+    return found.hexdigest()
 
 
 def _change(file: SourceFile, before: tuple[int, int] | None) -> str | None:

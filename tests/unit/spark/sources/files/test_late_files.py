@@ -179,6 +179,44 @@ class TestDefault:
         assert folder.run(pattern="*.gz", on_late_files="warn") == [1, 2, 8, 9]
         assert folder.run(pattern="*.gz") == [1, 2, 8, 9]
 
+    @pytest.mark.parametrize("rows", [2, 300, 3000])
+    @pytest.mark.parametrize("changed", ["all", "first", "last"])
+    @pytest.mark.parametrize("more", [-1, 0, 1])
+    def test_committed_file_that_was_overwritten_is_refused(self, folder, rows, changed, more):
+        """It has the committed line, and its rows would pass for those of the one before."""
+        file = folder.write("1.ndjson", rows)
+        folder.run()
+        lines = file.read_bytes().splitlines(keepends=True)
+        for number in {"all": range(rows), "first": [0], "last": [rows - 1]}[changed]:
+            lines[number] = (
+                lines[number].replace(b" ", b"") if more < 0 else b'{"ID": 0}\n'.rjust(len(lines[number]))
+            )
+        file.write_bytes(b"".join(lines) + b'{"ID": 0}\n' * (more > 0))
+        os.utime(file, ns=(time.time_ns() + HOUR_NS,) * 2)
+
+        folder.refused("'1.ndjson' (overwritten, ", f"'1.ndjson:{rows}' is committed")
+        folder.refused("'1.ndjson' (overwritten, ", growing=True)
+        assert folder.run(on_late_files="warn")[:rows] == list(range(1, rows + 1))
+        folder.run()
+
+    def test_committed_file_that_was_written_again_with_the_same_rows_is_fine(self, folder):
+        """A task that makes the file is cleared."""
+        file = folder.write("1.ndjson", 3)
+        folder.run()
+        for more in range(2):
+            file.write_bytes(file.read_bytes() + folder.lines(more))
+            os.utime(file, ns=(time.time_ns() + HOUR_NS * (more + 1),) * 2)
+            assert folder.run() == list(range(1, 4 + more))
+
+    def test_listing_without_ends_as_earlier_releases_kept_it_is_read(self, folder):
+        file = folder.write("1.ndjson")
+        folder.run()
+        kept = json.loads(folder.listing().read_bytes())
+        assert kept.pop("ends").keys() == {"job_src_a"}
+        folder.listing().write_text(json.dumps(kept))
+        os.utime(file, ns=(time.time_ns() + HOUR_NS,) * 2)
+        assert folder.run() == [1, 2]
+
     def test_committed_file_whose_content_the_token_shows_may_be_written_again(self, folder):
         folder.write("2.ndjson", 0)
         file = folder.path / "a" / "1.ndjson.gz"
@@ -295,6 +333,7 @@ class TestListing:
         # blake2b of 8 bytes over the account's address with the pipe, of 1 byte over the channel
         assert kept.name.startswith("a28f388bf361372f-6c-000000000001-")
         assert content.pop("listed_at").endswith(" UTC")
+        assert content.pop("ends").keys() == {"job_src_a"}  # which earlier releases pass over
         assert content == {
             "version": 2, "target": PIPE.address(URL),
             "channels": {"job_src_a": {"1.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]}},

@@ -1,7 +1,9 @@
 import bz2
 import gzip
 import lzma
+import os
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -89,6 +91,42 @@ def test_a_file_that_is_not_compressed_as_declared_is_refused(tmp_path):
 
     with pytest.raises(EncodingError, match="cannot be decompressed as gzip after 0 bytes"):
         list(pieces(listed(path), 0, compression="gzip"))
+
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.mark.parametrize("kind", ["none", "gzip"])
+class TestFileOfTheSameSize:
+    """Rows of two files would be loaded as those of one."""
+
+    @pytest.fixture
+    def file(self, tmp_path, kind):
+        path = tmp_path / "a.ndjson"
+        path.write_bytes(TEXT if kind == "none" else gzip.compress(TEXT))
+        os.utime(path, ns=(1, 1_700_000_000 * SECOND_NS + 1))
+        return replace(listed(path), modified_ns=path.stat().st_mtime_ns)
+
+    @pytest.mark.parametrize("later_ns", [1, SECOND_NS])
+    def test_is_refused_when_it_is_younger_than_the_listed_one(self, file, kind, later_ns):
+        os.utime(file.path, ns=(1, file.modified_ns + later_ns))
+
+        with pytest.raises(SourcePositionError, match="was written again in the same size"):
+            next(pieces(file, 0, compression=kind))
+
+    def test_is_refused_when_it_is_written_while_it_is_read(self, file, kind):
+        found = pieces(file, 0, compression=kind, read_bytes=100)
+        next(found)
+        os.utime(file.path, ns=(1, file.modified_ns + SECOND_NS))
+
+        with pytest.raises(SourcePositionError, match="rows of both may have been sent"):
+            list(found)
+
+    def test_is_taken_where_the_time_is_older_or_known_in_seconds_alone(self, file, kind):
+        for listed_ns, found_ns in ((0, 0), (0, -SECOND_NS), (-1, SECOND_NS - 2)):
+            here = replace(file, modified_ns=file.modified_ns + listed_ns)
+            os.utime(file.path, ns=(1, file.modified_ns + found_ns))
+            assert b"".join(pieces(here, 0, compression=kind)) == TEXT
 
 
 def test_a_compressed_file_that_changed_its_size_is_refused(tmp_path):
