@@ -153,8 +153,11 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
     """
     from airflow_provider_snowpipe.spark.submit.source import plain_source, shared_channel
 
+    if not operator.has_dag():
+        return
+    _require_own_channels_of_run(operator)
     source = plain_source(operator.source)
-    if source is None or not operator.has_dag():
+    if source is None:
         return
     prefix = str(operator.channel_prefix or source.channel_prefix or operator.dag_id)
     name = operator.source_name or source.default_name
@@ -172,6 +175,50 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
                 f"into channel {channel!r} of one table: its offset token does not show the source, so that "
                 "rows of one would pass for those of the other. Give each a source_name of its own"
             )
+
+
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+_OF_RUN = re.compile(
+    r"\b(?:ds|ts|ds_\w+|ts_\w+|\w+_ds|\w+_ds_nodash|(?:logical|execution)_date|data_interval_\w+|run_id|dag_run)\b"
+)
+
+
+def _require_own_channels_of_run(operator: Any) -> None:
+    """Refuse a folder that is another one in each run, while the channels are the same.
+
+    A token names a file and a line. So where ``/data/{{ ds }}/orders`` has files of the same names every day,
+    the rows of a later day count as loaded, as far as an earlier one had as many. Where the names differ, the
+    committed file is missed in the next run, unless ``on_data_loss="skip"`` allows that.
+
+    :param operator: the task, rendered
+    :raises ConfigurationError: if its author wrote such a folder; names it
+    """
+    task = operator.dag.task_dict.get(operator.task_id)
+    if task is None or _is_mapped(task) or operator.on_data_loss == "skip":
+        return
+    source = task.source.as_json() if hasattr(task.source, "as_json") else task.source
+    if not isinstance(source, Mapping):
+        source = {"path": source}
+    path = source.get("path")
+    if not isinstance(path, str) or path.startswith("@") or source.get("kind", "files") != "files":
+        return
+    if source.get("group_by", "directory") not in ("directory", "all"):
+        return  # the partitions may have the day in their names
+    above, _, name = _TEMPLATE.sub(_mark_of_run, path).rstrip("/").rpartition("/")
+    names = [str(one) for one in (task.source_name or name, task.channel_prefix) if one]
+    if "\0" in above and not any("\0" in _TEMPLATE.sub(_mark_of_run, one) for one in names):
+        raise ConfigurationError(
+            f"task {operator.task_id!r} loads from path {path!r}, another folder in each run, into channels "
+            f"that are named alike in all of them, by {task.source_name or name!r}: an offset token shows a "
+            "file and a line and not the folder, so that rows of a file would pass for those of an earlier "
+            "run's file of that name. Put the same template into source_name, so that each run has channels "
+            "of its own, or load the folder above with all runs in it"
+        )
+
+
+def _mark_of_run(found: re.Match[str]) -> str:
+    """What stands for a template: NUL for one that is rendered to something else in each run."""
+    return "\0" if _OF_RUN.search(found[0]) else "x"
 
 
 def _loads(

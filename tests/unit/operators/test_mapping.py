@@ -337,3 +337,40 @@ class TestSources:
             mapped: Any = SnowpipeLoadOperator.partial(task_id="t").expand(source=sources, table=["T", "U"])
         with pytest.raises(ConfigurationError, match="another instance"):
             require_own_channels(mapped.unmap({"source": sources[0], "table": "T"}), context(map_index=0))
+
+    @pytest.mark.parametrize(
+        ("path", "given"),
+        [
+            ("/data/{{ ds }}", {}),
+            ("/data/{{ ds }}/", {}),
+            ("/data/orders", {}),
+            ("/data/{{ params.root }}/orders", {}),
+            ("/data/{{ var.value.data_dir }}/orders", {}),
+            ("/data/{{ ds }}/orders", {"source_name": "orders_{{ ds }}"}),
+            ("/data/{{ ds }}/orders", {"channel_prefix": "{{ dag_run.run_id }}"}),
+            ("/data/{{ ds }}/orders", {"on_data_loss": "skip"}),
+            ({"path": "/d/{{ ds }}/orders", "group_by": "partition", "partition_key": "day"}, {}),
+            ("@S/{{ ds }}/orders", {}),
+        ],
+    )
+    def test_of_each_run_with_channels_of_their_own_are_fine(self, path: Any, given: dict[str, Any]) -> None:
+        with DAG("d", schedule=None):
+            task = self.load(path, **given)
+        require_own_channels(task.prepare_for_execution(), context())
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/data/{{ ds }}/orders",
+            "/data/{{ data_interval_start | ds }}/orders/",
+            "/data/{{ logical_date.strftime('%Y/%m/%d') }}/orders",
+            {"path": "/data/{{ dag_run.conf['day'] }}/orders", "group_by": "all"},
+            FileSource(path="/data/{{ macros.ds_add(ds, -1) }}/orders"),
+        ],
+    )
+    @pytest.mark.parametrize("given", [{}, {"source_name": "orders"}, {"channel_prefix": "p"}])
+    def test_of_each_run_in_the_same_channels_are_refused(self, path: Any, given: dict[str, Any]) -> None:
+        with DAG("d", schedule=None):
+            task = self.load(path, **given)
+        with pytest.raises(ConfigurationError, match=r"'t' loads from path .*another folder in each run"):
+            require_own_channels(task.prepare_for_execution(), context())
