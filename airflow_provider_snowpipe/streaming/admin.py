@@ -326,7 +326,7 @@ def reset_offset_token(
 
 
 def compare_and_set(
-    client: SnowpipeClient, change: TokenChange, *, set_token: SetToken, overwrite: bool = False
+    client: SnowpipeClient, change: TokenChange, *, set_token: SetToken | None = None, overwrite: bool = False
 ) -> ChannelStatus:
     """Set one channel's token if it still is what the change was planned on.
 
@@ -335,7 +335,8 @@ def compare_and_set(
     opens the channel after that, with the old token, is fenced too, and found by its rows if it had any.
 
     :param change: the channel, its new token, and what it was planned on
-    :param set_token: sets the token of a channel by the system function
+    :param set_token: sets the token of a channel by the system function; None opens the channel with the
+        token, for which the rights of a writer will do
     :param overwrite: True discards rows that are not committed, and compares nothing
     :return: the channel's status before the token was set
     :raises WriterActiveError: if rows are received and not committed; nothing was changed
@@ -344,7 +345,10 @@ def compare_and_set(
     :raises CommitTimeoutError: if the service does not show the new token
     """
     found = fence(client, change, overwrite=overwrite)
-    set_token(change.channel, change.token)
+    if set_token is None:
+        client.open_channel(change.channel, offset_token=change.token)
+    else:
+        set_token(change.channel, change.token)
     _confirm(client, change, rows=found.rows_inserted, overwrite=overwrite)
     return found
 

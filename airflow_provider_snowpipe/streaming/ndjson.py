@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import binascii
 import io
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,19 @@ def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None
     ready = pa.table(columns, names=table.column_names)
     write_ndjson(ready, out, explicit_nulls=options.explicit_nulls)
     return out.getvalue()
+
+
+def with_documents(lines: Sequence[bytes], name: str, texts: Iterable[bytes | None]) -> list[bytes]:
+    """Add a column of ready JSON to the lines of rows, for values that Arrow has no type for.
+
+    :param lines: an object each, without its line end
+    :param texts: the column's values, None where the key is left out
+    """
+    key = json.dumps(name, ensure_ascii=False).encode() + b":"
+    return [
+        line if text is None else b"".join((line[:-1], b"" if line == b"{}" else b",", key, text, b"}"))
+        for line, text in zip(lines, texts, strict=True)
+    ]
 
 
 def refuse_duplicate_names(names: Sequence[str]) -> None:

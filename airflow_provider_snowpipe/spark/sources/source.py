@@ -318,6 +318,21 @@ def part_bytes(limits: BatchLimits, growth: int = 1) -> int:
 PART_BYTES = 1 << 20
 
 
+def row_ranges(ends: Any, most_bytes: int, most_rows: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into parts: number of the first row of each, and of the row after its last.
+
+    :param ends: bytes up to the end of each row, a numpy array
+    :param most_bytes: bytes of a part, unless one row has more
+    :param most_rows: rows of a part
+    """
+    first = start = 0
+    while first < len(ends):
+        fitting = int(ends.searchsorted(start + most_bytes, side="right"))
+        last = min(max(fitting, first + 1), first + most_rows, len(ends))
+        yield first, last
+        first, start = last, int(ends[last - 1])
+
+
 # -- Secrets of a source on their way: from the credentials file to the driver, and on to its tasks ------
 
 

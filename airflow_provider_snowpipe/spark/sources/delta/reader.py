@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.spark.driver.layout import free_layout, pin_layou
 from airflow_provider_snowpipe.spark.driver.plan_order import refuse_unordered_rows
 from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
-from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
+from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
 from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss, Partition
 from airflow_provider_snowpipe.spark.sources.tables.reader import (
     ONLY,
@@ -134,8 +134,8 @@ class DeltaSource(FrameSource):
         committed: Mapping[str, Offset | None],
     ) -> None:
         """Refuse a table that was made anew since the positions were committed."""
-        own = SourceId.of_table(self._spec.address, self._id, partitions, committed)
-        KeptIds(client, self._on_data_loss).check([own])
+        own = (self._spec.address, self._id)
+        check_table_id(client, self._on_data_loss, own, partitions, committed)
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Count the rows of each version behind the committed ones; versions that did more are refused."""

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_a
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
-from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
+from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
 from airflow_provider_snowpipe.spark.sources.source import (
     Behind,
     OnDataLoss,
@@ -78,8 +78,8 @@ class IcebergSource(Source):
         committed: Mapping[str, Offset | None],
     ) -> None:
         """Refuse a table that was made anew since the positions were committed."""
-        own = SourceId.of_table(self._spec.address, self._id, partitions, committed)
-        KeptIds(client, self._on_data_loss).check([own])
+        own = (self._spec.address, self._id)
+        check_table_id(client, self._on_data_loss, own, partitions, committed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.sources.kafka.spec import REGISTRY_TOKEN, REGISTRY_USER_INFO
+from airflow_provider_snowpipe.spark.sources.source import row_ranges
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -90,14 +91,9 @@ class Records:
         :param most_bytes: bytes of values in a piece
         :param most_rows: records in a piece
         """
-        ends = _value_ends(self.values)[1:]
-        start = 0
-        base = int(_value_ends(self.values)[0])
-        while start < len(self):
-            stop = int(np.searchsorted(ends, base + most_bytes, side="right"))
-            stop = min(max(stop, start + 1), start + most_rows, len(self))
+        ends = _value_ends(self.values)
+        for start, stop in row_ranges(ends[1:] - ends[0], most_bytes, most_rows):
             yield self if (start, stop) == (0, len(self)) else self.slice(start, stop)
-            start, base = stop, int(ends[stop - 1])
 
 
 def _value_ends(values: Any) -> np.ndarray:

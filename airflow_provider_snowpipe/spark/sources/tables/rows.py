@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.parts import RowEncoder
 from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, LINE
-from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -52,14 +52,10 @@ def _cuts(
         raise ContinuityError(f"{column.null_count} rows have no text; this is an error of this package")
     width = np.int64 if pa.types.is_large_string(column.type) else np.int32
     offsets, data = column.buffers()[1:3]
-    ends = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
+    ends = np.frombuffer(offsets, width)[column.offset + begin : column.offset + len(column) + 1]
     ends, body = ends.astype(np.int64, copy=False), memoryview(data)
-    most, rows = part_bytes(limits), len(ends) - 1
-    while begin < rows:
-        fitting = int(np.searchsorted(ends, ends[begin] + most, side="right")) - 1
-        end = min(max(fitting, begin + 1), begin + limits.rows, rows)
-        yield begin, end, body[ends[begin] : ends[end]]
-        begin = end
+    for first, end in row_ranges(ends[1:] - ends[0], part_bytes(limits), limits.rows):
+        yield begin + first, begin + end, body[ends[first] : ends[end]]
 
 
 def keyed_parts(
