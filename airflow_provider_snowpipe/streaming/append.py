@@ -10,7 +10,7 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Protocol
@@ -491,17 +491,13 @@ def append_to_channel(
         channel=channel,
         from_token=from_token,
         target_token=str(rows.offsets[-1]) if rows.offsets and left.offsets else from_token,
-        rows=counters.rows,
         skipped=len(rows.lines) - len(left.lines),
-        bytes=counters.raw_bytes,
         rejected=rejected,
         committed=rules.wait_for_commit or not left.lines or passed is not None,
         rejected_baseline=baseline,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
-        requests=counters.requests,
-        request_seconds=counters.seconds,
-        longest_request=counters.longest_seconds,
+        **asdict(counters),
         retries=client.http.retries,
         dead_lettered=0 if admitted is None else admitted.dead_lettered,
         unknown_columns={} if admitted is None else admitted.unknown_columns,

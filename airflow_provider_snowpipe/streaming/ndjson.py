@@ -12,6 +12,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -158,6 +159,12 @@ class _Column:
                 ) from error
         return _text_of_binary(values.cast(pa.large_binary()), self.options.binary)
 
+    def uuid(self, values: pa.ExtensionArray) -> pa.Array:
+        """The text ``8-4-4-4-12``, the form in which UUIDs are compared and stored in Snowflake."""
+        digits = _text_of_binary(values.storage.cast(pa.large_binary()), "HEX")
+        groups = (pc.utf8_slice_codeunits(digits, *ends) for ends in pairwise(_UUID_GROUPS))
+        return pc.binary_join_element_wise(*groups, pa.scalar("-", pa.large_string()))
+
     def decoded(self, values: pa.Array) -> pa.Array:
         return self.convert(
             values.dictionary_decode() if pa.types.is_dictionary(values.type) else pc.run_end_decode(values)
@@ -257,6 +264,7 @@ def _any_of(*kinds: str) -> Callable[[pa.DataType], bool]:
 
 
 _PLAIN = ("boolean", "integer", "decimal", "string", "large_string", "string_view", "date", "time")
+_UUID_GROUPS = (0, 8, 12, 16, 20, 32)
 _BINARY = ("binary", "large_binary", "fixed_size_binary", "binary_view")
 _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array], pa.Array]], ...] = (
     (_any_of(*_PLAIN), _Column.plain),
@@ -264,6 +272,7 @@ _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array
     (pa.types.is_timestamp, _Column.timestamp),
     (pa.types.is_null, _Column.nothing),
     (_any_of(*_BINARY), _Column.binary),
+    (lambda kind: kind == pa.uuid(), _Column.uuid),
     (_any_of("dictionary", "run_end_encoded"), _Column.decoded),
     (pa.types.is_struct, _Column.structure),
     (_any_of("list", "large_list", "fixed_size_list"), _Column.sequence),
