@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NoReturn, Self
 
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
@@ -84,9 +83,7 @@ class ChannelSession(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         self.close(flush=error is None)
 
     @abstractmethod

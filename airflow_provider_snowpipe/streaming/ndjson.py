@@ -272,7 +272,7 @@ _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array
     (pa.types.is_timestamp, _Column.timestamp),
     (pa.types.is_null, _Column.nothing),
     (_any_of(*_BINARY), _Column.binary),
-    (lambda kind: kind == pa.uuid(), _Column.uuid),
+    (lambda kind: getattr(kind, "extension_name", "") == "arrow.uuid", _Column.uuid),
     (_any_of("dictionary", "run_end_encoded"), _Column.decoded),
     (pa.types.is_struct, _Column.structure),
     (_any_of("list", "large_list", "fixed_size_list"), _Column.sequence),

@@ -9,6 +9,7 @@ Channels, tokens, batches, retries and commits are the sink's, never a source's.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -331,6 +332,23 @@ def row_ranges(ends: Any, most_bytes: int, most_rows: int) -> Iterator[tuple[int
         last = min(max(fitting, first + 1), first + most_rows, len(ends))
         yield first, last
         first, start = last, int(ends[last - 1])
+
+
+def required_module(name: str, who: str, package: str, extra: str) -> Any:
+    """Import the library that a source needs.
+
+    :param who: what needs it, in words
+    :param package: what it is installed by
+    :param extra: the extra of this package that installs it
+    :raises ConfigurationError: if it is not there
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{who} needs {package} ({error}): install airflow-provider-snowpipe[{extra}] where Spark runs, "
+            "on the driver's and the executors' Python"
+        ) from None
 
 
 # -- Secrets of a source on their way: from the credentials file to the driver, and on to its tasks ------

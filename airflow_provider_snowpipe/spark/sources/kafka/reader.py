@@ -67,7 +67,7 @@ class KafkaSource(Source):
     def __init__(self, spec: KafkaSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
         self._on_data_loss = on_data_loss
-        self._settings = ClientSettings.of(spec, SourceSecrets())
+        self._settings = ClientSettings(spec)
         self._listed: tuple[KafkaPartition, ...] = ()
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
@@ -411,12 +411,12 @@ class _Reader:
     def _refuse_silence(self, seconds: float) -> None:
         if self._last_error.refused:
             raise AuthenticationError(
-                f"Kafka at {self._settings.bootstrap_servers}: {self._what}: the brokers refuse the "
+                f"Kafka at {self._settings.spec.bootstrap_servers}: {self._what}: the brokers refuse the "
                 f"credentials ({self._last_error.text}): fix the connection"
             )
-        if seconds > self._settings.timeout_seconds:
+        if seconds > self._settings.spec.timeout_seconds:
             raise SourceUnavailableError(
-                f"Kafka at {self._settings.bootstrap_servers}: {self._what}: nothing came for "
+                f"Kafka at {self._settings.spec.bootstrap_servers}: {self._what}: nothing came for "
                 f"{seconds:.0f} s at offset {self._next}, ahead of the end {self._end}"
                 f"{f' ({self._last_error.text})' if self._last_error.text else ''}: check the brokers, "
                 "or raise the source's timeout_seconds"

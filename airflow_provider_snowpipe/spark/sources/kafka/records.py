@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.sources.kafka.spec import REGISTRY_TOKEN, REGISTRY_USER_INFO
-from airflow_provider_snowpipe.spark.sources.source import row_ranges
+from airflow_provider_snowpipe.spark.sources.source import required_module, row_ranges
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
-    ConfigurationError,
     EncodingError,
     SnowpipeError,
     SourceUnavailableError,
@@ -373,13 +372,8 @@ class SchemaRegistry:
     """A registry; its client keeps what it has read."""
 
     def __init__(self, url: str, secrets: SourceSecrets) -> None:
-        try:
-            from confluent_kafka.schema_registry import SchemaRegistryClient
-        except ImportError as error:
-            raise ConfigurationError(
-                f"a schema registry needs the client for it ({error}): install "
-                "airflow-provider-snowpipe[kafka] where Spark runs, on the driver's and the executors' Python"
-            ) from None
+        module = "confluent_kafka.schema_registry"
+        client = required_module(module, "a schema registry", "confluent-kafka[schemaregistry]", "kafka")
         config: dict[str, Any] = {"url": url}
         if REGISTRY_USER_INFO in secrets.values:
             config["basic.auth.user.info"] = secrets.values[REGISTRY_USER_INFO]
@@ -387,7 +381,7 @@ class SchemaRegistry:
             config["bearer.auth.credentials.source"] = "STATIC_TOKEN"
             config["bearer.auth.token"] = secrets.values[REGISTRY_TOKEN]
         self._url = url
-        self._client = SchemaRegistryClient(config)
+        self._client = client.SchemaRegistryClient(config)
 
     def schema(self, number: int, form: str | None = None) -> Any:
         """Read a schema.
@@ -457,13 +451,7 @@ class MessageReader:
     """Reads messages; builds each schema's classes once."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
-        try:
-            import google.protobuf.json_format  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(
-                f"value_format='protobuf' needs protobuf ({error}): install airflow-provider-snowpipe[kafka] "
-                "where Spark runs"
-            ) from None
+        required_module("google.protobuf.json_format", "value_format='protobuf'", "protobuf", "kafka")
         self._registry = registry
         self._classes: dict[tuple[int, tuple[int, ...]], Any] = {}
         self.types: dict[str, str] = {}

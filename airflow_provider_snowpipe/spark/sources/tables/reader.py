@@ -20,6 +20,8 @@ from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartitio
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
+    ZONED,
+    ZONELESS,
     check_row_types,
     column_of,
     is_written_by_jvm,
@@ -94,14 +96,10 @@ class KeyColumn:
         """Its values as positions: a long, or a text whose order by code points is that of the values."""
         from pyspark.sql import functions as sf
 
-        kind = self.kind.typeName()
         if self.offset_type == "integer":
             return self.column.cast("long")
-        if kind == "timestamp":
-            return sf.date_format(self.column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
-        if kind == "timestamp_ntz":
-            return sf.date_format(self.column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
-        return self.column.cast("string")
+        form = {"timestamp": ZONED, "timestamp_ntz": ZONELESS}.get(self.kind.typeName())
+        return self.column.cast("string") if form is None else sf.date_format(self.column, form)
 
     @property
     def is_no_position(self) -> Column:

@@ -217,8 +217,8 @@ class _RowCounter:
 # microseconds, binary the pipe's text form, NaN and the infinities the author's choice. Types that have no
 # faithful form are refused by column, before any row moves (each observed with Spark 4.2).
 
-_ZONED = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-_ZONELESS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+ZONED = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+ZONELESS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _ERROR = f"\n{EncodingError.__module__}.{EncodingError.__name__}: "
 """At the start of a line this is how the driver finds a task's error in Spark's text (``failures``)."""
 
@@ -299,8 +299,8 @@ def column_of(name: str) -> Column:
 
 def _form(options: NdjsonOptions) -> dict[str, str]:
     return {
-        "timestampFormat": _ZONED,
-        "timestampNTZFormat": _ZONELESS,
+        "timestampFormat": ZONED,
+        "timestampNTZFormat": ZONELESS,
         "ignoreNullFields": str(not options.explicit_nulls).lower(),
     }
 

@@ -8,7 +8,6 @@ from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds, Client
 from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition, check_topic_ids, id_channel
 from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenMovedError,
     SourcePositionError,
@@ -22,7 +21,7 @@ OLD, NEW = "old-id", "new-id"
 
 def _partition(number, topic="t", on_data_loss="fail"):
     spec = source_spec({"kind": "kafka", "bootstrap_servers": "k:1", "topics": [topic]})
-    settings = ClientSettings.of(spec, SourceSecrets())
+    settings = ClientSettings(spec)
     return KafkaPartition(
         f"{topic}_{number}", topic, number, 0, Bounds(0, 9, 9), spec, settings, on_data_loss
     )
