@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,
 )
-from airflow_provider_snowpipe.streaming.commits import FailedPolls, RetryBudget, WaitState
+from airflow_provider_snowpipe.streaming.commits import FailedPolls, Failure, RetryBudget, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesNotLoadedError,
@@ -53,37 +52,16 @@ _NAMED_IN_TEXT = 10
 """How many files a message names; the others are counted."""
 
 
-class FilesFailure(StrEnum):
+class FilesFailure(Failure):
     """Why a wait for files cannot end well."""
 
-    LOAD_FAILED = "load_failed"
-    PARTIALLY_LOADED = "partially_loaded"
-    TIMEOUT = "timeout"
-    CONFIGURATION = "configuration"
-    REFUSED = "refused"
-    TOO_MANY_ERRORS = "too_many_errors"
-    NO_FILES = "no_files"
-
-    @property
-    def error_class(self) -> type[SnowpipeError]:
-        """The error that a load which waited itself raises; it shows whether another try can help."""
-        return _ERRORS[self]
-
-    @property
-    def retryable_by_wait(self) -> bool:
-        """True when another try of a task that only waits can help."""
-        return self.error_class.retryable
-
-
-_ERRORS: dict[FilesFailure, type[SnowpipeError]] = {
-    FilesFailure.LOAD_FAILED: FilesRejectedError,
-    FilesFailure.PARTIALLY_LOADED: FilesRejectedError,
-    FilesFailure.TIMEOUT: FilesNotLoadedError,
-    FilesFailure.CONFIGURATION: ConfigurationError,
-    FilesFailure.REFUSED: WaitRefusedError,
-    FilesFailure.TOO_MANY_ERRORS: RetriesExhaustedError,
-    FilesFailure.NO_FILES: NothingStagedError,
-}
+    LOAD_FAILED = "load_failed", FilesRejectedError
+    PARTIALLY_LOADED = "partially_loaded", FilesRejectedError
+    TIMEOUT = "timeout", FilesNotLoadedError
+    CONFIGURATION = "configuration", ConfigurationError
+    REFUSED = "refused", WaitRefusedError
+    TOO_MANY_ERRORS = "too_many_errors", RetriesExhaustedError
+    NO_FILES = "no_files", NothingStagedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +282,7 @@ class HistoryPoll(SharedPoll[PolledLoads]):
         with PollClient("snowpipe-history", self._connect, poll_loads, _failed_poll) as client:
             while True:
                 while not self._questions:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    await self._is_changed(None)
                     await asyncio.sleep(GATHER_SECONDS)
                 began = loop_time()
                 answer = await client.poll(list(self._questions))
@@ -316,16 +293,9 @@ class HistoryPoll(SharedPoll[PolledLoads]):
 
     async def _pause(self, began: float) -> None:
         """Wait for the interval, which a faster waiter may shorten; a new one starts no round."""
-        early = early_share()
-        while self._intervals:
-            self._changed.clear()
-            left = began + min(self._intervals) * early - loop_time()
-            if left <= 0:
-                return
-            try:
-                await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                return
+        early, is_due = early_share(), False
+        while self._intervals and not is_due:
+            is_due = not await self._is_changed(began + min(self._intervals) * early - loop_time())
 
 
 def shared_poll(key: Hashable, connect: Callable[[], Awaitable[LoadHistory]]) -> HistoryPoll:

@@ -11,9 +11,15 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad, measured_floors
+from airflow_provider_snowpipe.routing.load_plan import (
+    CompactAdvice,
+    LoadPath,
+    MeasuredLoad,
+    PathEstimate,
+    measured_floors,
+)
 from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import (
@@ -22,6 +28,9 @@ from airflow_provider_snowpipe.streaming.limits import (
     TABLE_BYTES_PER_SECOND,
     DocumentedLimit,
 )
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.routing.probes import DataShape
 
 GB = 1e9
 WRITTEN = "WRITTEN"
@@ -311,3 +320,199 @@ class LoadPolicy:
         """Seconds until a row can be queried at best: as measured, or else by the figures."""
         figure: float = getattr(self.costs, f"{path.value}_floor_seconds")
         return self.measured.get(path, figure)
+
+
+# -- What each load path costs and how long it takes ---------------------------------------------------
+
+DAY = 86_400.0
+
+
+def estimate_stream(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
+    """Estimate a load through channels: credits by uncompressed volume, time by the channels' limits."""
+    costs, volume = policy.costs, shape.uncompressed(policy.costs)
+    latency = policy.floor(LoadPath.STREAM)
+    if not shape.bounded:
+        per_day = volume * DAY / GB * costs.stream_credits_per_gb
+        return PathEstimate(LoadPath.STREAM, per_day, latency, latency + _file_through_channel(shape, policy))
+    seconds = latency + volume / stream_bytes_per_second(shape, policy)
+    return PathEstimate(LoadPath.STREAM, volume / GB * costs.stream_credits_per_gb, latency, seconds)
+
+
+def stream_bytes_per_second(shape: DataShape, policy: LoadPolicy) -> float:
+    """The most that the channels of a shape's partitions take, uncompressed."""
+    costs = policy.costs
+    return min(shape.partitions * costs.channel_bytes_per_second, costs.table_bytes_per_second)
+
+
+def estimate_pipe(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
+    """Estimate a load by a file pipe: credits by the volume that it bills, and by files where these cost."""
+    costs, files = policy.costs, shape.files
+    billed = shape.billed_by_pipe(costs)
+    count = float(files.count) if files else 1.0
+    if not shape.bounded:
+        billed *= DAY
+        count = DAY / files.interval if files and files.interval else DAY / 60
+    credits = billed / GB * costs.pipe_credits_per_gb + count / 1000 * costs.pipe_credits_per_1000_files
+    latency = policy.floor(LoadPath.PIPE)
+    one = one_thread_seconds(shape, policy)
+    seconds = latency + one
+    if shape.bounded:
+        together = shape.uncompressed(costs) / costs.pipe_bytes_per_second
+        seconds = latency + _staging(shape, policy) + max(together, one)
+    return PathEstimate(LoadPath.PIPE, credits, latency, seconds)
+
+
+def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
+    """Estimate a load by COPY: seconds of a warehouse, with its minimum; unbounded data at an interval.
+
+    The size grows until the load takes no longer than it may. Without a freshness it grows never so far that
+    the billed minimum or the largest file counts, so that the credits do not depend on it; a freshness that
+    a larger size keeps is paid for.
+    """
+    costs = policy.costs
+    work = _work(shape, policy, shape.uncompressed(costs), shape.files.count if shape.files else 1)
+    if shape.bounded:
+        one, floor = one_thread_seconds(shape, policy), policy.floor(LoadPath.COPY)
+        is_required = shape.freshness is not None and not shape.backfill
+        size = _warehouse(work, _allowed(shape, policy), policy, one=one, whatever_it_costs=is_required)
+        power = WAREHOUSE_CREDITS[size]
+        seconds = floor + _staging(shape, policy) + max(work / power, one)
+        credits = _credits(max(work, one * power), policy, power)
+        return PathEstimate(LoadPath.COPY, credits, floor, seconds, warehouse=size)
+    scheduled = _interval(shape, policy)
+    arrival = shape.files.interval if shape.files and shape.files.interval else scheduled
+    interval = max(scheduled, arrival)
+    work = _work(shape, policy, shape.uncompressed(costs) * interval, interval / arrival)
+    size = _warehouse(work, interval, policy)
+    resumed = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
+    credits = min(resumed * DAY / interval, _always_running(work, interval, policy))
+    latency = policy.floor(LoadPath.COPY) + scheduled
+    seconds = latency + one_thread_seconds(shape, policy)
+    return PathEstimate(LoadPath.COPY, credits, latency, seconds, warehouse=size, interval=interval)
+
+
+def floor_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds until a row can be queried at best, whatever the volume."""
+    scheduled = path is LoadPath.COPY and not shape.bounded
+    return policy.floor(path) + (policy.costs.copy_shortest_interval if scheduled else 0.0)
+
+
+def least_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds until the last row can be queried at best, with the largest warehouse that is allowed.
+
+    Of unbounded data this is the last row of a file, and never where more arrives than the channels take.
+
+    :param policy: whose figures count
+    """
+    if not shape.bounded:
+        floor = floor_seconds(path, shape, policy)
+        if path is not LoadPath.STREAM:
+            return floor + one_thread_seconds(shape, policy)
+        lags = shape.uncompressed(policy.costs) > stream_bytes_per_second(shape, policy)
+        return math.inf if lags else floor + _file_through_channel(shape, policy)
+    if path is LoadPath.STREAM:
+        return estimate_stream(shape, policy).seconds
+    if path is LoadPath.PIPE:
+        return estimate_pipe(shape, policy).seconds
+    work = _work(shape, policy, shape.uncompressed(policy.costs), shape.files.count if shape.files else 1)
+    power = max(WAREHOUSE_CREDITS[size] for size in (policy.warehouse, policy.largest_warehouse))
+    fixed = policy.floor(path) + _staging(shape, policy)
+    return fixed + max(work / power, one_thread_seconds(shape, policy))
+
+
+def one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds that the largest file takes: one thread reads a file, whatever its size."""
+    costs, files = policy.costs, shape.files
+    if files is None or not files.bytes:
+        return 0.0
+    largest = min(files.bytes, files.mean if files.largest is None else files.largest)
+    is_csv = files.format == "CSV" and not files.compressed
+    if policy.splits_csv and is_csv and largest > costs.split_file_bytes:
+        return 0.0
+    expansion = shape.uncompressed(costs) / files.bytes if shape.bounded else files.expansion(costs)
+    volume = largest * expansion
+    rate = costs.copy_bytes_per_second(files.format) / costs.warehouse_threads
+    return volume / rate + costs.copy_file_seconds
+
+
+def compact_advice(shape: DataShape, policy: LoadPolicy) -> CompactAdvice | None:
+    """Advise how to combine thousands of tiny files, None where they are not so many or not so small."""
+    files, costs = shape.files, policy.costs
+    if not shape.bounded or files is None or files.count < policy.many_files:
+        return None
+    target = (costs.smallest_file_bytes + costs.largest_file_bytes) / 2
+    combined = max(1, math.ceil(files.bytes / target))
+    if files.mean >= costs.tiny_file_bytes:
+        return None
+    work = _work(shape, policy, shape.uncompressed(costs), combined)
+    credits = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
+    return CompactAdvice(files.count, combined, files.bytes / combined, credits)
+
+
+def _work(shape: DataShape, policy: LoadPolicy, volume: float, files: float) -> float:
+    """Seconds of an X-SMALL warehouse."""
+    costs = policy.costs
+    read = volume / costs.copy_bytes_per_second(shape.files.format if shape.files else WRITTEN)
+    return costs.copy_statement_seconds + read + files * costs.copy_file_seconds / costs.warehouse_threads
+
+
+def _credits(work: float, policy: LoadPolicy, power: float) -> float:
+    least = 0.0 if policy.warehouse_is_running else policy.costs.warehouse_minimum_seconds * power
+    return max(work, least) / 3600 * policy.costs.warehouse_credit_factor
+
+
+def _always_running(work: float, interval: float, policy: LoadPolicy) -> float:
+    """Credits of a day for a warehouse that never sleeps, which ends what resumes can cost."""
+    hourly = WAREHOUSE_CREDITS[policy.warehouse] * policy.costs.warehouse_credit_factor
+    return max(24.0 * hourly, work * DAY / interval / 3600 * policy.costs.warehouse_credit_factor)
+
+
+def _warehouse(
+    work: float, allowed: float, policy: LoadPolicy, *, one: float = 0.0, whatever_it_costs: bool = False
+) -> str:
+    """The smallest size from the author's on that does the work in time."""
+    sizes = list(WAREHOUSE_CREDITS)
+    first, last = sizes.index(policy.warehouse), sizes.index(policy.largest_warehouse)
+    usable = sizes[first : max(first, last) + 1]
+    in_time = (size for size in usable if max(work / WAREHOUSE_CREDITS[size], one) <= allowed)
+    if whatever_it_costs and (enough := next(in_time, None)):
+        return enough
+    longest, size = max(allowed, 2 * policy.costs.warehouse_minimum_seconds), usable[0]
+    for larger in usable[1:]:
+        if work / WAREHOUSE_CREDITS[size] <= longest or work / WAREHOUSE_CREDITS[larger] < one:
+            break
+        size = larger
+    return size
+
+
+def _allowed(shape: DataShape, policy: LoadPolicy) -> float:
+    if shape.freshness is None or shape.backfill:
+        return policy.load_within
+    return max(0.0, shape.freshness - policy.floor(LoadPath.COPY) - _staging(shape, policy))
+
+
+def _interval(shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds between two scheduled COPYs; where files come more rarely, nothing is done in between."""
+    costs = policy.costs
+    if shape.freshness is None:
+        return costs.copy_usual_interval
+    read = policy.floor(LoadPath.COPY) + one_thread_seconds(shape, policy)
+    possible = max(costs.copy_shortest_interval, shape.freshness - read)
+    return min(costs.copy_usual_interval, possible)
+
+
+def _file_through_channel(shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds in which one channel takes a file of those that keep arriving: its rows have an order."""
+    costs, files = policy.costs, shape.files
+    if files is None or shape.live_into_files:
+        return 0.0
+    return files.mean * files.expansion(costs) / costs.channel_bytes_per_second
+
+
+def _staging(shape: DataShape, policy: LoadPolicy) -> float:
+    """Seconds to bring bounded data to a stage."""
+    costs, files = policy.costs, shape.files
+    if files is not None and files.staged:
+        return 0.0
+    stored = files.bytes if files is not None else shape.uncompressed(costs) / costs.columnar_ratio
+    return stored / costs.stage_bytes_per_second

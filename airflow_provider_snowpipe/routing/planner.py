@@ -11,16 +11,25 @@ flap.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
-from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, WRITTEN, LoadPolicy
+from airflow_provider_snowpipe.routing.cost_model import (
+    DAY,
+    LoadPolicy,
+    compact_advice,
+    estimate_copy,
+    estimate_pipe,
+    estimate_stream,
+    floor_seconds,
+    least_seconds,
+    one_thread_seconds,
+    stream_bytes_per_second,
+)
 from airflow_provider_snowpipe.routing.load_plan import (
-    CompactAdvice,
     Concern,
     LoadPath,
     LoadPlan,
-    PathEstimate,
     PlanWarning,
     credit_count,
     duration,
@@ -59,29 +68,24 @@ def plan_load(
         tuple(replace(choice.estimates[one], unfit=choice.unfit.get(one)) for one in (_STREAM, _COPY, _PIPE)),
         per_day=not shape.bounded,
         is_forced=policy.forced is not None,
-        compact=None if path is _STREAM else _compact_advice(shape, policy),
+        compact=None if path is _STREAM else compact_advice(shape, policy),
     )
-    return replace(plan, warnings=tuple(_warnings_of(shape, policy, plan)))
+    found = {concern: find(shape, policy, plan) for concern, find in _CONCERNS.items()}
+    warnings = (PlanWarning(concern, text) for concern, text in found.items() if text is not None)
+    return replace(plan, warnings=tuple(warnings))
 
 
-@dataclass(slots=True)
 class _Choice:
     """One choice in the making; ``unfit`` collects why paths were left out."""
-
-    shape: DataShape
-    policy: LoadPolicy
-    previous: LoadPath | None
-    estimates: dict[LoadPath, PathEstimate]
-    unfit: dict[LoadPath, str]
 
     def __init__(self, shape: DataShape, policy: LoadPolicy, previous: LoadPath | None) -> None:
         self.shape, self.policy, self.previous = shape, policy, previous
         self.estimates = {
-            _STREAM: _estimate_stream(shape, policy),
-            _COPY: _estimate_copy(shape, policy),
-            _PIPE: _estimate_pipe(shape, policy),
+            _STREAM: estimate_stream(shape, policy),
+            _COPY: estimate_copy(shape, policy),
+            _PIPE: estimate_pipe(shape, policy),
         }
-        self.unfit = {}
+        self.unfit: dict[LoadPath, str] = {}
 
     def nothing(self, what: str) -> LoadPlan:
         """The plan for data of which there is none, which keeps the path of the run before."""
@@ -135,7 +139,12 @@ class _Choice:
         """The paths that the shape allows, in the order in which equals are taken, and words about paths."""
         shape = self.shape
         if shape.given_to is not None:
-            return self._as_given(LoadPath(shape.given_to))
+            return self._alone(
+                LoadPath(shape.given_to),
+                f"these files are given to {shape.given_to} already, whose load history keeps them from "
+                "being loaded twice",
+                f"the same files are given to {shape.given_to} already; its load history is not shared",
+            )
         if shape.backfill and shape.bounded and (shape.files or self.policy.may_write_files):
             return self._alone(
                 _COPY,
@@ -185,14 +194,6 @@ class _Choice:
             words[_STREAM] = "the files arrive in a stage, from where Snowflake reads them itself"
         return suited, words
 
-    def _as_given(self, owner: LoadPath) -> tuple[list[LoadPath], dict[LoadPath, str]]:
-        return self._alone(
-            owner,
-            f"these files are given to {owner.value} already, whose load history keeps them from being "
-            "loaded twice",
-            f"the same files are given to {owner.value} already; its load history is not shared",
-        )
-
     def _alone(self, path: LoadPath, why: str, against: str) -> tuple[list[LoadPath], dict[LoadPath, str]]:
         return [path], {path: why, **{other: against for other in LoadPath if other is not path}}
 
@@ -214,7 +215,7 @@ class _Choice:
         return fresh
 
     def _late(self, path: LoadPath, required: float) -> str:
-        floor = _floor_seconds(path, self.shape, self.policy)
+        floor = floor_seconds(path, self.shape, self.policy)
         least = least_seconds(path, self.shape, self.policy)
         if math.isinf(least):
             return f"more arrives than the channels take, required within {duration(required)}"
@@ -260,7 +261,7 @@ class _Choice:
         kept = self.previous
         if kept is _COPY and self.shape.bounded and kept in credits:
             # A warehouse that grows for the freshness bills minimums in steps, at which paths would flap.
-            credits[kept] = _estimate_copy(replace(self.shape, freshness=None), self.policy).credits
+            credits[kept] = estimate_copy(replace(self.shape, freshness=None), self.policy).credits
         if kept in credits and kept is not best and credits[kept] <= (1 + self.policy.band) * credits[best]:
             return kept, [
                 f"the run before took {kept.value}, and {best.value} is not cheaper by more than "
@@ -276,217 +277,10 @@ class _Choice:
         )
 
 
-# -- What each load path costs and how long it takes ---------------------------------------------------
-
-_DAY = 86_400.0
-
-
-def _estimate_stream(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
-    """Estimate a load through channels: credits by uncompressed volume, time by the channels' limits."""
-    costs, volume = policy.costs, shape.uncompressed(policy.costs)
-    latency = policy.floor(LoadPath.STREAM)
-    if not shape.bounded:
-        per_day = volume * _DAY / GB * costs.stream_credits_per_gb
-        return PathEstimate(LoadPath.STREAM, per_day, latency, latency + _file_through_channel(shape, policy))
-    seconds = latency + volume / _stream_bytes_per_second(shape, policy)
-    return PathEstimate(LoadPath.STREAM, volume / GB * costs.stream_credits_per_gb, latency, seconds)
-
-
-def _stream_bytes_per_second(shape: DataShape, policy: LoadPolicy) -> float:
-    """The most that the channels of a shape's partitions take, uncompressed."""
-    costs = policy.costs
-    return min(shape.partitions * costs.channel_bytes_per_second, costs.table_bytes_per_second)
-
-
-def _estimate_pipe(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
-    """Estimate a load by a file pipe: credits by the volume that it bills, and by files where these cost."""
-    costs, files = policy.costs, shape.files
-    billed = shape.billed_by_pipe(costs)
-    count = float(files.count) if files else 1.0
-    if not shape.bounded:
-        billed *= _DAY
-        count = _DAY / files.interval if files and files.interval else _DAY / 60
-    credits = billed / GB * costs.pipe_credits_per_gb + count / 1000 * costs.pipe_credits_per_1000_files
-    latency = policy.floor(LoadPath.PIPE)
-    one = _one_thread_seconds(shape, policy)
-    seconds = latency + one
-    if shape.bounded:
-        together = shape.uncompressed(costs) / costs.pipe_bytes_per_second
-        seconds = latency + _staging(shape, policy) + max(together, one)
-    return PathEstimate(LoadPath.PIPE, credits, latency, seconds)
-
-
-def _estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
-    """Estimate a load by COPY: seconds of a warehouse, with its minimum; unbounded data at an interval.
-
-    The size grows until the load takes no longer than it may. Without a freshness it grows never so far that
-    the billed minimum or the largest file counts, so that the credits do not depend on it; a freshness that
-    a larger size keeps is paid for.
-    """
-    costs = policy.costs
-    work = _work(shape, policy, shape.uncompressed(costs), shape.files.count if shape.files else 1)
-    if shape.bounded:
-        one, floor = _one_thread_seconds(shape, policy), policy.floor(LoadPath.COPY)
-        is_required = shape.freshness is not None and not shape.backfill
-        size = _warehouse(work, _allowed(shape, policy), policy, one=one, whatever_it_costs=is_required)
-        power = WAREHOUSE_CREDITS[size]
-        seconds = floor + _staging(shape, policy) + max(work / power, one)
-        credits = _credits(max(work, one * power), policy, power)
-        return PathEstimate(LoadPath.COPY, credits, floor, seconds, warehouse=size)
-    scheduled = _interval(shape, policy)
-    arrival = shape.files.interval if shape.files and shape.files.interval else scheduled
-    interval = max(scheduled, arrival)
-    work = _work(shape, policy, shape.uncompressed(costs) * interval, interval / arrival)
-    size = _warehouse(work, interval, policy)
-    resumed = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
-    credits = min(resumed * _DAY / interval, _always_running(work, interval, policy))
-    latency = policy.floor(LoadPath.COPY) + scheduled
-    seconds = latency + _one_thread_seconds(shape, policy)
-    return PathEstimate(LoadPath.COPY, credits, latency, seconds, warehouse=size, interval=interval)
-
-
-def _floor_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds until a row can be queried at best, whatever the volume."""
-    scheduled = path is LoadPath.COPY and not shape.bounded
-    return policy.floor(path) + (policy.costs.copy_shortest_interval if scheduled else 0.0)
-
-
-def least_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds until the last row can be queried at best, with the largest warehouse that is allowed.
-
-    Of unbounded data this is the last row of a file, and never where more arrives than the channels take.
-
-    :param policy: whose figures count
-    """
-    if not shape.bounded:
-        floor = _floor_seconds(path, shape, policy)
-        if path is not LoadPath.STREAM:
-            return floor + _one_thread_seconds(shape, policy)
-        lags = shape.uncompressed(policy.costs) > _stream_bytes_per_second(shape, policy)
-        return math.inf if lags else floor + _file_through_channel(shape, policy)
-    if path is LoadPath.STREAM:
-        return _estimate_stream(shape, policy).seconds
-    if path is LoadPath.PIPE:
-        return _estimate_pipe(shape, policy).seconds
-    work = _work(shape, policy, shape.uncompressed(policy.costs), shape.files.count if shape.files else 1)
-    power = max(WAREHOUSE_CREDITS[size] for size in (policy.warehouse, policy.largest_warehouse))
-    fixed = policy.floor(path) + _staging(shape, policy)
-    return fixed + max(work / power, _one_thread_seconds(shape, policy))
-
-
-def _one_thread_seconds(shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds that the largest file takes: one thread reads a file, whatever its size."""
-    costs, files = policy.costs, shape.files
-    if files is None or not files.bytes:
-        return 0.0
-    largest = min(files.bytes, files.mean if files.largest is None else files.largest)
-    is_csv = files.format == "CSV" and not files.compressed
-    if policy.splits_csv and is_csv and largest > costs.split_file_bytes:
-        return 0.0
-    expansion = shape.uncompressed(costs) / files.bytes if shape.bounded else files.expansion(costs)
-    volume = largest * expansion
-    rate = costs.copy_bytes_per_second(files.format) / costs.warehouse_threads
-    return volume / rate + costs.copy_file_seconds
-
-
-def _compact_advice(shape: DataShape, policy: LoadPolicy) -> CompactAdvice | None:
-    """Advise how to combine thousands of tiny files, None where they are not so many or not so small."""
-    files, costs = shape.files, policy.costs
-    if not shape.bounded or files is None or files.count < policy.many_files:
-        return None
-    target = (costs.smallest_file_bytes + costs.largest_file_bytes) / 2
-    combined = max(1, math.ceil(files.bytes / target))
-    if files.mean >= costs.tiny_file_bytes:
-        return None
-    work = _work(shape, policy, shape.uncompressed(costs), combined)
-    credits = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
-    return CompactAdvice(files.count, combined, files.bytes / combined, credits)
-
-
-def _work(shape: DataShape, policy: LoadPolicy, volume: float, files: float) -> float:
-    """Seconds of an X-SMALL warehouse."""
-    costs = policy.costs
-    read = volume / costs.copy_bytes_per_second(shape.files.format if shape.files else WRITTEN)
-    return costs.copy_statement_seconds + read + files * costs.copy_file_seconds / costs.warehouse_threads
-
-
-def _credits(work: float, policy: LoadPolicy, power: float) -> float:
-    costs = policy.costs
-    billed = work
-    if not policy.warehouse_is_running:
-        billed = max(billed, costs.warehouse_minimum_seconds * power)
-    return billed / 3600 * costs.warehouse_credit_factor
-
-
-def _always_running(work: float, interval: float, policy: LoadPolicy) -> float:
-    """Credits of a day for a warehouse that never sleeps, which ends what resumes can cost."""
-    hourly = WAREHOUSE_CREDITS[policy.warehouse] * policy.costs.warehouse_credit_factor
-    return max(24.0 * hourly, work * _DAY / interval / 3600 * policy.costs.warehouse_credit_factor)
-
-
-def _warehouse(
-    work: float, allowed: float, policy: LoadPolicy, *, one: float = 0.0, whatever_it_costs: bool = False
-) -> str:
-    """The smallest size from the author's on that does the work in time."""
-    sizes = list(WAREHOUSE_CREDITS)
-    first, last = sizes.index(policy.warehouse), sizes.index(policy.largest_warehouse)
-    usable = sizes[first : max(first, last) + 1]
-    in_time = (size for size in usable if max(work / WAREHOUSE_CREDITS[size], one) <= allowed)
-    if whatever_it_costs and (enough := next(in_time, None)):
-        return enough
-    longest, size = max(allowed, 2 * policy.costs.warehouse_minimum_seconds), usable[0]
-    for larger in usable[1:]:
-        if work / WAREHOUSE_CREDITS[size] <= longest or work / WAREHOUSE_CREDITS[larger] < one:
-            break
-        size = larger
-    return size
-
-
-def _allowed(shape: DataShape, policy: LoadPolicy) -> float:
-    if shape.freshness is None or shape.backfill:
-        return policy.load_within
-    return max(0.0, shape.freshness - policy.floor(LoadPath.COPY) - _staging(shape, policy))
-
-
-def _interval(shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds between two scheduled COPYs; where files come more rarely, nothing is done in between."""
-    costs = policy.costs
-    if shape.freshness is None:
-        return costs.copy_usual_interval
-    read = policy.floor(LoadPath.COPY) + _one_thread_seconds(shape, policy)
-    possible = max(costs.copy_shortest_interval, shape.freshness - read)
-    return min(costs.copy_usual_interval, possible)
-
-
-def _file_through_channel(shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds in which one channel takes a file of those that keep arriving: its rows have an order."""
-    costs, files = policy.costs, shape.files
-    if files is None or shape.live_into_files:
-        return 0.0
-    return files.mean * files.expansion(costs) / costs.channel_bytes_per_second
-
-
-def _staging(shape: DataShape, policy: LoadPolicy) -> float:
-    """Seconds to bring bounded data to a stage."""
-    costs, files = policy.costs, shape.files
-    if files is not None and files.staged:
-        return 0.0
-    stored = files.bytes if files is not None else shape.uncompressed(costs) / costs.columnar_ratio
-    return stored / costs.stage_bytes_per_second
-
-
 # -- What a plan warns of: shapes and paths that cost money, time or rows --------------------------------
 
-_COPY_REMEMBERS = 64 * _DAY
-_REFRESH_REACHES = 7 * _DAY
-
-
-def _warnings_of(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> Iterator[PlanWarning]:
-    """Find what the reader of a plan should know."""
-    for concern, find in _CONCERNS.items():
-        text = find(shape, policy, plan)
-        if text is not None:
-            yield PlanWarning(concern, text)
+_COPY_REMEMBERS = 64 * DAY
+_REFRESH_REACHES = 7 * DAY
 
 
 def _micro_batches(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
@@ -545,7 +339,7 @@ def _huge_file(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
     largest = files.largest if files.largest is not None else files.mean
     if largest < policy.costs.huge_file_bytes:
         return None
-    one = _one_thread_seconds(shape, policy)
+    one = one_thread_seconds(shape, policy)
     reader = f"is read by one thread, for {duration(one)}," if one and shape.bounded else "takes long"
     aborted = (
         f", and a load may be aborted after {duration(policy.costs.copy_longest_seconds)}"
@@ -591,7 +385,7 @@ def _not_fresh(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | No
     required = shape.freshness
     if required is None:
         return None
-    floor = _floor_seconds(plan.path, shape, policy)
+    floor = floor_seconds(plan.path, shape, policy)
     if floor <= required:
         return None
     is_kept = least_seconds(LoadPath.STREAM, shape, policy) <= required
@@ -609,11 +403,11 @@ def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
     if not shape.bounded and shape.freshness is None:
         return None
     required = shape.freshness if shape.freshness is not None and not shape.backfill else policy.load_within
-    if chosen.seconds <= required or _floor_seconds(plan.path, shape, policy) > required:
+    if chosen.seconds <= required or floor_seconds(plan.path, shape, policy) > required:
         return None
     remedy = (
         "split the largest file, which one thread reads"
-        if plan.path is not LoadPath.STREAM and _one_thread_seconds(shape, policy) > required / 2
+        if plan.path is not LoadPath.STREAM and one_thread_seconds(shape, policy) > required / 2
         else f"allow a larger warehouse than {policy.largest_warehouse}, or stage the files nearer"
         if plan.path is LoadPath.COPY
         else "use more partitions, each with its channel"
@@ -627,7 +421,7 @@ def _slow(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
 def _table_limit(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
     if shape.bounded or plan.path is not LoadPath.STREAM:
         return None
-    rate, most = shape.uncompressed(policy.costs), _stream_bytes_per_second(shape, policy)
+    rate, most = shape.uncompressed(policy.costs), stream_bytes_per_second(shape, policy)
     if rate <= most:
         return None
     costs = policy.costs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -319,14 +319,14 @@ def reset_offset_token(
             code=first.status.code,
         )
     if not allow_active_writer:
-        _refuse_while_written_to(channel, first, observe, observe_seconds)
+        _refuse_while_written_to({channel: first}, lambda: {channel: observe()}, observe_seconds)
     change = TokenChange.after(planned or first.status, token)
     found = compare_and_set(client, change, set_token=set_token, overwrite=allow_active_writer)
     return OffsetReset(channel, found.committed, token)
 
 
 def compare_and_set(
-    client: SnowpipeClient, change: TokenChange, *, set_token: SetToken, overwrite: bool = False
+    client: SnowpipeClient, change: TokenChange, *, set_token: SetToken | None = None, overwrite: bool = False
 ) -> ChannelStatus:
     """Set one channel's token if it still is what the change was planned on.
 
@@ -335,7 +335,8 @@ def compare_and_set(
     opens the channel after that, with the old token, is fenced too, and found by its rows if it had any.
 
     :param change: the channel, its new token, and what it was planned on
-    :param set_token: sets the token of a channel by the system function
+    :param set_token: sets the token of a channel by the system function; None opens the channel with the
+        token, for which the rights of a writer will do
     :param overwrite: True discards rows that are not committed, and compares nothing
     :return: the channel's status before the token was set
     :raises WriterActiveError: if rows are received and not committed; nothing was changed
@@ -344,7 +345,10 @@ def compare_and_set(
     :raises CommitTimeoutError: if the service does not show the new token
     """
     found = fence(client, change, overwrite=overwrite)
-    set_token(change.channel, change.token)
+    if set_token is None:
+        client.open_channel(change.channel, offset_token=change.token)
+    else:
+        set_token(change.channel, change.token)
     _confirm(client, change, rows=found.rows_inserted, overwrite=overwrite)
     return found
 
@@ -375,27 +379,23 @@ def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seco
     :param observe_seconds: how long
     :raises WriterActiveError: if somebody writes to one of them
     """
-    if not channels:
-        return
-    first = client.channel_statuses(channels)
-    deadline = time.monotonic() + observe_seconds
-    while (remaining := deadline - time.monotonic()) > 0:
-        time.sleep(min(_POLL_SECONDS, remaining))
-        for name, status in client.channel_statuses(channels).items():
-            signs = signs_of_a_writer(ChannelState(first[name]), ChannelState(status))
-            if signs:
-                raise _active(name, "; ".join(signs))
+
+    def observe() -> dict[str, ChannelState]:
+        return {name: ChannelState(one) for name, one in client.channel_statuses(channels).items()}
+
+    if channels:
+        _refuse_while_written_to(observe(), observe, observe_seconds)
 
 
 def _refuse_while_written_to(
-    channel: str, first: ChannelState, observe: Callable[[], ChannelState], observe_seconds: float
+    first: Mapping[str, ChannelState], observe: Callable[[], Mapping[str, ChannelState]], seconds: float
 ) -> None:
-    deadline = time.monotonic() + observe_seconds
+    deadline = time.monotonic() + seconds
     while (remaining := deadline - time.monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, remaining))
-        signs = signs_of_a_writer(first, observe())
-        if signs:
-            raise _active(channel, "; ".join(signs))
+        for name, state in observe().items():
+            if signs := signs_of_a_writer(first[name], state):
+                raise _active(name, "; ".join(signs))
 
 
 def _active(channel: str, why: str) -> WriterActiveError:

@@ -10,7 +10,7 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Protocol
@@ -197,7 +197,11 @@ def lines_of_columns(
     """
     import pyarrow as pa
 
-    from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson, refuse_duplicate_names
+    from airflow_provider_snowpipe.streaming.ndjson import (
+        encode_ndjson,
+        refuse_duplicate_names,
+        with_documents,
+    )
 
     limits.check(len(rows), 0, origin)
     if not rows:
@@ -217,11 +221,7 @@ def lines_of_columns(
             ) from None
     lines = encode_ndjson(pa.table(columns)).splitlines() if columns else [b"{}"] * len(rows)
     for name, texts in documents.items():
-        key = json.dumps(str(name), ensure_ascii=False).encode()
-        lines = [
-            line[:-1] + (b"," if len(line) > 2 else b"") + key + b":" + text + b"}"
-            for line, text in zip(lines, texts, strict=True)
-        ]
+        lines = with_documents(lines, str(name), texts)
     limits.check(len(lines), sum(map(len, lines)) + len(lines), origin)
     return lines
 
@@ -481,11 +481,7 @@ def append_to_channel(
         committed = time.monotonic()
         counters, found = writer.counters, writer.status_at_open
     if passed is not None:
-        change = TokenChange(channel, str(passed), found.committed)
-        # Behind rows of which none is sent the token is set as opening a channel with a token does.
-        compare_and_set(
-            client, change, set_token=lambda name, token: client.open_channel(name, offset_token=token)
-        )
+        compare_and_set(client, TokenChange(channel, str(passed), found.committed))
         status = found
     baseline = found.rows_error_count - rejected_by_earlier_tries(rows, left, found, offset_class)
     if status is None and not left.lines:
@@ -495,17 +491,13 @@ def append_to_channel(
         channel=channel,
         from_token=from_token,
         target_token=str(rows.offsets[-1]) if rows.offsets and left.offsets else from_token,
-        rows=counters.rows,
         skipped=len(rows.lines) - len(left.lines),
-        bytes=counters.raw_bytes,
         rejected=rejected,
         committed=rules.wait_for_commit or not left.lines or passed is not None,
         rejected_baseline=baseline,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
-        requests=counters.requests,
-        request_seconds=counters.seconds,
-        longest_request=counters.longest_seconds,
+        **asdict(counters),
         retries=client.http.retries,
         dead_lettered=0 if admitted is None else admitted.dead_lettered,
         unknown_columns={} if admitted is None else admitted.unknown_columns,

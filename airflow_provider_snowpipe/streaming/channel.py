@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NoReturn, Self
 
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
@@ -42,22 +41,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ChannelCounters:
-    """What this session sent.
-
-    :param rows: rows that the service received
-    :param raw_bytes: their NDJSON bytes
-    :param wire_bytes: their bytes as sent, 0 where that is not known
-    :param requests: appends that were answered
-    :param seconds: time that these took, with all their attempts, 0 where that is not known
-    :param longest_seconds: the longest of them
-    """
+    """What this session sent, by the names of ``SentRows``."""
 
     rows: int = 0
-    raw_bytes: int = 0
-    wire_bytes: int = 0
+    bytes: int = 0
     requests: int = 0
-    seconds: float = 0.0
-    longest_seconds: float = 0.0
+    request_seconds: float = 0.0
+    longest_request: float = 0.0
 
 
 class ChannelSession(ABC):
@@ -93,9 +83,7 @@ class ChannelSession(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         self.close(flush=error is None)
 
     @abstractmethod
@@ -374,8 +362,7 @@ class Channel(ChannelSession):
         )
         seconds = time.monotonic() - began
         self.counters.rows += batch.rows
-        self.counters.raw_bytes += batch.raw_bytes
-        self.counters.wire_bytes += len(batch.body)
+        self.counters.bytes += batch.raw_bytes
         self.counters.requests += 1
-        self.counters.seconds += seconds
-        self.counters.longest_seconds = max(self.counters.longest_seconds, seconds)
+        self.counters.request_seconds += seconds
+        self.counters.longest_request = max(self.counters.longest_request, seconds)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from types import TracebackType
 from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.auth import (
@@ -113,9 +112,7 @@ class SnowpipeClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
@@ -60,40 +60,35 @@ class WaitState(StrEnum):
     FAILED = "failed"
 
 
-class FailureReason(StrEnum):
-    """Why a wait cannot end well; the last four come from whoever asks, not from one status."""
+class Failure(StrEnum):
+    """Why a wait cannot end well: each value with the error of a load that waits itself."""
 
-    CHANNEL_MISSING = "channel_missing"
-    CHANNEL_INVALID = "channel_invalid"
-    ROWS_REJECTED = "rows_rejected"
-    BAD_TOKEN = "bad_token"  # noqa: S105  a reason, not a secret
-    CONFIGURATION = "configuration"
-    REFUSED = "refused"
-    TOO_MANY_ERRORS = "too_many_errors"
-    STALLED = "stalled"
+    _value_: str
+    error_class: type[SnowpipeError]
 
-    @property
-    def error_class(self) -> type[SnowpipeError]:
-        """The error of a load that waits itself; it records whether another try of the load can help."""
-        return _ERRORS[self]
+    def __new__(cls, value: str, error_class: type[SnowpipeError] = SnowpipeError) -> Self:
+        """Make the member of a value; its error records whether another try of the load can help."""
+        member = str.__new__(cls, value)
+        member._value_, member.error_class = value, error_class
+        return member
 
     @property
     def retryable_by_wait(self) -> bool:
         """True when another try of a task that only waits can help: it opens no channel, as a load does."""
-        needs_writer = self in (FailureReason.CHANNEL_MISSING, FailureReason.CHANNEL_INVALID)
-        return self.error_class.retryable and not needs_writer
+        return self.error_class.retryable and self.error_class is not ChannelInvalidError
 
 
-_ERRORS: dict[FailureReason, type[SnowpipeError]] = {
-    FailureReason.CHANNEL_MISSING: ChannelInvalidError,
-    FailureReason.CHANNEL_INVALID: ChannelInvalidError,
-    FailureReason.ROWS_REJECTED: RowsRejectedError,
-    FailureReason.BAD_TOKEN: OffsetTokenError,
-    FailureReason.CONFIGURATION: ConfigurationError,
-    FailureReason.REFUSED: WaitRefusedError,
-    FailureReason.TOO_MANY_ERRORS: RetriesExhaustedError,
-    FailureReason.STALLED: CommitTimeoutError,
-}
+class FailureReason(Failure):
+    """Why a wait for commits cannot end well; the last four come from whoever asks, not from one status."""
+
+    CHANNEL_MISSING = "channel_missing", ChannelInvalidError
+    CHANNEL_INVALID = "channel_invalid", ChannelInvalidError
+    ROWS_REJECTED = "rows_rejected", RowsRejectedError
+    BAD_TOKEN = "bad_token", OffsetTokenError
+    CONFIGURATION = "configuration", ConfigurationError
+    REFUSED = "refused", WaitRefusedError
+    TOO_MANY_ERRORS = "too_many_errors", RetriesExhaustedError
+    STALLED = "stalled", CommitTimeoutError
 
 
 @dataclass(frozen=True, slots=True)

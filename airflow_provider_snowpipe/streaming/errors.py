@@ -105,7 +105,6 @@ class SourceUnavailableError(SnowpipeError):
 
     error_id = "SP06"
     remedy = "check that the source's address answers from the driver and the executors"
-    retryable = True
     retry_reason = "the source may answer again"
 
 
@@ -147,7 +146,6 @@ class RetriesExhaustedError(SnowpipeError):
 
     error_id = "SP10"
     remedy = "check the network and the service's state; run again, which resumes from the committed tokens"
-    retryable = True
     retry_reason = "the service is unreachable or overloaded"
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -163,7 +161,6 @@ class WriterActiveError(SnowpipeError):
 
     error_id = "SP11"
     remedy = "stop the other writer, or wait until it ends"
-    retryable = True
     retry_reason = "somebody else writes to the channel"
     retry_delay = 60.0
 
@@ -212,7 +209,6 @@ class PipeNotFoundError(ApiError):
 
     error_id = "SP14"
     remedy = "check the names letter by letter, and the role's grants on database, schema, table and pipe"
-    retryable = False
     retry_reason = "the pipe, its table or a right is missing"
 
 
@@ -244,7 +240,6 @@ class ChannelFencedError(ChannelError):
     remedy = (
         "let one writer at a time have the channel (max_active_runs=1), or give each its own channel_prefix"
     )
-    retryable = False
     retry_reason = "a newer writer has the channel: another try would shut it out"
 
     @property
@@ -320,7 +315,6 @@ class DeadLetterError(SnowpipeError):
 
     error_id = "SP23"
     remedy = "make dead_letter_path writable for the executors"
-    retryable = True
     retry_reason = "the dead letters' storage may be reached again"
 
 
@@ -329,7 +323,6 @@ class NothingStagedError(SnowpipeError):
 
     error_id = "SP24"
     remedy = 'stage the files first, or choose on_nothing="report"'
-    retryable = True
     retry_reason = "no file is staged yet"
 
 
@@ -347,7 +340,6 @@ class PipeBusyError(SnowpipeError):
 
     error_id = "SP26"
     remedy = "wait until the pipe has loaded its files, or choose force=True"
-    retryable = True
     retry_reason = "files wait in the pipe's queue"
     retry_delay = 60.0
 
@@ -357,7 +349,6 @@ class PipeNotRunningError(SnowpipeError):
 
     error_id = "SP27"
     remedy = "resume the pipe, or correct what stalls it; SYSTEM$PIPE_STATUS shows what"
-    retryable = True
     retry_reason = "the pipe may be fixed, or resumed"
     retry_delay = 60.0
 
@@ -367,7 +358,6 @@ class FilesNotLoadedError(SnowpipeError):
 
     error_id = "SP28"
     remedy = "look at the pipe's status and load history; wait longer with load_timeout"
-    retryable = True
     retry_reason = "the pipe may still load the files"
 
 
@@ -405,7 +395,6 @@ class CommitTimeoutError(SnowpipeError):
 
     error_id = "SP32"
     remedy = "run again, which resumes from the committed token, or raise commit_timeout"
-    retryable = True
     retry_reason = "the commit is late; another try resumes from the token"
 
     def __init__(self, message: str, *, channel: str, committed: str | None, target: str) -> None:

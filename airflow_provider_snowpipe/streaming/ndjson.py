@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import binascii
 import io
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +71,19 @@ def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None
     ready = pa.table(columns, names=table.column_names)
     write_ndjson(ready, out, explicit_nulls=options.explicit_nulls)
     return out.getvalue()
+
+
+def with_documents(lines: Sequence[bytes], name: str, texts: Iterable[bytes | None]) -> list[bytes]:
+    """Add a column of ready JSON to the lines of rows, for values that Arrow has no type for.
+
+    :param lines: an object each, without its line end
+    :param texts: the column's values, None where the key is left out
+    """
+    key = json.dumps(name, ensure_ascii=False).encode() + b":"
+    return [
+        line if text is None else b"".join((line[:-1], b"" if line == b"{}" else b",", key, text, b"}"))
+        for line, text in zip(lines, texts, strict=True)
+    ]
 
 
 def refuse_duplicate_names(names: Sequence[str]) -> None:
@@ -143,6 +158,12 @@ class _Column:
                     f"column {self.path!r} holds bytes that are not UTF-8: use a pipe with BASE64 or HEX"
                 ) from error
         return _text_of_binary(values.cast(pa.large_binary()), self.options.binary)
+
+    def uuid(self, values: pa.ExtensionArray) -> pa.Array:
+        """The text ``8-4-4-4-12``, the form in which UUIDs are compared and stored in Snowflake."""
+        digits = _text_of_binary(values.storage.cast(pa.large_binary()), "HEX")
+        groups = (pc.utf8_slice_codeunits(digits, *ends) for ends in pairwise(_UUID_GROUPS))
+        return pc.binary_join_element_wise(*groups, pa.scalar("-", pa.large_string()))
 
     def decoded(self, values: pa.Array) -> pa.Array:
         return self.convert(
@@ -243,6 +264,7 @@ def _any_of(*kinds: str) -> Callable[[pa.DataType], bool]:
 
 
 _PLAIN = ("boolean", "integer", "decimal", "string", "large_string", "string_view", "date", "time")
+_UUID_GROUPS = (0, 8, 12, 16, 20, 32)
 _BINARY = ("binary", "large_binary", "fixed_size_binary", "binary_view")
 _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array], pa.Array]], ...] = (
     (_any_of(*_PLAIN), _Column.plain),
@@ -250,6 +272,7 @@ _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array
     (pa.types.is_timestamp, _Column.timestamp),
     (pa.types.is_null, _Column.nothing),
     (_any_of(*_BINARY), _Column.binary),
+    (lambda kind: getattr(kind, "extension_name", "") == "arrow.uuid", _Column.uuid),
     (_any_of("dictionary", "run_end_encoded"), _Column.decoded),
     (pa.types.is_struct, _Column.structure),
     (_any_of("list", "large_list", "fixed_size_list"), _Column.sequence),

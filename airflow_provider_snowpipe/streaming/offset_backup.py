@@ -11,7 +11,7 @@ import datetime as dt
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -79,28 +79,9 @@ class OffsetBackup:
 
     def to_json(self) -> str:
         """Write the backup as a JSON text."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "pipe": {
-                    "database": self.pipe.database,
-                    "schema": self.pipe.schema,
-                    "pipe": self.pipe.pipe,
-                },
-                "taken_at": self.taken_at.isoformat(),
-                "offset_format": self.offset_format,
-                "channels": {
-                    name: {
-                        "offset_token": kept.offset_token,
-                        "unchanged_since": kept.unchanged_since.isoformat(),
-                        "rows_inserted": kept.rows_inserted,
-                    }
-                    for name, kept in sorted(self.channels.items())
-                },
-            },
-            indent=2,
-        )
+        values = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        values["channels"] = dict(sorted(values["channels"].items()))
+        return json.dumps(values, default=dt.datetime.isoformat, indent=2)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, origin: str) -> Self:

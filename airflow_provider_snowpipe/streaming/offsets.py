@@ -90,6 +90,18 @@ class Offset(ABC):
 class _CountedOffset(Offset):
     """A number that counts within a group, such as a line's within a file: the last part of the sort key."""
 
+    _order: ClassVar[tuple[str, ...]]
+    """The fields by which positions are ordered; the last one counts."""
+
+    def next(self) -> Self:
+        """The next number of the same group."""
+        number = self._order[-1]
+        return replace(self, **{number: getattr(self, number) + 1})  # type: ignore[type-var]
+
+    def sort_key(self) -> tuple[Any, ...]:
+        """Order by group, then number."""
+        return tuple([getattr(self, name) for name in self._order])
+
     def follows(self, previous: Self) -> bool:
         """True for the next number of the group, and for the first one of a later group."""
         (*group, number), (*before, last) = self.sort_key(), previous.sort_key()
@@ -125,6 +137,7 @@ class IntegerOffset(_CountedOffset):
     value: int
     format_name: ClassVar[str] = "integer"
     example: ClassVar[str] = "120455"
+    _order = ("value",)
 
     def __post_init__(self) -> None:
         _require_count("offset", self.value, 0)
@@ -140,14 +153,6 @@ class IntegerOffset(_CountedOffset):
     def __str__(self) -> str:
         return str(self.value)
 
-    def next(self) -> Self:
-        """The following offset."""
-        return type(self)(self.value + 1)
-
-    def sort_key(self) -> tuple[int]:
-        """Order by number."""
-        return (self.value,)
-
 
 @dataclass(frozen=True, slots=True)
 class FileLineOffset(_CountedOffset):
@@ -161,6 +166,7 @@ class FileLineOffset(_CountedOffset):
     line: int
     format_name: ClassVar[str] = "file:line"
     example: ClassVar[str] = "messages_1.log:20"
+    _order = ("file", "line")
 
     def __post_init__(self) -> None:
         _require_count("line", self.line, 0)
@@ -182,14 +188,6 @@ class FileLineOffset(_CountedOffset):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
-
-    def next(self) -> Self:
-        """The next line of the same file."""
-        return type(self)(self.file, self.line + 1)
-
-    def sort_key(self) -> tuple[str, int]:
-        """Order by file, then line."""
-        return (self.file, self.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +262,7 @@ class BatchRowOffset(_CountedOffset):
     row: int
     format_name: ClassVar[str] = "batch:row"
     example: ClassVar[str] = "17:5000"
+    _order = ("batch", "row")
 
     def __post_init__(self) -> None:
         _require_count("batch", self.batch, 0)
@@ -280,14 +279,6 @@ class BatchRowOffset(_CountedOffset):
 
     def __str__(self) -> str:
         return f"{self.batch}:{self.row}"
-
-    def next(self) -> Self:
-        """The next row of the same batch."""
-        return type(self)(self.batch, self.row + 1)
-
-    def sort_key(self) -> tuple[int, int]:
-        """Order by batch, then row."""
-        return (self.batch, self.row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +359,7 @@ class BatchDigestOffset(_CountedOffset):
     final: bool = False
     format_name: ClassVar[str] = "batch:row/digest"
     example: ClassVar[str] = "17:5000/4-9f3ac1d2-5d41402a-0"
+    _order = ("batch", "row")
 
     def __post_init__(self) -> None:
         if not _FORM.fullmatch(str(self)):
@@ -401,10 +393,6 @@ class BatchDigestOffset(_CountedOffset):
     def next(self) -> Self:
         """The next row of the same share."""
         return replace(self, row=self.row + 1, final=False)
-
-    def sort_key(self) -> tuple[int, int]:
-        """Order by batch, then row."""
-        return (self.batch, self.row)
 
 
 # -- Offset tokens of a channel that is named after a partition's number: they have how many there are ---
@@ -511,6 +499,7 @@ class VerifiedFileLineOffset(_CountedOffset):
     digest: str = field(default="", compare=False)
     format_name: ClassVar[str] = "file:line/digest"
     example: ClassVar[str] = "messages_1.log@9f3a1200c4d5e6f7:20"
+    _order = ("file", "line")
 
     def __post_init__(self) -> None:
         FileLineOffset(self.file, self.line)
@@ -538,10 +527,6 @@ class VerifiedFileLineOffset(_CountedOffset):
     def next(self) -> Self:
         """The next line of the same file."""
         return type(self)(self.file, self.line + 1)
-
-    def sort_key(self) -> tuple[str, int]:
-        """Order by file, then line."""
-        return (self.file, self.line)
 
 
 # -- Formats by their names -------------------------------------------------------------------------------

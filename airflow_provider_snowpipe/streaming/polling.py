@@ -63,6 +63,20 @@ class SharedPoll(ABC, Generic[Answer]):
     def answers(self) -> AsyncGenerator[Answer]:
         """Poll for ever; one value for each round."""
 
+    async def _is_changed(self, seconds: float | None) -> bool:
+        """Wait for another waiter; False where the time is over first.
+
+        :param seconds: the time, None for no end
+        """
+        if seconds is not None and seconds <= 0:
+            return False
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
     async def follow(self) -> AsyncGenerator[Answer]:
         """Read the polls of the one poll that all followers share; it runs while there is one."""
         queue: asyncio.Queue[Answer | Exception] = asyncio.Queue()
@@ -303,19 +317,11 @@ class StatusPoll(SharedPoll[PolledStatuses]):
     async def _next_round(self) -> None:
         """Sleep until a round is due; a new waiter may bring that forward."""
         early = early_share()
-        while True:
-            self._changed.clear()
+        is_due = False
+        while not is_due:
             seconds = self._polled.seconds_to_next_round(loop_time())
-            if seconds is None:
-                await self._changed.wait()
-                continue
-            pause = seconds - (1 - early) * (self._polled.interval or 0.0)
-            if pause <= 0:
-                return
-            try:
-                await asyncio.wait_for(self._changed.wait(), pause)
-            except TimeoutError:
-                return
+            sooner = (1 - early) * (self._polled.interval or 0.0)
+            is_due = not await self._is_changed(None if seconds is None else seconds - sooner)
 
 
 def shared_poll(key: Hashable, connect: Callable[[], Awaitable[StatusSource]]) -> StatusPoll:

@@ -29,6 +29,7 @@ SUCCESS = "SUCCESS"
 REJECTED_ROWS = "REJECTED ROWS"
 """Shown instead of ``SUCCESS``, which means that the channel can be used and nothing of its rows."""
 CHANNEL_MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
+_TIMES_OF_ERRORS = ("last_error_timestamp_ms", "last_error_timestamp")
 STATUS_NAMES_PER_REQUEST = 100
 """Most channels that one status request may ask after."""
 
@@ -111,12 +112,10 @@ class ChannelStatus:
 
         :param channel: the name asked for, where the object is keyed by it
         """
-        errors = body.get("rows_error_count")
-        if errors is None:
-            errors = body.get("rows_errors", 0)
-        last = body.get("last_error_timestamp_ms")
-        if last is None:
-            last = body.get("last_error_timestamp")
+        errors, last = (
+            next((body[name] for name in names if body.get(name) is not None), None)
+            for names in (("rows_error_count", "rows_errors"), _TIMES_OF_ERRORS)
+        )
         name = channel if channel is not None else str(body.get("channel_name", ""))
         return cls(
             channel=name,

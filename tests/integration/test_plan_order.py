@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.layout import PINNED, pinned_layout, unpinned
 from airflow_provider_snowpipe.spark.driver.plan_order import (
+    PINNED,
     order_hazards,
+    pinned_layout,
     refuse_changing_rows,
     refuse_unordered_rows,
     row_hazards,
+    unpinned,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 

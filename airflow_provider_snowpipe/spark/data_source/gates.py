@@ -42,7 +42,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     settle,
 )
 from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.streaming.auth import ScopedToken
+from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -86,8 +86,8 @@ class Prepared:
     write: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
-def _client(options: WriteOptions, token: ScopedToken) -> SnowpipeClient:
-    return SnowpipeClient(options.account_url, token, options.pipe, ca_bundle=options.ca_bundle)
+def _client(options: WriteOptions, credentials: Credentials | ScopedToken) -> SnowpipeClient:
+    return SnowpipeClient(options.account_url, credentials, options.pipe, ca_bundle=options.ca_bundle)
 
 
 def _driver_client(options: WriteOptions) -> SnowpipeClient:
@@ -310,10 +310,7 @@ def driver_token(options: WriteOptions) -> ScopedToken:
     kept = _kept.get(key)
     if kept is not None and time.time() < kept[1]:
         return kept[0]
-    credentials = standing_credentials(options.credentials_file)
-    with SnowpipeClient(
-        options.account_url, credentials, options.pipe, ca_bundle=options.ca_bundle
-    ) as client:
+    with _client(options, standing_credentials(options.credentials_file)) as client:
         token = client.scoped_token()
     _kept.clear()
     _kept[key] = (token, token.expires_at - _LIFE_LEFT * token.remaining_seconds())

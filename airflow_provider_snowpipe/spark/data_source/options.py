@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
@@ -22,7 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
-from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, refuse_duplicate_names
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 # -- How the texts of options are read: each reader takes an option's name and text, or makes such a reader --
@@ -392,7 +393,8 @@ _PLAIN = re.compile(
     r"|varchar\(\d+\)|binary|date|timestamp|timestamp_ntz|time\(\d+\)|void"
 )
 _INTEGERS = ("byte", "short", "integer", "long")
-_KEYS = re.compile(r"byte|short|integer|long|string( collate .*)?|char\(\d+\)|varchar\(\d+\)|date")
+_TEXTS = re.compile(r"string( collate .*)?|char\(\d+\)|varchar\(\d+\)")
+_KEYS = re.compile(rf"byte|short|integer|long|date|{_TEXTS.pattern}")
 _REMEDIES = (
     (
         "variant",
@@ -400,7 +402,7 @@ _REMEDIES = (
         "(CAST(c AS MAP<STRING, STRING>))",
     ),
     ("interval", "cast it to STRING"),
-    ("geo", "send its text, ST_AsText(c) or GeoJSON"),
+    ("geo", "send its text, ST_AsText(c) or GeoJSON, or ST_AsBinary(c)"),
     ("udt", "select the plain columns that it is made of"),
 )
 
@@ -422,11 +424,21 @@ def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
     sent = [field for field in schema["fields"] if field["name"] not in options.omit_columns]
     if not sent:
         raise ConfigurationError("the DataFrame has no column to send: omit fewer columns")
-    _refuse_equal_names(field["name"] for field in sent)
-    for field in sent:
-        if field["type"] == "variant":
-            continue
-        _check_type(field["name"], field["type"])
+    check_types(sent)
+
+
+def check_types(columns: Sequence[Mapping[str, Any]], *, by_jvm: bool = False) -> None:
+    """Refuse columns whose values have no faithful JSON form.
+
+    :param columns: fields of a schema as ``StructType.jsonValue`` gives it
+    :param by_jvm: True where Spark's ``to_json`` may write them, to which VARIANT is a type like others, and
+        which writes keys of maps that are no texts otherwise than Arrow does
+    :raises EncodingError: naming column, type and remedy
+    """
+    refuse_duplicate_names([field["name"] for field in columns])
+    for field in columns:
+        if field["type"] != "variant":
+            _check_type(field["name"], field["type"], by_jvm)
 
 
 def unknown_columns(
@@ -489,45 +501,31 @@ def _check_key(option: str, column: str, types: Mapping[str, Any]) -> None:
     )
 
 
-def _refuse_equal_names(names: Iterator[str]) -> None:
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(name.upper(), name)
-        if other is not name:
-            raise EncodingError(
-                f"columns {other!r} and {name!r} would go to the same column of the table: rename one"
-            )
-
-
-def _check_type(path: str, kind: Any) -> None:
+def _check_type(path: str, kind: Any, by_jvm: bool) -> None:
     """Walk through a type; ``path`` names the position, for errors."""
-    if isinstance(kind, str):
-        if not _PLAIN.fullmatch(kind):
-            raise _refused(path, kind)
-        return
-    shape = kind.get("type")
+    shape = _shown(kind)
     if shape == "struct":
         if not kind["fields"]:
             raise EncodingError(f"column {path!r} is a struct without fields: drop it")
+        names = Counter(field["name"] for field in kind["fields"])
+        if name := next((name for name, count in names.items() if count > 1), None):
+            raise EncodingError(f"column {path!r} has the field {name!r} twice: rename one")
         for field in kind["fields"]:
-            _check_type(f"{path}.{field['name']}", field["type"])
+            _check_type(f"{path}.{field['name']}", field["type"], by_jvm)
     elif shape == "array":
-        _check_type(f"{path}.[]", kind["elementType"])
+        _check_type(f"{path}.[]", kind["elementType"], by_jvm)
     elif shape == "map":
-        if not isinstance(kind["keyType"], str) or not _KEYS.fullmatch(kind["keyType"]):
+        key = _shown(kind["keyType"])
+        if not (_TEXTS if by_jvm else _KEYS).fullmatch(key):
             raise EncodingError(
-                f"column {path!r} is a map with keys of type {_shown(kind['keyType'])}: cast them to STRING"
+                f"column {path!r} is a map with keys of type {key}: cast them to STRING, as "
+                "transform_keys(c, (k, v) -> cast(k as string)) does"
             )
-        _check_type(f"{path}.{{}}", kind["valueType"])
-    else:
-        raise _refused(path, kind)
+        _check_type(f"{path}.{{}}", kind["valueType"], by_jvm)
+    elif not (_PLAIN.fullmatch(shape) or (by_jvm and shape == "variant")):
+        remedy = next((text for word, text in _REMEDIES if word in shape), "cast it to STRING")
+        raise EncodingError(f"column {path!r} has type {shape}, which has no JSON form here: {remedy}")
 
 
 def _shown(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind.get("type"))
-
-
-def _refused(path: str, kind: Any) -> EncodingError:
-    shown = _shown(kind)
-    remedy = next((text for word, text in _REMEDIES if word in shown), "cast it to STRING")
-    return EncodingError(f"column {path!r} has type {shown}, which has no JSON form here: {remedy}")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson, with_documents
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchDigestOffset,
     IntegerLayoutOffset,
@@ -100,14 +100,11 @@ class RowEncoder:
             raise EncodingError(
                 f"{rows} rows became {len(ends)} lines of JSON: report this with the DataFrame's schema"
             )
-        most_bytes, view = part_bytes(self.limits), memoryview(body)
-        low, offset = 0, 0
-        while low < rows:
-            fitting = int(np.searchsorted(ends, offset + most_bytes, side="right"))
-            high = min(max(fitting, low + 1), low + self.limits.rows, rows)
+        view, offset = memoryview(body), 0
+        for low, high in row_ranges(ends, part_bytes(self.limits), self.limits.rows):
             end = int(ends[high - 1])
             yield Piece(view[offset:end], first + low, ends[low:high] - offset)
-            low, offset = high, end
+            offset = end
 
 
 def without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,11 +134,7 @@ def encode_rows(rows: pa.RecordBatch, options: NdjsonOptions, variants: Set[str]
     plain = rows.select([name for name in rows.schema.names if name not in variants])
     lines = encode_ndjson(plain, options).split(b"\n")[:-1] if plain.num_columns else [b"{}"] * rows.num_rows
     for name in names:
-        key = json.dumps(name).encode() + b":"
-        for row, text in enumerate(_texts(name, rows.column(name), options)):
-            if text is not None:
-                line = lines[row]
-                lines[row] = b"".join((line[:-1], b"" if line == b"{}" else b",", key, text, b"}"))
+        lines = with_documents(lines, name, _texts(name, rows.column(name), options))
     return b"\n".join((*lines, b""))
 
 

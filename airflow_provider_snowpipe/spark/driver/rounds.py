@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, final_error
 from airflow_provider_snowpipe.spark.driver.session import Versions, is_connect, one_connect_task_each
-from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition
+from airflow_provider_snowpipe.spark.sources.source import Behind, Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     PartitionWork,
@@ -54,9 +54,24 @@ _RESULT = "result"
 
 
 class FramePartition(Partition):
-    """A partition whose rows arrive in the task as Arrow batches."""
+    """A partition whose rows arrive in the task as Arrow batches.
+
+    :param rows: rows that this run is to load, as far as they are counted
+    :param end: the last position of this run, None until it is known
+    """
 
     __slots__ = ()
+
+    rows: int
+    end: Offset | None
+
+    def behind(self, committed: str | None) -> Behind:
+        """Count how many rows the run has to load; how many bytes they are nobody knows before."""
+        end, done = self.end, False
+        if committed is not None and end is not None:
+            done = self.offset_class.parse(committed) >= end
+        rows = 0 if done else self.rows
+        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
 
     @abstractmethod
     def parts(

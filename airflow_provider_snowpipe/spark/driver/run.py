@@ -267,24 +267,17 @@ class Run:
     def _pass_what_is_no_row(self) -> None:
         """Set the tokens of channels behind records of which none is a row that could carry them.
 
-        Opening a channel with a token sets it, which the run may do with the credentials that it has. It is
-        done by compare-and-set when the tasks have ended and what they put aside is safe.
+        Done by compare-and-set when the tasks have ended and what they put aside is safe.
 
         :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
         """
-
-        def set_token(channel: str, token: str) -> None:
-            self._client.open_channel(channel, offset_token=token)
-
         for name, result in self._results.items():
             if result.passed is None:
                 continue
             known = self._start[name].committed
             same = result.position == self._committed[name]
             expected = known if same or result.position is None else str(result.position)
-            compare_and_set(
-                self._client, TokenChange(name, str(result.passed), expected), set_token=set_token
-            )
+            compare_and_set(self._client, TokenChange(name, str(result.passed), expected))
             self._results[name] = replace(result, position=result.passed, passed=None)
 
     def _refuse_other_spellings(self) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
@@ -398,9 +397,7 @@ class ProgressLines:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(_JOIN_SECONDS)
 

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.errors import (
@@ -54,28 +54,13 @@ class SourceId:
     committed: str = ""
 
     @classmethod
-    def of_table(
-        cls,
-        address: str,
-        now: str,
-        partitions: Mapping[str, Partition],
-        committed: Mapping[str, Offset | None],
-    ) -> SourceId:
-        """The id of a table all of whose partitions are loaded by one source.
+    def of(cls, what: str, channel: str, now: str | None, committed: Mapping[str, Offset | None]) -> Self:
+        """The id of what some channels are loaded from.
 
-        :param address: the table
-        :param now: its id
-        :param partitions: its partitions by channel, at least one
-        :param committed: the committed position of each channel, None for NULL
+        :param committed: the committed position of each of them, None for NULL
         """
-        first = min(partitions)
-        beginning = first.removesuffix(f"_{partitions[first].name}")
-        texts = (
-            f"channel {name!r}: {str(one)!r} is committed"
-            for name, one in committed.items()
-            if one is not None
-        )
-        return cls(f"table {address!r}", with_suffix(beginning, TABLE_ID_SUFFIX), now, next(texts, ""))
+        known = ((name, str(one)) for name, one in committed.items() if one is not None)
+        return cls(what, channel, now, next((f"channel {n!r}: {one!r} is committed" for n, one in known), ""))
 
 
 class KeptIds:
@@ -138,12 +123,27 @@ class KeptIds:
         if is_old:
             self._client.drop_channel(name)
             before = None
-
-        def set_token(channel: str, token: str) -> None:
-            self._client.open_channel(channel, offset_token=token)
-
         try:
-            compare_and_set(self._client, TokenChange(name, now, before), set_token=set_token)
+            compare_and_set(self._client, TokenChange(name, now, before))
         except OffsetTokenMovedError as error:
             if error.committed != now:  # not kept by another run, which began at the same time
                 raise
+
+
+def check_table_id(
+    client: SnowpipeClient,
+    on_data_loss: OnDataLoss,
+    table: tuple[str, str],
+    partitions: Mapping[str, Partition],
+    committed: Mapping[str, Offset | None],
+) -> None:
+    """Check the id of a table all of whose partitions are loaded by one source; see :meth:`KeptIds.check`.
+
+    :param table: its address and its id
+    :param partitions: its partitions by channel, at least one
+    :param committed: the committed position of each channel, None for NULL
+    """
+    address, now = table
+    first = min(partitions)
+    channel = with_suffix(first.removesuffix(f"_{partitions[first].name}"), TABLE_ID_SUFFIX)
+    KeptIds(client, on_data_loss).check([SourceId.of(f"table {address!r}", channel, now, committed)])

@@ -9,6 +9,7 @@ Channels, tokens, batches, retries and commits are the sink's, never a source's.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -316,6 +317,38 @@ def part_bytes(limits: BatchLimits, growth: int = 1) -> int:
 
 
 PART_BYTES = 1 << 20
+
+
+def row_ranges(ends: Any, most_bytes: int, most_rows: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into parts: number of the first row of each, and of the row after its last.
+
+    :param ends: bytes up to the end of each row, a numpy array
+    :param most_bytes: bytes of a part, unless one row has more
+    :param most_rows: rows of a part
+    """
+    first = start = 0
+    while first < len(ends):
+        fitting = int(ends.searchsorted(start + most_bytes, side="right"))
+        last = min(max(fitting, first + 1), first + most_rows, len(ends))
+        yield first, last
+        first, start = last, int(ends[last - 1])
+
+
+def required_module(name: str, who: str, package: str, extra: str) -> Any:
+    """Import the library that a source needs.
+
+    :param who: what needs it, in words
+    :param package: what it is installed by
+    :param extra: the extra of this package that installs it
+    :raises ConfigurationError: if it is not there
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{who} needs {package} ({error}): install airflow-provider-snowpipe[{extra}] where Spark runs, "
+            "on the driver's and the executors' Python"
+        ) from None
 
 
 # -- Secrets of a source on their way: from the credentials file to the driver, and on to its tasks ------

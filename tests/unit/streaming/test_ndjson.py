@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import uuid
 from decimal import Decimal
 from typing import Any
 
@@ -151,3 +152,16 @@ def test_a_slice_and_a_batch_are_written_like_the_rows_they_hold() -> None:
 def test_unknown_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         NdjsonOptions(**wrong)
+
+
+def test_uuids_become_their_text_and_nulls_stay():
+    values = [uuid.UUID(int=number * 0x0123456789ABCDEF0F1E2D3C4B5A6978 % (1 << 128)) for number in range(50)]
+    column = pa.array([None if one.int % 7 == 0 else one.bytes for one in values], pa.uuid())
+    nested = pa.StructArray.from_arrays([column], names=["V"])
+    rows = pa.table({"U": column, "S": nested}).slice(3)
+
+    written = [json.loads(line) for line in encode_ndjson(rows).splitlines()]
+
+    texts = [None if one.int % 7 == 0 else str(one) for one in values[3:]]
+    assert [row["U"] for row in written] == texts
+    assert [row["S"]["V"] for row in written] == texts

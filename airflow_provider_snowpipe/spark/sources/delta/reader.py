@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.driver.layout import free_layout, pin_layout
-from airflow_provider_snowpipe.spark.driver.plan_order import refuse_unordered_rows
+from airflow_provider_snowpipe.spark.driver.plan_order import free_layout, pin_layout, refuse_unordered_rows
 from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
-from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
-from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss, Partition
+from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
+from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, Partition
 from airflow_provider_snowpipe.spark.sources.tables.reader import (
     ONLY,
     KeyColumn,
@@ -52,8 +51,6 @@ class DeltaPartition(FramePartition):
     """The rows of one value of the partition column, or all rows.
 
     :param key: the column that orders a version's rows
-    :param rows: rows that this run is to load
-    :param end: the last position of this run, None until it is known
     :param ndjson: how tasks write the rows, None where Spark's JVM has
     """
 
@@ -66,12 +63,6 @@ class DeltaPartition(FramePartition):
 
     def check(self, committed: Offset | None) -> None:
         """Nothing to see before the table's versions are known."""
-
-    def behind(self, committed: str | None) -> Behind:
-        """Count how many rows the run has to load; how many bytes they are nobody knows before."""
-        done = committed is not None and self.end is not None and BatchRowOffset.parse(committed) >= self.end
-        rows = 0 if done else self.rows
-        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
@@ -134,8 +125,8 @@ class DeltaSource(FrameSource):
         committed: Mapping[str, Offset | None],
     ) -> None:
         """Refuse a table that was made anew since the positions were committed."""
-        own = SourceId.of_table(self._spec.address, self._id, partitions, committed)
-        KeptIds(client, self._on_data_loss).check([own])
+        own = (self._spec.address, self._id)
+        check_table_id(client, self._on_data_loss, own, partitions, committed)
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Count the rows of each version behind the committed ones; versions that did more are refused."""

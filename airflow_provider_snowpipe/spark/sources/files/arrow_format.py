@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     with_values,
 )
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.streaming.arguments import NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -50,7 +50,6 @@ def row_blocks_of(
     :param options: forms of the values that JSON has none for
     :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
-    most_bytes = part_bytes(limits)
     step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
     for begin in range(0, rows.num_rows, step):
         count = min(step, rows.num_rows - begin)
@@ -63,15 +62,12 @@ def row_blocks_of(
                 f"file {file.path!r}, rows {first} to {first + count - 1} (here row 0 is {first}): {error}"
             ) from None
         line_ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE) + 1
-        taken = start = 0
-        while taken < count:
-            fitting = int(np.searchsorted(line_ends, start + most_bytes, side="right"))
-            last = max(min(fitting, taken + limits.rows), taken + 1)
+        start, number = 0, after_line + begin
+        for first, last in row_ranges(line_ends, part_bytes(limits), limits.rows):
             end = int(line_ends[last - 1])
-            number = after_line + begin
             stored_end = 0 if ends is None else int(ends[begin + last - 1])
-            yield RowBlock(body[start:end], number + taken + 1, number + last, last - taken, stored_end)
-            start, taken = end, last
+            yield RowBlock(body[start:end], number + first + 1, number + last, last - first, stored_end)
+            start = end
 
 
 def refuse_missing_columns(file: SourceFile, required: Iterable[str] | None, have: Iterable[str]) -> None:

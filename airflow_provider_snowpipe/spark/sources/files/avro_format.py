@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import open_listed
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.sources.source import required_module
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 
 _DECODE_BYTES = 1 << 20
@@ -77,14 +78,7 @@ def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 def _decoded(block: Block, rows: AvroRows) -> pa.Table:
-    try:
-        from fastavro import reader
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            "format is 'avro', and this Python has no module 'fastavro': install "
-            "airflow-provider-snowpipe[avro], or fastavro, in the environment that PYSPARK_PYTHON names on "
-            "every host"
-        ) from None
+    reader = required_module("fastavro", "format='avro'", "fastavro", "avro").reader
     records = list(reader(io.BytesIO(container_of(rows.read_schema, block.rows, block.data))))
     if len(records) != block.rows:
         raise ContainerError(f"a block states {block.rows} rows and holds {len(records)}")

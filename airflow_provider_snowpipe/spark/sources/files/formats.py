@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
@@ -494,13 +494,11 @@ def row_blocks(
             ends = np.append(ends, len(chunk))
         ends = ends.astype(np.int64, copy=False)
         row_ends, row_numbers = _rows(chunk, ends, blanks=blanks)
-        begin = taken = 0
-        while taken < len(row_ends):
-            fitting = int(np.searchsorted(row_ends, begin + max_bytes, side="right"))
-            last = max(min(fitting, taken + max_rows), taken + 1)
+        begin = 0
+        for first, last in row_ranges(row_ends, max_bytes, max_rows):
             end, last_line = int(row_ends[last - 1]), line + int(row_numbers[last - 1])
-            yield RowBlock(chunk[begin:end], pending_from, last_line, last - taken, position + end)
-            begin, pending_from, taken = end, last_line + 1, last
+            yield RowBlock(chunk[begin:end], pending_from, last_line, last - first, position + end)
+            begin, pending_from = end, last_line + 1
         line += len(ends)
 
 

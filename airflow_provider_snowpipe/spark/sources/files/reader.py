@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
-from types import TracebackType
 from typing import ClassVar, Self
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import NumberedRowsReader
@@ -305,9 +304,7 @@ class _PrefixDigest:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
 
     def up_to(self, end: int) -> str:

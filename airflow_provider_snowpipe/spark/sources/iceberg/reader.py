@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,7 +20,7 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_a
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
-from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
+from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
 from airflow_provider_snowpipe.spark.sources.source import (
     Behind,
     OnDataLoss,
@@ -78,8 +77,8 @@ class IcebergSource(Source):
         committed: Mapping[str, Offset | None],
     ) -> None:
         """Refuse a table that was made anew since the positions were committed."""
-        own = SourceId.of_table(self._spec.address, self._id, partitions, committed)
-        KeptIds(client, self._on_data_loss).check([own])
+        own = (self._spec.address, self._id)
+        check_table_id(client, self._on_data_loss, own, partitions, committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,33 +138,6 @@ class IcebergPartition(SourcePartition[_IcebergPosition]):
 
 def _position(committed: Offset | None) -> BatchRowOffset | None:
     return cast("BatchRowOffset | None", committed)
-
-
-# -- UUIDs as text, the form in which they are compared and stored in Snowflake --------------------------
-
-_BYTES, _DIGITS, _TEXT = 16, 32, 36
-_DASHES = (8, 13, 18, 23)
-
-
-def with_uuid_text(rows: pa.Table) -> pa.Table:
-    """Write the values of UUID columns as ``8-4-4-4-12`` digits; other columns stay as they are."""
-    for index, column in enumerate(rows.schema):
-        if column.type == pa.uuid():
-            values = rows.column(index).combine_chunks()
-            rows = rows.set_column(index, pa.field(column.name, pa.large_string()), _text(values.storage))
-    return rows
-
-
-def _text(values: pa.FixedSizeBinaryArray) -> pa.Array:
-    begin = values.offset * _BYTES
-    data = memoryview(values.buffers()[1])[begin : begin + len(values) * _BYTES]
-    digits = np.frombuffer(bytes(data).hex().encode(), np.uint8).reshape(len(values), _DIGITS)
-    text = np.full((len(values), _TEXT), ord("-"), np.uint8)
-    text[:, [at for at in range(_TEXT) if at not in _DASHES]] = digits
-    ends = np.arange(len(values) + 1, dtype=np.int64) * _TEXT
-    valid = values.is_valid().buffers()[1] if values.null_count else None
-    buffers = [valid, pa.py_buffer(ends), pa.py_buffer(text.tobytes())]
-    return pa.Array.from_buffers(pa.large_string(), len(values), buffers, values.null_count)
 
 
 # -- PyIceberg, which reads an Iceberg table's metadata on the driver and maps its columns on the executors --
@@ -237,7 +209,7 @@ class TableReader:
             columns = _Columns(self, file, parquet.schema_arrow)
             for batch, skip in batches_after(parquet, after_row, columns.read):
                 rows = pa.Table.from_batches([columns.projected(batch)])
-                yield with_uuid_text(rows.slice(skip))
+                yield rows.slice(skip)
 
     @contextmanager
     def _opened(self, file: DataFile) -> Iterator[pq.ParquetFile]:

@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, required_module
 from airflow_provider_snowpipe.spark.task.row_gate import DeadLetter, DeadLetterStore
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -34,33 +34,11 @@ if TYPE_CHECKING:
 class ClientSettings:
     """What a client of the cluster is made from; pickled to executors, its repr shows no secret.
 
-    :param bootstrap_servers: brokers to ask first
-    :param group_id: the consumer group, for the brokers' access rules too; None for a name of ours, under
-        which nothing is ever committed
-    :param isolation: librdkafka's ``isolation.level``
-    :param timeout_seconds: how long a broker may send nothing
-    :param options: further settings
     :param secrets: settings that are secrets
     """
 
-    bootstrap_servers: str
-    group_id: str | None
-    isolation: str
-    timeout_seconds: float
-    options: Mapping[str, str | int | float | bool]
+    spec: KafkaSourceSpec
     secrets: SourceSecrets = field(default_factory=SourceSecrets)
-
-    @classmethod
-    def of(cls, spec: KafkaSourceSpec, secrets: SourceSecrets) -> ClientSettings:
-        """Take the settings from a spec and its secrets."""
-        return cls(
-            bootstrap_servers=spec.bootstrap_servers,
-            group_id=spec.group_id,
-            isolation=spec.isolation,
-            timeout_seconds=spec.timeout_seconds,
-            options=spec.options,
-            secrets=secrets,
-        )
 
     def config(self) -> dict[str, Any]:
         """Librdkafka's settings that all clients have in common."""
@@ -71,21 +49,24 @@ class ClientSettings:
         }
         return {
             "client.id": "airflow-provider-snowpipe",
-            **self.options,
+            **self.spec.options,
             **secret,
-            "bootstrap.servers": self.bootstrap_servers,
+            "bootstrap.servers": self.spec.bootstrap_servers,
             "log_level": 2,
         }
 
     def consumer_config(self) -> dict[str, Any]:
-        """The settings of a consumer that commits nothing by itself."""
+        """The settings of a consumer that commits nothing by itself.
+
+        The brokers' access rules need a group; under a name of ours nothing is ever committed.
+        """
         return {
             "fetch.wait.max.ms": 100,
             "fetch.queue.backoff.ms": 20,
             "queued.max.messages.kbytes": 32 * 1024,
             **self.config(),
-            "group.id": self.group_id or "airflow-provider-snowpipe",
-            "isolation.level": self.isolation,
+            "group.id": self.spec.group_id or "airflow-provider-snowpipe",
+            "isolation.level": self.spec.isolation,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
@@ -112,17 +93,8 @@ class ClientSettings:
 
 
 def require_client() -> None:
-    """Make sure that the client library is there.
-
-    :raises ConfigurationError: if it is not
-    """
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"the Kafka source needs confluent-kafka ({error}): install airflow-provider-snowpipe[kafka] "
-            "where Spark runs, on the driver's and the executors' Python"
-        ) from None
+    """Make sure that the client library is there."""
+    required_module("confluent_kafka", "the Kafka source", "confluent-kafka", "kafka")
 
 
 class LastError:
@@ -148,7 +120,7 @@ def kafka_error(error: Any, what: str, settings: ClientSettings, last_error: str
     """
     from confluent_kafka import KafkaError
 
-    where = f"Kafka at {settings.bootstrap_servers}: {what}"
+    where = f"Kafka at {settings.spec.bootstrap_servers}: {what}"
     reason = f"{error.str()}{f'; {last_error}' if last_error else ''}"
     code = error.code()
     if (
@@ -214,9 +186,9 @@ class KafkaCluster:
     def __init__(self, settings: ClientSettings) -> None:
         require_client()
         self._settings = settings
-        self._timeout = settings.timeout_seconds
+        self._timeout = settings.spec.timeout_seconds
         self._last_error = LastError()
-        self._consumer = self._open_consumer(settings)
+        self._consumer = self._open_consumer()
 
     def __enter__(self) -> KafkaCluster:
         return self
@@ -241,8 +213,8 @@ class KafkaCluster:
             if topic.error is not None:
                 if topic.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                     raise SourcePositionError(
-                        f"topic {name!r} does not exist on {self._settings.bootstrap_servers}: create it or "
-                        "fix the name. Nothing was read or sent"
+                        f"topic {name!r} does not exist on {self._settings.spec.bootstrap_servers}: create "
+                        "it or fix the name. Nothing was read or sent"
                     )
                 raise kafka_error(topic.error, f"topic {name!r}", self._settings)
             found += [(name, number) for number in topic.partitions]
@@ -254,9 +226,9 @@ class KafkaCluster:
         low = self._offsets(self._consumer, required, _EARLIEST)
         end = self._offsets(self._consumer, required, _LATEST)
         high = end
-        if self._settings.isolation == "read_committed":
+        if self._settings.spec.isolation == "read_committed":
             # A consumer asks at its own isolation level, and an open transaction hides what is behind it.
-            consumer = self._open_consumer(replace(self._settings, isolation="read_uncommitted"))
+            consumer = self._open_consumer(**{"isolation.level": "read_uncommitted"})
             with closing(consumer):
                 high = self._offsets(consumer, required, _LATEST)
         return {one: Bounds(low[one], min(end[one], high[one]), high[one]) for one in required}
@@ -281,7 +253,7 @@ class KafkaCluster:
 
         required = [TopicPartition(topic, number) for topic, number in partitions]
         found = self._ask(
-            f"offsets of group {self._settings.group_id!r}",
+            f"offsets of group {self._settings.spec.group_id!r}",
             lambda: self._consumer.committed(required, timeout=self._timeout),
         )
         self._refuse_error(found)
@@ -357,7 +329,7 @@ class KafkaCluster:
         ]
         if ahead:
             moved = self._ask(
-                f"offsets of group {self._settings.group_id!r}",
+                f"offsets of group {self._settings.spec.group_id!r}",
                 lambda: self._consumer.commit(offsets=ahead, asynchronous=False),
             )
             self._refuse_error(moved or ())
@@ -365,7 +337,7 @@ class KafkaCluster:
     def _refuse_error(self, answers: Iterable[Any]) -> None:
         for one in answers:
             if one.error is not None:
-                raise kafka_error(one.error, f"group {self._settings.group_id!r}", self._settings)
+                raise kafka_error(one.error, f"group {self._settings.spec.group_id!r}", self._settings)
 
     def _matching(self, pattern: str) -> list[str]:
         every = self._ask("topics", lambda: self._consumer.list_topics(timeout=self._timeout)).topics
@@ -376,16 +348,16 @@ class KafkaCluster:
         ]
         if not names:
             raise SourcePositionError(
-                f"no topic of {self._settings.bootstrap_servers} matches {pattern!r} ({len(every)} topics "
-                "are there to see): check the pattern and the user's rights. Nothing was read or sent"
+                f"no topic of {self._settings.spec.bootstrap_servers} matches {pattern!r} ({len(every)} "
+                "topics are there to see): check the pattern and the user's rights. Nothing was read or sent"
             )
         return sorted(names)
 
-    def _open_consumer(self, settings: ClientSettings) -> Any:
+    def _open_consumer(self, **more: str) -> Any:
         from confluent_kafka import Consumer
 
-        config = {**settings.consumer_config(), "auto.offset.reset": "error"}
-        return settings.client(Consumer, config, self._last_error)
+        config = {**self._settings.consumer_config(), "auto.offset.reset": "error", **more}
+        return self._settings.client(Consumer, config, self._last_error)
 
     def _offsets(
         self, consumer: Any, partitions: Iterable[TopicAndNumber], timestamp: int
@@ -444,11 +416,11 @@ class DeadLetterTopic(DeadLetterStore):
             **{name: value for name, value in settings.config().items() if not name.startswith(_READERS_OWN)},
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
-            "message.timeout.ms": round(settings.timeout_seconds * 1000),
+            "message.timeout.ms": round(settings.spec.timeout_seconds * 1000),
         }
         self._producer = settings.client(Producer, config, self._last_error)
         try:
-            found = self._producer.list_topics(topic, timeout=settings.timeout_seconds)
+            found = self._producer.list_topics(topic, timeout=settings.spec.timeout_seconds)
         except KafkaException as error:
             self._producer.poll(0)
             raise self._refused(error.args[0]) from None
@@ -468,7 +440,7 @@ class DeadLetterTopic(DeadLetterStore):
                 self._produce(dead_letter, application)
         except KafkaException as error:
             raise self._refused(error.args[0]) from None
-        left = self._producer.flush(self._settings.timeout_seconds + 1)
+        left = self._producer.flush(self._settings.spec.timeout_seconds + 1)
         if self._failed is not None:
             raise self._refused(self._failed)
         if left:
@@ -517,5 +489,5 @@ class DeadLetterTopic(DeadLetterStore):
         reason_of_client = f"; {self._last_error.text}" if self._last_error.text else ""
         return DeadLetterError(
             f"channel {self._channel!r}: dead letters cannot be written to topic {self._topic!r} of "
-            f"{self._settings.bootstrap_servers} ({reason}{reason_of_client}): {_REMEDY}"
+            f"{self._settings.spec.bootstrap_servers} ({reason}{reason_of_client}): {_REMEDY}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
@@ -28,7 +29,7 @@ from airflow_provider_snowpipe.spark.sources.kafka.spec import (
     SECRETS,
     KafkaSourceSpec,
 )
-from airflow_provider_snowpipe.spark.sources.kafka.topic_ids import TopicIds
+from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
 from airflow_provider_snowpipe.spark.sources.source import (
     Behind,
     OnDataLoss,
@@ -48,10 +49,13 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import TOPIC_ID_SUFFIX, with_suffix
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.routing.probes import DataShape
+
+log = logging.getLogger(__name__)
 
 
 class KafkaSource(Source):
@@ -63,7 +67,7 @@ class KafkaSource(Source):
     def __init__(self, spec: KafkaSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
         self._on_data_loss = on_data_loss
-        self._settings = ClientSettings.of(spec, SourceSecrets())
+        self._settings = ClientSettings(spec)
         self._listed: tuple[KafkaPartition, ...] = ()
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
@@ -113,7 +117,7 @@ class KafkaSource(Source):
         own = {name: one for name, one in partitions.items() if isinstance(one, KafkaPartition)}
         with KafkaCluster(self._settings) as cluster:
             ids = cluster.topic_ids({one.topic for one in own.values()})
-        TopicIds(client, self._on_data_loss).check(own, committed, ids)
+        check_topic_ids(client, self._on_data_loss, own, committed, ids)
 
     def finish(self, committed: Mapping[str, Offset]) -> None:
         """Move the group's offsets behind the committed records; elsewhere keep where the source began."""
@@ -243,6 +247,56 @@ def _integer(position: Offset) -> IntegerOffset:
     raise SourcePositionError(f"{position!r} is no Kafka offset, which a Kafka source needs")
 
 
+# -- That a topic is still the one whose offsets are committed, which no offset can show (KIP-516) -------
+#
+# The token of a partition's own channel stays the decimal offset that the Kafka connector reads. The group
+# would not do: Kafka forgets its offsets and their metadata when the topic is deleted, and after some days
+# without a commit.
+
+
+def check_topic_ids(
+    client: SnowpipeClient,
+    on_data_loss: OnDataLoss,
+    partitions: Mapping[str, KafkaPartition],
+    committed: Mapping[str, Offset | None],
+    ids: Mapping[str, str | None],
+) -> None:
+    """Refuse topics that were made again, and keep the present ids for the next run.
+
+    :param partitions: the topic-partitions by channel
+    :param committed: the committed position of each channel, None for NULL
+    :param ids: the present id of each topic, None where the brokers report none
+    :raises SourcePositionError: if a topic with committed positions has another id than those
+    :raises SourceUnavailableError: if an id is kept, and the brokers report none now
+    """
+    positions: dict[str, dict[str, Offset | None]] = {}
+    for channel, partition in partitions.items():
+        positions.setdefault(partition.topic, {})[channel] = committed[channel]
+    found = []
+    for topic, known in positions.items():
+        first = next(iter(known))
+        found.append(SourceId.of(f"topic {topic!r}", id_channel(first, partitions[first]), ids[topic], known))
+    KeptIds(client, on_data_loss).check(found)
+    unknown = sorted(topic for topic in positions if ids[topic] is None)
+    if unknown:
+        log.warning(
+            "the brokers report no id of topic %s%s: a topic that is deleted and made again is noticed "
+            "only while it is shorter than the committed offset",
+            unknown[0],
+            f" and {len(unknown) - 1} more" if unknown[1:] else "",
+        )
+
+
+def id_channel(channel: str, partition: KafkaPartition) -> str:
+    """Name the channel that keeps a topic's id: ``<prefix>_<topic>__topic_id``.
+
+    No partition's channel is named so: their names end in a number.
+
+    :param channel: the channel of one of the topic's partitions
+    """
+    return with_suffix(channel.removesuffix(f"_{partition.number}"), TOPIC_ID_SUFFIX)
+
+
 # -- Reads one topic-partition from an offset to a fixed end ---------------------------------------------
 #
 # A consumer is assigned its partition and joins no group, so that nothing rebalances and nothing is
@@ -357,12 +411,12 @@ class _Reader:
     def _refuse_silence(self, seconds: float) -> None:
         if self._last_error.refused:
             raise AuthenticationError(
-                f"Kafka at {self._settings.bootstrap_servers}: {self._what}: the brokers refuse the "
+                f"Kafka at {self._settings.spec.bootstrap_servers}: {self._what}: the brokers refuse the "
                 f"credentials ({self._last_error.text}): fix the connection"
             )
-        if seconds > self._settings.timeout_seconds:
+        if seconds > self._settings.spec.timeout_seconds:
             raise SourceUnavailableError(
-                f"Kafka at {self._settings.bootstrap_servers}: {self._what}: nothing came for "
+                f"Kafka at {self._settings.spec.bootstrap_servers}: {self._what}: nothing came for "
                 f"{seconds:.0f} s at offset {self._next}, ahead of the end {self._end}"
                 f"{f' ({self._last_error.text})' if self._last_error.text else ''}: check the brokers, "
                 "or raise the source's timeout_seconds"

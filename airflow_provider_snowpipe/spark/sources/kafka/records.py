@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.sources.kafka.spec import REGISTRY_TOKEN, REGISTRY_USER_INFO
+from airflow_provider_snowpipe.spark.sources.source import required_module, row_ranges
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
-    ConfigurationError,
     EncodingError,
     SnowpipeError,
     SourceUnavailableError,
@@ -90,14 +90,9 @@ class Records:
         :param most_bytes: bytes of values in a piece
         :param most_rows: records in a piece
         """
-        ends = _value_ends(self.values)[1:]
-        start = 0
-        base = int(_value_ends(self.values)[0])
-        while start < len(self):
-            stop = int(np.searchsorted(ends, base + most_bytes, side="right"))
-            stop = min(max(stop, start + 1), start + most_rows, len(self))
+        ends = _value_ends(self.values)
+        for start, stop in row_ranges(ends[1:] - ends[0], most_bytes, most_rows):
             yield self if (start, stop) == (0, len(self)) else self.slice(start, stop)
-            start, base = stop, int(ends[stop - 1])
 
 
 def _value_ends(values: Any) -> np.ndarray:
@@ -377,13 +372,8 @@ class SchemaRegistry:
     """A registry; its client keeps what it has read."""
 
     def __init__(self, url: str, secrets: SourceSecrets) -> None:
-        try:
-            from confluent_kafka.schema_registry import SchemaRegistryClient
-        except ImportError as error:
-            raise ConfigurationError(
-                f"a schema registry needs the client for it ({error}): install "
-                "airflow-provider-snowpipe[kafka] where Spark runs, on the driver's and the executors' Python"
-            ) from None
+        module = "confluent_kafka.schema_registry"
+        client = required_module(module, "a schema registry", "confluent-kafka[schemaregistry]", "kafka")
         config: dict[str, Any] = {"url": url}
         if REGISTRY_USER_INFO in secrets.values:
             config["basic.auth.user.info"] = secrets.values[REGISTRY_USER_INFO]
@@ -391,7 +381,7 @@ class SchemaRegistry:
             config["bearer.auth.credentials.source"] = "STATIC_TOKEN"
             config["bearer.auth.token"] = secrets.values[REGISTRY_TOKEN]
         self._url = url
-        self._client = SchemaRegistryClient(config)
+        self._client = client.SchemaRegistryClient(config)
 
     def schema(self, number: int, form: str | None = None) -> Any:
         """Read a schema.
@@ -461,13 +451,7 @@ class MessageReader:
     """Reads messages; builds each schema's classes once."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
-        try:
-            import google.protobuf.json_format  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(
-                f"value_format='protobuf' needs protobuf ({error}): install airflow-provider-snowpipe[kafka] "
-                "where Spark runs"
-            ) from None
+        required_module("google.protobuf.json_format", "value_format='protobuf'", "protobuf", "kafka")
         self._registry = registry
         self._classes: dict[tuple[int, tuple[int, ...]], Any] = {}
         self.types: dict[str, str] = {}

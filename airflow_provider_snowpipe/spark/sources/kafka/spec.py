@@ -20,6 +20,11 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 METADATA_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
 _CONNECTION_KEYS = {"bootstrap.servers": "bootstrap_servers", "schema.registry.url": "schema_registry_url"}
 _REGISTERED = ("avro", "protobuf")
+_DEPRECATED = {
+    "malformed": "and choose by on_error: 'abort' fails at a value that cannot be decoded, 'continue' skips "
+    "and counts it, 'dead_letter' puts it aside",
+    "reader": "librdkafka reads the topics",
+}
 _NEEDS_COLUMN = ("text", "bytes")
 _IDENTIFIER = re.compile(r"[_a-zA-Z][_$a-zA-Z0-9]+")
 _FIRST, _LATER = frozenset(string.ascii_letters + "_"), frozenset(string.ascii_letters + string.digits + "_$")
@@ -147,20 +152,10 @@ class KafkaSource(SourceSpec):
             check_channel_name(connector_prefix(self.connector_name))
             if self.group_id is None:
                 object.__setattr__(self, "group_id", f"connect-{self.connector_name}")
-        if self.malformed is not None:
-            warnings.warn(
-                f"source malformed={self.malformed!r} is deprecated: leave it out, and choose by on_error: "
-                "'abort' fails at a value that cannot be decoded, 'continue' skips and counts it, "
-                "'dead_letter' puts it aside",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-        if self.reader is not None:
-            warnings.warn(
-                f"source reader={self.reader!r} is deprecated: leave it out, librdkafka reads the topics",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+        for name, instead in _DEPRECATED.items():
+            if (value := getattr(self, name)) is not None:
+                text = f"source {name}={value!r} is deprecated: leave it out, {instead}"
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
         self._check_topics()
         self._check_start()
         self._check_columns()

@@ -32,9 +32,9 @@ from airflow_provider_snowpipe.spark.sources.kafka.records import (
     without_schema_ids,
     wrapped,
 )
-from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.spark.sources.source import part_bytes, required_module
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
+from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.table_schema import column_type, common_types
@@ -431,14 +431,7 @@ class _AvroValues(_RegisteredValues):
 
     def __init__(self, where: str, registry: SchemaRegistry) -> None:
         super().__init__(where, registry)
-        try:
-            import fastavro
-        except ImportError as error:
-            raise ConfigurationError(
-                f"value_format='avro' needs fastavro ({error}): install airflow-provider-snowpipe[kafka] "
-                "where Spark runs"
-            ) from None
-        self._avro: Any = fastavro
+        self._avro = required_module("fastavro", "value_format='avro'", "fastavro", "kafka")
         self._known: dict[int, AvroRows] = {}
 
     def _decoded(self, number: int, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:

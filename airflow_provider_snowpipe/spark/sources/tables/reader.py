@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.driver.layout import free_layout, layout_fingerprint, pin_layout
-from airflow_provider_snowpipe.spark.driver.plan_order import refuse_changing_rows, refuse_unordered_rows
+from airflow_provider_snowpipe.spark.driver.plan_order import (
+    free_layout,
+    layout_fingerprint,
+    pin_layout,
+    refuse_changing_rows,
+    refuse_unordered_rows,
+)
 from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
-from airflow_provider_snowpipe.spark.sources.source import Behind, OnDataLoss
+from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
+    ZONED,
+    ZONELESS,
     check_row_types,
     column_of,
     is_written_by_jvm,
@@ -89,14 +96,10 @@ class KeyColumn:
         """Its values as positions: a long, or a text whose order by code points is that of the values."""
         from pyspark.sql import functions as sf
 
-        kind = self.kind.typeName()
         if self.offset_type == "integer":
             return self.column.cast("long")
-        if kind == "timestamp":
-            return sf.date_format(self.column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
-        if kind == "timestamp_ntz":
-            return sf.date_format(self.column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
-        return self.column.cast("string")
+        form = {"timestamp": ZONED, "timestamp_ntz": ZONELESS}.get(self.kind.typeName())
+        return self.column.cast("string") if form is None else sf.date_format(self.column, form)
 
     @property
     def is_no_position(self) -> Column:
@@ -303,8 +306,6 @@ class TablePartition(FramePartition):
     :param key: the column that orders them
     :param layout: the ranges as they are written into tokens, None without ranges
     :param number: number of the range
-    :param rows: rows that this run is to load, as far as they are counted
-    :param end: the last position of this run, None until it is known
     :param ndjson: how tasks write the rows, None where Spark's JVM has
     """
 
@@ -346,16 +347,6 @@ class TablePartition(FramePartition):
                 "ranges rows would be loaded twice: give the ones of before, or another channel_prefix and "
                 "an empty table"
             )
-
-    def behind(self, committed: str | None) -> Behind:
-        """Count how many rows the run has to load; how many bytes they are nobody knows before."""
-        done = (
-            committed is not None
-            and self.end is not None
-            and (self.offset_class.parse(committed) >= self.end)
-        )
-        rows = 0 if done else self.rows
-        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits

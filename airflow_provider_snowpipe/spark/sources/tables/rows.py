@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_snowpipe.spark.data_source.options import check_types
 from airflow_provider_snowpipe.spark.data_source.parts import RowEncoder
 from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, LINE
-from airflow_provider_snowpipe.spark.sources.source import part_bytes
+from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -52,14 +53,10 @@ def _cuts(
         raise ContinuityError(f"{column.null_count} rows have no text; this is an error of this package")
     width = np.int64 if pa.types.is_large_string(column.type) else np.int32
     offsets, data = column.buffers()[1:3]
-    ends = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
+    ends = np.frombuffer(offsets, width)[column.offset + begin : column.offset + len(column) + 1]
     ends, body = ends.astype(np.int64, copy=False), memoryview(data)
-    most, rows = part_bytes(limits), len(ends) - 1
-    while begin < rows:
-        fitting = int(np.searchsorted(ends, ends[begin] + most, side="right")) - 1
-        end = min(max(fitting, begin + 1), begin + limits.rows, rows)
-        yield begin, end, body[ends[begin] : ends[end]]
-        begin = end
+    for first, end in row_ranges(ends[1:] - ends[0], part_bytes(limits), limits.rows):
+        yield begin + first, begin + end, body[ends[first] : ends[end]]
 
 
 def keyed_parts(
@@ -220,23 +217,10 @@ class _RowCounter:
 # microseconds, binary the pipe's text form, NaN and the infinities the author's choice. Types that have no
 # faithful form are refused by column, before any row moves (each observed with Spark 4.2).
 
-_ZONED = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-_ZONELESS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+ZONED = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+ZONELESS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _ERROR = f"\n{EncodingError.__module__}.{EncodingError.__name__}: "
 """At the start of a line this is how the driver finds a task's error in Spark's text (``failures``)."""
-_PLAIN = frozenset(
-    {
-        *("boolean", "byte", "short", "integer", "long", "decimal", "date", "time"),
-        *("string", "char", "varchar", "timestamp", "timestamp_ntz", "variant", "void"),
-    }
-)
-_REMEDIES = {
-    "interval": "cast it to a string, or to a number of seconds or months",
-    "calendarinterval": "cast it to a string",
-    "udt": "select its fields",
-    "geometry": "write it as text with st_astext, or as binary with st_asbinary",
-    "geography": "write it as text with st_astext, or as binary with st_asbinary",
-}
 
 
 def check_row_types(schema: StructType) -> None:
@@ -246,9 +230,7 @@ def check_row_types(schema: StructType) -> None:
     """
     if not schema.fields:
         raise EncodingError("the rows have no columns: there is nothing to write")
-    _refuse_same_names((field.name for field in schema.fields), "", fold=True)
-    for field in schema.fields:
-        _check(field.name, field.dataType)
+    check_types(schema.jsonValue()["fields"], by_jvm=True)
 
 
 def is_written_by_jvm(schema: StructType) -> bool:
@@ -317,48 +299,10 @@ def column_of(name: str) -> Column:
 
 def _form(options: NdjsonOptions) -> dict[str, str]:
     return {
-        "timestampFormat": _ZONED,
-        "timestampNTZFormat": _ZONELESS,
+        "timestampFormat": ZONED,
+        "timestampNTZFormat": ZONELESS,
         "ignoreNullFields": str(not options.explicit_nulls).lower(),
     }
-
-
-def _check(path: str, kind: DataType) -> None:
-    name = kind.typeName()
-    if name == "struct":
-        fields = kind.fields  # type: ignore[attr-defined]
-        if not fields:
-            raise EncodingError(f"column {path!r} is a struct without fields: drop it")
-        _refuse_same_names((field.name for field in fields), path, fold=False)
-        for field in fields:
-            _check(f"{path}.{field.name}", field.dataType)
-    elif name == "array":
-        _check(f"{path}.[]", kind.elementType)  # type: ignore[attr-defined]
-    elif name == "map":
-        key: Any = kind.keyType  # type: ignore[attr-defined]
-        if key.typeName() not in ("string", "char", "varchar"):
-            raise EncodingError(
-                f"column {path!r} is a map with keys of type {key.simpleString()}, and JSON has text keys "
-                f"only: use transform_keys({path.partition('.')[0]}, (k, v) -> cast(k as string))"
-            )
-        _check(f"{path}.{{}}", kind.valueType)  # type: ignore[attr-defined]
-    elif name not in _PLAIN and name not in ("float", "double", "binary"):
-        remedy = _REMEDIES.get("interval" if "interval" in name else name, "cast it to a string")
-        raise EncodingError(
-            f"column {path!r} has type {kind.simpleString()}, which has no JSON form: {remedy}"
-        )
-
-
-def _refuse_same_names(names: Iterable[str], path: str, *, fold: bool) -> None:
-    seen: dict[str, str] = {}
-    for name in names:
-        key = name.upper() if fold else name
-        if key in seen:
-            where = f"column {path!r}: fields" if path else "columns"
-            raise EncodingError(
-                f"{where} {seen[key]!r} and {name!r} would be the same column: rename or drop one"
-            )
-        seen[key] = name
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,8 @@ def test_partition_of_a_dead_letter_depends_on_its_key_alone(cluster, topic):
 
 def test_brokers_that_do_not_take_dead_letters_are_named_before_a_row_is_sent(cluster, topic):
     (partition, *_) = open_source(_source(cluster, topic), "fail").partitions()
-    object.__setattr__(partition.settings, "timeout_seconds", 0.1)
-    object.__setattr__(partition.settings, "bootstrap_servers", "127.0.0.1:1")
+    object.__setattr__(partition.settings.spec, "timeout_seconds", 0.1)
+    object.__setattr__(partition.settings.spec, "bootstrap_servers", "127.0.0.1:1")
 
     with pytest.raises(DeadLetterError, match=r"channel 'shop_t_0': dead letters .* 'away' of 127.0.0.1:1"):
         _gate(partition, "away")

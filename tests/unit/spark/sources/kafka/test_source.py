@@ -202,8 +202,8 @@ def test_brokers_that_do_not_answer_are_named_in_time():
 def test_silence_while_reading_ends_with_an_error(brokers, topic):
     produce(brokers, topic, numbered(range(3)))
     (zero, *_) = _source(brokers, topic).partitions()
-    object.__setattr__(zero.settings, "timeout_seconds", 0.1)
-    object.__setattr__(zero.settings, "bootstrap_servers", "127.0.0.1:1")
+    object.__setattr__(zero.settings.spec, "timeout_seconds", 0.1)
+    object.__setattr__(zero.settings.spec, "bootstrap_servers", "127.0.0.1:1")
     with pytest.raises(SourceUnavailableError, match=r"nothing came for . s at offset 0, ahead of the end 3"):
         _read(zero)
 

@@ -5,11 +5,9 @@ import time
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.kafka.cluster import Bounds, ClientSettings
-from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition
-from airflow_provider_snowpipe.spark.sources.kafka.topic_ids import TopicIds, id_channel
+from airflow_provider_snowpipe.spark.sources.kafka.reader import KafkaPartition, check_topic_ids, id_channel
 from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenMovedError,
     SourcePositionError,
@@ -23,7 +21,7 @@ OLD, NEW = "old-id", "new-id"
 
 def _partition(number, topic="t", on_data_loss="fail"):
     spec = source_spec({"kind": "kafka", "bootstrap_servers": "k:1", "topics": [topic]})
-    settings = ClientSettings.of(spec, SourceSecrets())
+    settings = ClientSettings(spec)
     return KafkaPartition(
         f"{topic}_{number}", topic, number, 0, Bounds(0, 9, 9), spec, settings, on_data_loss
     )
@@ -36,7 +34,7 @@ def _check(snowpipe, now, committed="49", on_data_loss="fail"):
         "SHOP_t_1": None if committed is None else IntegerOffset.parse(committed, channel=""),
     }
     with snowpipe.client() as client:
-        TopicIds(client, on_data_loss).check(partitions, offsets, {"t": now})
+        check_topic_ids(client, on_data_loss, partitions, offsets, {"t": now})
 
 
 def _kept(snowpipe, **state):
@@ -102,11 +100,11 @@ def test_each_topic_is_compared_with_its_own_id(snowpipe, caplog):
     _kept(snowpipe, committed=OLD)
     snowpipe.channel("SHOP_u__topic_id", committed="u-id", created_on_ms=int(time.time() * 1000))
     with snowpipe.client() as client:
-        ids = TopicIds(client, "fail")
+        ids = {"t": OLD, "u": "u-id", "v": None, "w": None}
 
-        ids.check(partitions, committed, {"t": OLD, "u": "u-id", "v": None, "w": None})
+        check_topic_ids(client, "fail", partitions, committed, ids)
         with pytest.raises(SourcePositionError, match=r"'u'.*'u-id'.*'other'"):
-            ids.check(partitions, committed, {"t": OLD, "u": "other", "v": None, "w": None})
+            check_topic_ids(client, "fail", partitions, committed, {**ids, "u": "other"})
 
     assert (snowpipe.did("open"), sorted(snowpipe.channels)) == ([], [ID_CHANNEL, "SHOP_u__topic_id"])
     assert "topic v and 1 more:" in caplog.text
