@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
-from airflow_provider_snowpipe.lineage import ChannelOffsets, TaskLineage
+from airflow_provider_snowpipe.lineage import TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     check_arguments,
@@ -340,7 +340,8 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
         describe_file_load(task, context, hook, str(task.table), rows, value.get("pipe", "COPY"))
         return TaskLineage(hook, sources=(str(task.source),), rows=rows)
     moved = [
-        LoadedChannel(name, one["to"], True, one["rows"], one["partition"]) for name, one in channels.items()
+        LoadedChannel(name, one["to"], True, one["rows"], one["partition"], found=one["from"])
+        for name, one in channels.items()
     ]
     describe_outlets(task, context, hook, moved)
     targets = {
@@ -348,7 +349,4 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
         for name, one in channels.items()
     }
     context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
-    offsets = tuple(
-        ChannelOffsets(name, one["from"], one["to"], one["rows"]) for name, one in channels.items()
-    )
-    return TaskLineage(hook, channels=offsets, sources=(files.address,), rows=rows, size=value["bytes"])
+    return TaskLineage(hook, channels=moved, sources=(files.address,), rows=rows, size=value["bytes"])

@@ -288,7 +288,14 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _reported(self, report: RunReport, offset_format: str) -> None:
         address = self._source()[0].address
-        self.task_lineage = TaskLineage.of_run(self._pipe_hook(), address, offset_format, report)
+        self.task_lineage = TaskLineage(
+            self._pipe_hook(),
+            offset_format,
+            loaded_channels(report),
+            sources=(address,),
+            rows=report.rows,
+            size=report.bytes,
+        )
 
     def _ended(self, run: DriverRun) -> SubmittedLoad | None:
         report = report_of(run.text(REPORT_FILE))

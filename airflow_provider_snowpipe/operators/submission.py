@@ -221,15 +221,17 @@ def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str
 
 
 def loaded_channels(report: RunReport) -> list[LoadedChannel]:
-    """What the run's asset events may report; a partition without a row owes no commit."""
+    """What asset events and lineage may report of the run; a partition without a row owes no commit."""
     return [
         LoadedChannel(
             channel.channel,
             channel.to_token,
             channel.committed or channel.target_token is None,
-            max(0, channel.rows - channel.rejected),
+            channel.rows,
             channel.partition,
             channel.unknown_columns,
+            channel.from_token,
+            channel.rejected,
         )
         for channel in report.channels
     ]
