@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,42 +11,14 @@ from airflow_provider_snowpipe.assets.uri import account_namespace
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.assets.events import LoadedChannel
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-    from airflow_provider_snowpipe.spark.report import RunReport
-    from airflow_provider_snowpipe.streaming.append import SmallLoad
 
 CHANNELS_FACET = "snowpipe_channels"
 # Of ObjectStoragePath, and Hadoop's names of the same store.
 _STORES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 # What stands before the @ of these is the container; elsewhere it is a connection or a credential.
 _CONTAINER_FIRST = frozenset({"abfs", "abfss", "wasb", "wasbs"})
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOffsets:
-    """Where a task found and left one channel.
-
-    :param from_offset: the committed offset token before, None for NULL or unknown
-    :param to_offset: the offset token that the task left, None for NULL
-    :param rows: rows that the task sent, None for a task that sends none
-    :param rejected: rows that the service skipped, None for a task that does not know
-    """
-
-    channel: str
-    from_offset: str | None
-    to_offset: str | None
-    rows: int | None = None
-    rejected: int | None = None
-
-    def facet(self) -> dict[str, str | int | None]:
-        """Return the channel as its facet has it."""
-        return {
-            "channel": self.channel,
-            "fromOffset": self.from_offset,
-            "toOffset": self.to_offset,
-            "rows": self.rows,
-            "rejected": self.rejected,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,57 +34,12 @@ class TaskLineage:
 
     hook: SnowpipeHook
     offset_format: str = "file:line"
-    channels: tuple[ChannelOffsets, ...] = ()
+    channels: Sequence[LoadedChannel] = ()
     loads: bool = True
     sources: tuple[str, ...] = ()
     sql: str | None = None
     rows: int | None = None
     size: int | None = None
-
-    @classmethod
-    def of_run(cls, hook: SnowpipeHook, source: str, offset_format: str, report: RunReport) -> TaskLineage:
-        """Describe a run of the Spark job, whether it succeeded or not.
-
-        :param source: the directory that was read
-        """
-        channels = tuple(
-            ChannelOffsets(each.channel, each.from_token, each.to_token, each.rows, each.rejected)
-            for each in report.channels
-        )
-        return cls(hook, offset_format, channels, sources=(source,), rows=report.rows, size=report.bytes)
-
-    @classmethod
-    def of_append(
-        cls, hook: SnowpipeHook, offset_format: str, load: SmallLoad, *, file: str | None, sql: str | None
-    ) -> TaskLineage:
-        """Describe an append without Spark.
-
-        :param file: the address of the rows' file
-        """
-        channel = ChannelOffsets(
-            load.channel, load.from_token, load.target_token or load.from_token, load.rows, load.rejected
-        )
-        sources = (file,) if file else ()
-        return cls(
-            hook,
-            offset_format,
-            (channel,),
-            sources=sources,
-            sql=sql or None,
-            rows=load.rows,
-            size=load.bytes,
-        )
-
-    @classmethod
-    def of_commit(
-        cls, hook: SnowpipeHook, offset_format: str, tokens: Mapping[str, str | None]
-    ) -> TaskLineage:
-        """Describe a wait for a commit: it reads the table's state and changes nothing.
-
-        :param tokens: the committed token of each channel
-        """
-        channels = tuple(ChannelOffsets(name, None, token) for name, token in sorted(tokens.items()))
-        return cls(hook, offset_format, channels, loads=False)
 
 
 class ReportsLineage:
@@ -163,7 +90,16 @@ def operator_lineage(lineage: TaskLineage | None) -> Any:
         run_facets[CHANNELS_FACET] = _channels_facet()(
             pipe=str(lineage.hook.pipe_name()),
             offsetFormat=lineage.offset_format,
-            channels=[channel.facet() for channel in lineage.channels],
+            channels=[
+                {
+                    "channel": one.channel,
+                    "fromOffset": one.found,
+                    "toOffset": one.token,
+                    "rows": one.rows,
+                    "rejected": one.rejected,
+                }
+                for one in lineage.channels
+            ],
         )
     job_facets = {} if lineage.sql is None else {"sql": SQLJobFacet(query=lineage.sql)}
     return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=run_facets, job_facets=job_facets)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import Stats
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+    from airflow_provider_snowpipe.spark.report import ChannelReport
     from airflow_provider_snowpipe.streaming.append import SmallLoad
     from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -69,7 +69,7 @@ def count_load(
     waited: bool,
     run_seconds: float | None = None,
 ) -> None:
-    """Report one load under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
+    """Report one load, by Spark or without it, under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
 
     :param operator: the operator's class name
     :param waited: True where the load itself waited for the commit, and so knows how long that took
@@ -92,6 +92,9 @@ def count_load(
     ):
         if seconds is not None:
             _report(name, seconds * 1000, tags)
+    lags = [lag for one in channels if (lag := getattr(one, "latency_ms", None)) is not None]
+    if lags:
+        _report("commit_lag", max(lags), tags)
     behind = sum(channel.target_token is not None and not channel.committed for channel in channels)
     _report("lag_channels", behind, tags)
 
@@ -104,18 +107,6 @@ def count_change(what: str, *, pipe: str, operator: str) -> None:
     :param operator: the operator's class
     """
     _report(f"channels_{what}", 1, {"pipe": pipe, "operator": operator})
-
-
-def count_run(report: RunReport, pipe: PipeName, operator: str, *, waited: bool) -> None:
-    """Report a Spark run to Airflow's metrics.
-
-    :param operator: the operator's class name
-    :param waited: True where the run itself waited for the commit, and so knows how long that took
-    """
-    count_load(report.channels, pipe, operator, waited=waited, run_seconds=report.seconds)
-    lags = [channel.latency_ms for channel in report.channels if channel.latency_ms is not None]
-    if lags:
-        _report("commit_lag", max(lags), {"pipe": str(pipe), "operator": operator})
 
 
 def _report(name: str, value: float, tags: dict[str, str]) -> None:

@@ -29,13 +29,15 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LoadedChannel:
-    """What a task knows of one channel that it loaded or waited for.
+    """What a task knows of one channel that it loaded or waited for, for asset events and for lineage.
 
     :param token: its committed offset token, None where none was seen
     :param committed: True when all rows of this task were seen to be committed
-    :param rows: rows that this task put there, None where the task does not know
+    :param rows: rows that this task sent, None where the task does not know
     :param partition: the source's partition
     :param unknown_columns: rows with a key that matches no column of the table, by key
+    :param found: the committed offset token before, None for NULL or unknown
+    :param rejected: rows that the service skipped, None for a task that does not know
     """
 
     channel: str
@@ -44,6 +46,13 @@ class LoadedChannel:
     rows: int | None = None
     partition: str | None = None
     unknown_columns: Mapping[str, int] = field(default_factory=dict)
+    found: str | None = None
+    rejected: int | None = None
+
+    @property
+    def loaded(self) -> int | None:
+        """Rows of them that are in the table, None where the task does not know."""
+        return None if self.rows is None else max(0, self.rows - (self.rejected or 0))
 
 
 def describe_outlets(
@@ -118,9 +127,9 @@ def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
         "committed": len(committed) == len(channels),
         "tokens": {one.channel: one.token for one in committed if one.token is not None},
     }
-    rows = [one.rows for one in committed]
-    if None not in rows:
-        extra["rows"] = sum(number for number in rows if number is not None)
+    rows = [one.loaded for one in committed if one.loaded is not None]
+    if len(rows) == len(committed):
+        extra["rows"] = sum(rows)
     unknown: dict[str, int] = {}
     for one in channels:
         unknown = add_counts(unknown, one.unknown_columns)
@@ -138,8 +147,8 @@ def _describes_tables() -> bool:
 
 def _all_committed(channels: list[LoadedChannel]) -> bool:
     """Whether a task has put rows there, and has seen the commit of all; a sensor knows of no rows."""
-    return all(one.committed and one.rows is not None for one in channels) and any(
-        one.rows for one in channels
+    return all(one.committed and one.loaded is not None for one in channels) and any(
+        one.loaded for one in channels
     )
 
 
@@ -221,7 +230,7 @@ def _add_partitions(event: Any, channels: list[LoadedChannel]) -> None:
     add = getattr(event, "add_partitions", None)
     if add is None:
         return
-    keys = [one.partition or one.channel for one in channels if one.committed and one.rows]
+    keys = [one.partition or one.channel for one in channels if one.committed and one.loaded]
     long = [key for key in keys if len(key) > _LONGEST_PARTITION_KEY]
     if long:
         log.warning(

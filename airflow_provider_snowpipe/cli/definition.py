@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
 _PACKAGE = "airflow_provider_snowpipe.cli"
-_COMMANDS = f"{_PACKAGE}.definition"
 
 
 def get_cli_commands() -> list[CLICommand]:
     """The command group, as Airflow asks every provider for it."""
-    from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, GroupCommand, lazy_load_command
+    from airflow.cli.cli_config import ARG_OUTPUT, GroupCommand
 
-    pipe_arguments = (
-        _arg("--conn-id", help="connection id", default="snowflake_default"),
+    conn_id = "snowflake_default"
+    names = (
         _arg("--table", help="the default pipe of this table"),
         _arg("--pipe", help="this pipe; not together with --table"),
         _arg("--database", help="the pipe's database, the connection's if not given"),
         _arg("--schema", help="the pipe's schema, the connection's if not given"),
     )
+    pipe = (_arg("--conn-id", help="connection id", default=conn_id), *names)
     offset_format = _arg("--offset-format", help="format of the offset tokens, such as file:line")
     file = (
         _arg("path", help="the backup file: a path, or a URL of an object store"),
@@ -44,82 +44,59 @@ def get_cli_commands() -> list[CLICommand]:
         _arg("--dry-run", action="store_true", help="show what would be done, change nothing"),
     )
     commands = (
-        ActionCommand(
-            name="doctor",
-            help="Check connection, key, grants, pipe, network and Spark, and show what to do",
+        _command(
+            "doctor",
+            "Check connection, key, grants, pipe, network and Spark, and show what to do",
+            _arg("--snowflake-conn-id", "--conn-id", dest="conn_id", help="connection id", default=conn_id),
+            _arg("--spark-conn-id", help="Spark connection id, spark_default if not given"),
+            *names,
+            _arg("--source", help="a path that the Spark executors have to see; may start Spark"),
+            _arg("--json", action="store_true", help="print JSON"),
             description="Ends with the status 1 when a check failed, 0 otherwise; warnings are no failures.",
-            func=lazy_load_command(f"{_PACKAGE}.doctor.doctor"),
-            args=(
-                _arg(
-                    "--snowflake-conn-id",
-                    "--conn-id",
-                    dest="conn_id",
-                    help="connection id",
-                    default="snowflake_default",
-                ),
-                _arg("--spark-conn-id", help="Spark connection id, spark_default if not given"),
-                *pipe_arguments[1:],
-                _arg("--source", help="a path that the Spark executors have to see; may start Spark"),
-                _arg("--json", action="store_true", help="print JSON"),
-            ),
+            module=f"{_PACKAGE}.doctor",
         ),
-        ActionCommand(
-            name="plan",
-            help="Report whether data should be streamed, copied or piped, and what each would cost",
-            func=lazy_load_command(f"{_COMMANDS}.plan"),
-            args=(*_plan_arguments(), ARG_OUTPUT),
+        _command(
+            "plan",
+            "Report whether data should be streamed, copied or piped, and what each would cost",
+            *_plan_arguments(),
+            ARG_OUTPUT,
         ),
-        ActionCommand(
-            name="channels",
-            help="List the channels of a pipe with their committed tokens",
-            func=lazy_load_command(f"{_COMMANDS}.channels"),
-            args=(*pipe_arguments, ARG_OUTPUT),
-        ),
-        ActionCommand(
-            name="lag",
-            help="Show how far channels are, and whether they have committed target tokens",
+        _command("channels", "List the channels of a pipe with their committed tokens", *pipe, ARG_OUTPUT),
+        _command(
+            "lag",
+            "Show how far channels are, and whether they have committed target tokens",
+            *pipe,
+            _arg("--targets", help="JSON object of channel to target token; without it, all channels"),
+            offset_format,
+            ARG_OUTPUT,
             description="Ends with the status 1 when a target is not committed.",
-            func=lazy_load_command(f"{_COMMANDS}.lag"),
-            args=(
-                *pipe_arguments,
-                _arg("--targets", help="JSON object of channel to target token; without it, all channels"),
-                offset_format,
-                ARG_OUTPUT,
-            ),
         ),
-        ActionCommand(
-            name="backup",
-            help="Write the offset tokens of a pipe's channels to a file",
-            func=lazy_load_command(f"{_COMMANDS}.backup"),
-            args=(
-                *file,
-                _arg(
-                    "--on-lost",
-                    choices=("fail", "keep"),
-                    default="fail",
-                    help="when a channel has lost the token that the file holds",
-                ),
-                *pipe_arguments,
+        _command(
+            "backup",
+            "Write the offset tokens of a pipe's channels to a file",
+            *file,
+            _arg(
+                "--on-lost",
+                choices=("fail", "keep"),
+                default="fail",
+                help="when a channel has lost the token that the file holds",
             ),
+            *pipe,
         ),
-        ActionCommand(
-            name="restore",
-            help="Bring channels back to the offset tokens of a backup",
-            func=lazy_load_command(f"{_COMMANDS}.restore"),
-            args=(
-                *file,
-                _arg("--allow-older-tokens", action="store_true", help="set a token back, too"),
-                _arg("--allow-active-writer", action="store_true", help="in spite of a writer"),
-                _arg("-y", "--yes", action="store_true", help="do not ask"),
-                *pipe_arguments,
-            ),
+        _command(
+            "restore",
+            "Bring channels back to the offset tokens of a backup",
+            *file,
+            _arg("--allow-older-tokens", action="store_true", help="set a token back, too"),
+            _arg("--allow-active-writer", action="store_true", help="in spite of a writer"),
+            _arg("-y", "--yes", action="store_true", help="do not ask"),
+            *pipe,
         ),
-        ActionCommand(
-            name="local",
-            help="Run the local service's own command line (serve, env, sql, admin)",
+        _command(
+            "local",
+            "Run the local service's own command line (serve, env, sql, admin)",
+            _arg("arguments", nargs=argparse.REMAINDER, help="after --, what snowpipe-local takes"),
             description="For example: airflow snowpipe local -- serve --data-dir ~/snowpipe",
-            func=lazy_load_command(f"{_COMMANDS}.local"),
-            args=(_arg("arguments", nargs=argparse.REMAINDER, help="after --, what snowpipe-local takes"),),
         ),
     )
     return [
@@ -175,6 +152,16 @@ def parser() -> argparse.ArgumentParser:
             argument.add_to_parser(one)
         one.set_defaults(func=command.func)
     return made
+
+
+def _command(
+    name: str, help: str, *args: Any, description: str | None = None, module: str = f"{_PACKAGE}.definition"
+) -> Any:
+    """A command; what does it is the function of its name in a module, imported when it is run."""
+    from airflow.cli.cli_config import ActionCommand, lazy_load_command
+
+    func = lazy_load_command(f"{module}.{name}")
+    return ActionCommand(name=name, help=help, description=description, func=func, args=args)
 
 
 def _arg(*flags: str, **options: Any) -> Any:

@@ -392,10 +392,10 @@ class Doctor:
         from airflow_provider_snowpipe.operators.cluster_job import is_cluster_mode
         from airflow_provider_snowpipe.operators.submission import (
             SPARK_CONNECT,
+            SubmitHook,
             connect_url,
             spark_connection,
         )
-        from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
         from airflow_provider_snowpipe.triggers.application import cluster_of
 
         conn_id = self.spark_conn_id or _DEFAULT_SPARK

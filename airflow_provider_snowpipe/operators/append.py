@@ -151,14 +151,22 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         count_load([load], self.hook.pipe_name(), type(self).__name__, waited=load.committed)
         loaded = LoadedChannel(
             channel,
-            load.target_token,
+            load.target_token or load.from_token,
             load.committed,
-            load.rows - load.rejected,
+            load.rows,
             unknown_columns=load.unknown_columns,
+            found=load.from_token,
+            rejected=load.rejected,
         )
         describe_outlets(self, context, self.hook, [loaded])
-        self.task_lineage = TaskLineage.of_append(
-            self.hook, self._format().format_name, load, file=self.file, sql=self.sql
+        self.task_lineage = TaskLineage(
+            self.hook,
+            self._format().format_name,
+            (loaded,),
+            sources=(self.file,) if self.file else (),
+            sql=self.sql or None,
+            rows=load.rows,
+            size=load.bytes,
         )
         return self._value(load, rules)
 

@@ -21,8 +21,7 @@ from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, wri
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
-from airflow_provider_snowpipe.operators.submission import job_error
-from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
+from airflow_provider_snowpipe.operators.submission import SubmitHook, job_error
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.operators.submission import launch_environment, search_path
-from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
-from airflow_provider_snowpipe.spark.report import UiAddresses, rejected_before
+from airflow_provider_snowpipe.operators.submission import SubmitHook, launch_environment, search_path
+from airflow_provider_snowpipe.spark.report import START_FILE, UI_FILE, UiAddresses, rejected_before
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
 if TYPE_CHECKING:
@@ -74,16 +73,6 @@ class DriverLocation:
     def report_path(self) -> Path:
         """The run report, there when the driver has ended by itself."""
         return Path(self.directory, REPORT_FILE)
-
-    @property
-    def start_path(self) -> Path:
-        """Rows that were skipped before the run began, by channel; there when the run has begun."""
-        return Path(self.directory, "start.json")
-
-    @property
-    def ui_path(self) -> Path:
-        """The addresses of the application's page; there when Spark has started."""
-        return Path(self.directory, "ui.json")
 
     @classmethod
     def of(cls, kept: Any) -> Self | None:
@@ -513,7 +502,7 @@ class ClientRun:
 
     def hide_ui(self) -> None:
         """Take back the address of the application's page, which ended with it, for the history server's."""
-        addresses = UiAddresses.read(self.location.ui_path)
+        addresses = UiAddresses.read(self.directory / UI_FILE)
         if addresses is not None and addresses.running is not None:
             self._show(addresses.ended)
 
@@ -539,7 +528,7 @@ class ClientRun:
             yield line
 
     def _show_ui(self) -> None:
-        addresses = UiAddresses.read(self.location.ui_path)
+        addresses = UiAddresses.read(self.directory / UI_FILE)
         if addresses is not None and addresses.running is not None:
             self._show(addresses.running)
 
@@ -555,5 +544,5 @@ class ClientRun:
         self.notice_command(command)
 
     def _keep_start(self) -> None:
-        if self.location.start_path.is_file():
-            self._memory.keep_rejected_before(rejected_before(self.location.start_path.read_text("utf-8")))
+        if (text := self.text(START_FILE)) is not None:
+            self._memory.keep_rejected_before(rejected_before(text))

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.hooks.cluster import (
     KubernetesPods,
 )
 from airflow_provider_snowpipe.hooks.storage import storage_path
-from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
+from airflow_provider_snowpipe.operators.submission import SubmitHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.application import spark_master
 

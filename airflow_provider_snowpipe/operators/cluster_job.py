@@ -39,8 +39,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
     hadoop_address,
     is_of_this_machine,
 )
-from airflow_provider_snowpipe.operators.submission import launch_environment
-from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
+from airflow_provider_snowpipe.operators.submission import SubmitHook, launch_environment
 from airflow_provider_snowpipe.spark.progress import FollowedChannels
 from airflow_provider_snowpipe.spark.report import START_FILE, rejected_before
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
-from airflow_provider_snowpipe.lineage import ChannelOffsets, TaskLineage
+from airflow_provider_snowpipe.lineage import TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     check_arguments,
@@ -23,15 +23,13 @@ from airflow_provider_snowpipe.operators.load_planning import (
     is_staged,
     known_shape,
     loads_before,
-    path_before,
-    splits_csv,
 )
 from airflow_provider_snowpipe.operators.own_channels import require_own_channels
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, outcome_of
-from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_source, has_backlog
+from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_source
 from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
@@ -141,7 +139,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 return self._with_files(context, path, loading.run(path, self._file_boundary(path)))
             if any(position.intent for position in choice.positions):
                 self.log.info("an earlier load was interrupted; it is finished before anything is streamed")
-                self._file_loading(context).finish(self._boundary())
+                self._file_loading(context).finish(self.boundary())
         return self._streamed(context, super().execute(context))
 
     def execute_complete(
@@ -205,32 +203,10 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.log.info("dry run: would take the path %s%s", path.value, f": {why}" if why else "")
 
     def _choice(self, known: Mapping[str, Any], context: Context | None = None) -> LoadChoice:
-        files = self.source_files()
-        # Whether a pipe might be worth making is no question of a task that has to load now.
-        able = {
-            "has_pipe": bool(self.file_pipe),
-            "may_make_pipe": False,
-            "splits_csv": splits_csv(self.copy_options),
-        }
-        before = context if self.remember else None
-        loads = () if before is None else loads_before(before, self._loaded_table)
-        if files is None and not is_staged(self.source):
-            able["may_write_files"] = False
-        return LoadChoice(
-            self.source,
-            files,
-            None if files is None or self.table is None else self._boundary(),
-            self.bulk_hook(self.table),
-            known,
-            LoadPolicy.of({**able, **(self.policy or {}), "path": self.path}, self.costs, loads),
-            None if before is None else path_before(before),
-            may_lack_table=self.create_table is not None,
-            backlog=self._backlog() if has_backlog(self.source) else None,
-            options=self.copy_options,
-            file_pipe=self.file_pipe,
-        )
+        return LoadChoice(self, known, context if self.remember else None)
 
-    def _backlog(self) -> SourceBacklog:
+    def backlog(self) -> SourceBacklog:
+        """What the source holds that can be asked for it, such as Kafka topics."""
         prefix, may_lack = self.channel_prefix or self.dag_id, self.create_table is not None
         return SourceBacklog(self._source, self._pipe_hook().channel_statuses, prefix, may_lack)
 
@@ -251,7 +227,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 f"path is {path.value!r} and source is {self.source!r}: only files go that way; take "
                 "path='stream'"
             )
-        return self._boundary()
+        return self.boundary()
 
     def _with_files(self, context: Context, path: LoadPath, value: dict[str, Any]) -> dict[str, Any]:
         value = {"path": path.value, **value}
@@ -269,8 +245,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         here = None if began is None else (dt.datetime.now(dt.UTC) - began).total_seconds()
         actual = {"seconds": here, **actual}
         account = LoadAccount(self.bulk_hook(self.table), LoadPolicy.of(self.policy, self.costs), context)
-        load = account.measured(plan, self._loaded_table, value, actual)
-        before = loads_before(context, self._loaded_table)
+        load = account.measured(plan, self.loaded_table, value, actual)
+        before = loads_before(context, self.loaded_table)
         if load.path is LoadPath.COPY and value["files"]:
             before = tuple(account.attributed(before))
         outcome = outcome_of(plan, value["path"], actual, load, before)
@@ -279,11 +255,11 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         return value
 
     @property
-    def _loaded_table(self) -> str:
+    def loaded_table(self) -> str:
         """The table under which loads are kept for the next plan."""
         return ".".join(one for one in (self.database, self.schema, self.table or self.pipe) if one)
 
-    def _boundary(self) -> FileBoundary:
+    def boundary(self) -> FileBoundary:
         """The files as they were when the task began, and their channels."""
         from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
 
@@ -340,7 +316,8 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
         describe_file_load(task, context, hook, str(task.table), rows, value.get("pipe", "COPY"))
         return TaskLineage(hook, sources=(str(task.source),), rows=rows)
     moved = [
-        LoadedChannel(name, one["to"], True, one["rows"], one["partition"]) for name, one in channels.items()
+        LoadedChannel(name, one["to"], True, one["rows"], one["partition"], found=one["from"])
+        for name, one in channels.items()
     ]
     describe_outlets(task, context, hook, moved)
     targets = {
@@ -348,7 +325,4 @@ def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[
         for name, one in channels.items()
     }
     context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
-    offsets = tuple(
-        ChannelOffsets(name, one["from"], one["to"], one["rows"]) for name, one in channels.items()
-    )
-    return TaskLineage(hook, channels=offsets, sources=(files.address,), rows=rows, size=value["bytes"])
+    return TaskLineage(hook, channels=moved, sources=(files.address,), rows=rows, size=value["bytes"])

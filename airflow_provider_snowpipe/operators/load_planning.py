@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +51,9 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Partl
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
-    from airflow_provider_snowpipe.sources import FileSource
-    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
+    from airflow_provider_snowpipe.spark.submit.file_boundary import PartitionPosition
 
 log = logging.getLogger(__name__)
 
@@ -204,32 +204,37 @@ _CHOOSES_FILES = ("pattern", "force", "size_limit", "purge", "load_uncertain_fil
 _REMEDY = {False: "leave these options out", True: "make the pipe anew with these values"}
 
 
-@dataclass(frozen=True)
 class LoadChoice:
     """What is known before a load: the data, the author's side, and what is in the table already.
 
-    :param source: as the author gave it
-    :param files: the same as files of this machine, None where it is something else
-    :param boundary: these files and their channels, None where there is nothing to copy into
     :param known: what is known of the data from the author and the kind of run
-    :param before: the path of the run before
-    :param may_lack_table: True where the stream makes the table
-    :param backlog: what a source holds that can be asked for it, such as Kafka topics; None for any other
-    :param options: the author's options of COPY
-    :param file_pipe: the pipe that may take the files
+    :param context: of the run, None to plan without regard to the run before
     """
 
-    source: Any
-    files: FileSource | None
-    boundary: FileBoundary | None
-    hook: SnowpipeBulkHook
-    known: Mapping[str, Any]
-    policy: LoadPolicy
-    before: LoadPath | None = None
-    may_lack_table: bool = False
-    backlog: SourceBacklog | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    file_pipe: str | None = None
+    def __init__(
+        self, task: SnowpipeLoadOperator, known: Mapping[str, Any], context: Context | None = None
+    ) -> None:
+        self.files = task.source_files()
+        """The source as files of this machine, None where it is something else."""
+        self.source = task.source
+        self.boundary = None if self.files is None or task.table is None else task.boundary()
+        """These files and their channels, None where there is nothing to copy into."""
+        self.hook = task.bulk_hook(task.table)
+        self.known = known
+        self.may_lack_table = task.create_table is not None
+        self.backlog = task.backlog() if has_backlog(self.source) else None
+        self.options = task.copy_options
+        self.file_pipe = task.file_pipe
+        self.before = None if context is None else path_before(context)
+        """The path of the run before."""
+        # Whether a pipe might be worth making is no question of a task that has to load now.
+        able: dict[str, Any] = {"has_pipe": bool(self.file_pipe), "may_make_pipe": False}
+        able["splits_csv"] = splits_csv(self.options)
+        if self.files is None and not is_staged(self.source):
+            able["may_write_files"] = False
+        loads = () if context is None else loads_before(context, task.loaded_table)
+        given = {**able, **(task.policy or {}), "path": task.path}
+        self.policy = LoadPolicy.of(given, task.costs, loads)
 
     @cached_property
     def positions(self) -> Sequence[PartitionPosition]:

@@ -25,13 +25,13 @@ from airflow_provider_snowpipe.operators.cluster_job import (
 )
 from airflow_provider_snowpipe.operators.submission import (
     SPARK_CONNECT,
+    SubmitHook,
     application_name,
     connect_url,
     require_spark_submit,
     search_path,
     spark_connection,
 )
-from airflow_provider_snowpipe.operators.submit_hook import SubmitHook
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.report import UnreadableReportError
 from airflow_provider_snowpipe.spark.submit.local_spark import (

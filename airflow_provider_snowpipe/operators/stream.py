@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     SparkUiLink,
     pipe_page,
 )
-from airflow_provider_snowpipe.metrics import count_run
+from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import check_arguments, leave_links
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
@@ -288,7 +288,14 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _reported(self, report: RunReport, offset_format: str) -> None:
         address = self._source()[0].address
-        self.task_lineage = TaskLineage.of_run(self._pipe_hook(), address, offset_format, report)
+        self.task_lineage = TaskLineage(
+            self._pipe_hook(),
+            offset_format,
+            loaded_channels(report),
+            sources=(address,),
+            rows=report.rows,
+            size=report.bytes,
+        )
 
     def _ended(self, run: DriverRun) -> SubmittedLoad | None:
         report = report_of(run.text(REPORT_FILE))
@@ -421,7 +428,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self._reported(report, load.offset_format)
         context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report, load.offset_format, self.on_error))
         pipe = self._pipe_hook().pipe_name()
-        count_run(report, pipe, type(self).__name__, waited=self.wait_for_commit and not self._defers)
+        waited = self.wait_for_commit and not self._defers
+        name = type(self).__name__
+        count_load(report.channels, pipe, name, waited=waited, run_seconds=report.seconds)
         describe_outlets(self, context, self._pipe_hook(), loaded_channels(report))
         value = value_of(report, pipe, load.offset_format)
         self._warn_of_unknown(report.unknown_columns, pipe)

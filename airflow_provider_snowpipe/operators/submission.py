@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,10 @@ except ImportError:
         from airflow.exceptions import TaskDeferralError as TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
+    import subprocess
+
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.report import RunReport
     from airflow_provider_snowpipe.spark.submit.plan import WriteReport
@@ -221,15 +225,17 @@ def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str
 
 
 def loaded_channels(report: RunReport) -> list[LoadedChannel]:
-    """What the run's asset events may report; a partition without a row owes no commit."""
+    """What asset events and lineage may report of the run; a partition without a row owes no commit."""
     return [
         LoadedChannel(
             channel.channel,
             channel.to_token,
             channel.committed or channel.target_token is None,
-            max(0, channel.rows - channel.rejected),
+            channel.rows,
             channel.partition,
             channel.unknown_columns,
+            channel.from_token,
+            channel.rejected,
         )
         for channel in report.channels
     ]
@@ -306,3 +312,88 @@ def is_deferral_timeout(error: AirflowException) -> bool:
     :param error: what resuming the task has raised
     """
     return isinstance(error, TaskDeferralTimeout) and "timeout" in str(error)
+
+
+# -- What Airflow's Spark hook has no public way for: no other file uses a private member of it ----------
+
+
+class SubmitHook:
+    """The Spark hook of one submission.
+
+    The private members are those of the Spark provider 6.3.4. The hook alone resolves the Spark connection;
+    the operator that makes it gives it all its settings; and its own ``submit`` starts a process that dies
+    with the worker.
+    """
+
+    def __init__(self, hook: SparkSubmitHook) -> None:
+        self._hook = hook
+        self.master = str(hook._connection["master"])
+        self.binary = str(hook._connection["spark_binary"])
+        """``spark-submit``, or what the operator or the connection name instead."""
+        self.deploy_mode: str | None = hook._connection["deploy_mode"]
+        """``client`` or ``cluster``, as operator or connection set it; None where neither does."""
+        self.is_on_nodes = bool(hook._is_yarn or hook._is_kubernetes)
+        """True for YARN and Kubernetes, whose executors have a Python of their own."""
+        self.properties_file: str | None = hook._properties_file
+        self.driver_class_path: str | None = hook._driver_class_path
+        self.arguments = [str(one) for one in hook._application_args or ()]
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The author's variables of the process, known when :meth:`command` has been called."""
+        return self._hook._env or {}
+
+    @property
+    def conf(self) -> Mapping[str, Any]:
+        """The Spark settings."""
+        return self._hook._conf
+
+    @conf.setter
+    def conf(self, settings: Mapping[str, Any]) -> None:
+        self._hook._conf = dict(settings)
+
+    def add_py_files(self, address: str) -> None:
+        """Bring a file of code to driver and executors; an empty address is none."""
+        self._hook._py_files = ",".join(filter(None, [self._hook._py_files, address]))
+
+    def add_file(self, address: str) -> None:
+        """Bring a file to driver and executors."""
+        self._hook._files = ",".join(filter(None, [self._hook._files, address]))
+
+    def leave_following(self) -> None:
+        """Have the hook follow no driver: it would submit again what the cluster calls failed.
+
+        What the cluster calls so may have committed everything.
+        """
+        self._hook._is_yarn_cluster_mode = False
+        self._hook._track_driver_via_k8s_api = False
+
+    def submit_by(self, submit: Callable[..., None]) -> None:
+        """Replace the hook's own ``submit``."""
+        self._hook.submit = submit  # type: ignore[method-assign]
+
+    def command(self, application: str) -> list[str]:
+        """The command line of ``spark-submit``."""
+        return self._hook._build_spark_submit_command(application)
+
+    @property
+    def process(self) -> Any:
+        """The process of ``spark-submit``, which the hook's own ``on_kill`` stops; None before it."""
+        return self._hook._submit_sp
+
+    @process.setter
+    def process(self, process: subprocess.Popen[str]) -> None:
+        self._hook._submit_sp = process
+
+    def log(self, lines: Iterator[str]) -> None:
+        """Log the output of ``spark-submit`` to its end."""
+        self._hook._process_spark_submit_log(lines)
+
+    def has_submitted(self) -> None:
+        """Run the author's commands that come after a submission."""
+        self._hook._run_post_submit_commands()
+
+    def failure(self, command: Sequence[str], code: int) -> str:
+        """The hook's own text of a submission that failed, without passwords."""
+        shown = self._hook._mask_cmd(list(command))
+        return f"Cannot execute: {shown}. Error code is: {code}.{self._hook._submit_log_tail}"

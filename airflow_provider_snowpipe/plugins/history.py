@@ -213,11 +213,13 @@ class History:
     """What was read.
 
     :param tasks: from the oldest to the latest
+    :param days: how far it goes back
     :param hidden: tasks that are left out because their connection may not be read
     :param is_cut: True when there was more than the limits let in
     """
 
     tasks: tuple[TaskWork, ...]
+    days: int
     hidden: int = 0
     is_cut: bool = False
 
@@ -254,7 +256,7 @@ def read_history(session: Session, rights: Rights, limits: HistoryLimits, where:
         if room <= 0:
             is_cut = is_cut or at + _TASKS_AT_A_TIME < len(meant)
             break
-    return History(tuple(sorted(tasks, key=lambda one: one.time)), hidden, is_cut)
+    return History(tuple(sorted(tasks, key=lambda one: one.time)), limits.days, hidden, is_cut)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial, wraps
+from http import HTTPStatus
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
@@ -28,7 +29,7 @@ from airflow_provider_snowpipe.plugins.history import (
     read_plans,
 )
 from airflow_provider_snowpipe.plugins.pipe_state import ChannelState, PipeState
-from airflow_provider_snowpipe.plugins.rendering import View, answer, refused, render, utc
+from airflow_provider_snowpipe.plugins.rendering import answer, refused, render, utc
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
@@ -42,9 +43,12 @@ PLANS_PER_PAGE = 10
 
 Name = Annotated[str, Query(min_length=1)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
+Given = ParamSpec("Given")
+One = TypeVar("One")
 
 # Who may read connections may see what they reach, by Airflow's own check. What is shown of single
-# connections and of DAGs is then held to the rights of this user.
+# connections and of DAGs is then held to the rights of this user. The path of a page about one connection has
+# its id because that is where Airflow's check expects it.
 router = APIRouter(dependencies=[Depends(requires_access_connection(method="GET"))])
 tabs = APIRouter(
     prefix="/dags/{dag_id}",
@@ -52,28 +56,28 @@ tabs = APIRouter(
 )
 
 
+def shown(make: Callable[Given, HTMLResponse]) -> Callable[Given, HTMLResponse]:
+    """Have a route answer with the page that it makes, or with the reason why there is none."""
+
+    # Here, since FastAPI reads the annotations of a route by the names of the file that defines it.
+    @wraps(make)
+    def route(*args: Given.args, **kwargs: Given.kwargs) -> HTMLResponse:
+        return answer(partial(make, *args, **kwargs))
+
+    return route
+
+
 @router.get("/overview", response_class=HTMLResponse)
+@shown
 def overview(session: SessionDep, user: GetUserDep) -> HTMLResponse:
     """List every pipe that tasks have worked on, the worst first."""
-
-    def make_view() -> View:
-        limits = HistoryLimits.configured()
-        history = read_history(session, Rights.of(user, session), limits, Where())
-        pipes = sorted(_pipes(history), key=lambda one: (_WORST.get(one.state.word, 9), str(one.state.pipe)))
-        html = render(
-            "overview.html",
-            title="Overview",
-            active="overview",
-            pipes=pipes,
-            history=history,
-            days=limits.days,
-        )
-        return View(html)
-
-    return answer(make_view)
+    history = _history(session, user, Where())
+    pipes = sorted(_pipes(history), key=lambda one: (_WORST.get(one[0].word, 9), str(one[0].pipe)))
+    return render("overview.html", title="Overview", active="overview", pipes=pipes, history=history)
 
 
 @router.get("/connections/{connection_id:path}/pipe", response_class=HTMLResponse)
+@shown
 def pipe(
     connection_id: str,
     database: Name,
@@ -91,82 +95,62 @@ def pipe(
     :param descending: the greatest first
     :param page: which hundred channels, from 1
     """
+    name = PipeName(database, schema, pipe)
+    history = _history(session, user, Where(connection=connection_id, pipe=name))
+    state = PipeState.of(connection_id, name, history.tasks)
+    key = sort if sort in _COLUMNS else "lag"
+    base = f"connections/{quote_url_segment(connection_id)}"
 
-    def make_view() -> View:
-        name = PipeName(database, schema, pipe)
-        limits = HistoryLimits.configured()
-        where = Where(connection=connection_id, pipe=name)
-        history = read_history(session, Rights.of(user, session), limits, where)
-        state = PipeState.of(connection_id, name, history.tasks)
-        key = sort if sort in _COLUMNS else "lag"
-        shown = ordered(state.channels, key, descending=descending)
-        pages = max(1, -(-len(shown) // CHANNELS_PER_PAGE))
-        base = f"connections/{quote_url_segment(connection_id)}"
+    def address(**changed: Any) -> str:
+        given = {"sort": key, "descending": descending, "page": 1, **changed}
+        return f"{base}/{pipe_query(name, **given)}"
 
-        def address(**changed: Any) -> str:
-            given = {"sort": key, "descending": descending, "page": 1, **changed}
-            return f"{base}/{pipe_query(name, **given)}"
-
-        rows = shown[(page - 1) * CHANNELS_PER_PAGE : page * CHANNELS_PER_PAGE]
-        html = render(
-            "pipe.html",
-            title=str(name),
-            pipe=state,
-            live=f"{base}/{channels_query(name)}",
-            columns=_columns(key, descending, address),
-            channels=[(one, f"{base}/{channel_query(name, one.channel)}") for one in rows],
-            total=len(shown),
-            page=page,
-            pages=pages,
-            before=address(page=page - 1) if 1 < page <= pages else None,
-            after=address(page=page + 1) if page < pages else None,
-            runs=list(reversed(state.tasks))[:RUNS_SHOWN],
-            history=history,
-            days=limits.days,
-        )
-        return View(html)
-
-    return answer(make_view)
+    rows, others = _hundred(
+        ordered(state.channels, key, descending=descending), page, lambda number: address(page=number)
+    )
+    return render(
+        "pipe.html",
+        title=str(name),
+        pipe=state,
+        live=f"{base}/{channels_query(name)}",
+        columns=_columns(key, descending, address),
+        channels=[(one, f"{base}/{channel_query(name, one.channel)}") for one in rows],
+        runs=list(reversed(state.tasks))[:RUNS_SHOWN],
+        history=history,
+        **others,
+    )
 
 
 @router.get("/plans", response_class=HTMLResponse)
+@shown
 def plans(session: SessionDep, user: GetUserDep, page: Page = 1) -> HTMLResponse:
     """List the plans of routed loads, the latest first.
 
     :param page: which ten of them, from 1
     """
-
-    def make_view() -> View:
-        limits = HistoryLimits.configured()
-        rights = Rights.of(user, session)
-        found, more = read_plans(session, rights, limits, Where(), PLANS_PER_PAGE, page)
-        html = render(
-            "plans.html",
-            title="Plans",
-            active="plans",
-            plans=found,
-            page=page,
-            more=more,
-            days=limits.days,
-        )
-        return View(html)
-
-    return answer(make_view)
+    limits = HistoryLimits.configured()
+    found, more = read_plans(session, Rights.of(user, session), limits, Where(), PLANS_PER_PAGE, page)
+    return render(
+        "plans.html", title="Plans", active="plans", plans=found, page=page, more=more, days=limits.days
+    )
 
 
 @tabs.get("/runs/{run_id}", response_class=HTMLResponse)
+@shown
 def run_tab(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> HTMLResponse:
     """Show what a run did on pipes, and its plans."""
     return _tab("Snowpipe in this run", Where(dag_id=dag_id, run_id=run_id), session, user)
 
 
 @tabs.get("/tasks/{task_id}", response_class=HTMLResponse)
+@shown
 def task_tab(dag_id: str, task_id: str, session: SessionDep, user: GetUserDep) -> HTMLResponse:
     """Show what a task did on pipes in all of its runs, and its plans."""
     return _tab("Snowpipe in this task", Where(dag_id=dag_id, task_id=task_id), session, user)
 
 
 @tabs.get("/runs/{run_id}/tasks/{task_id}/{map_index}", response_class=HTMLResponse)
+@shown
 def task_instance_tab(
     dag_id: str, run_id: str, task_id: str, map_index: str, session: SessionDep, user: GetUserDep
 ) -> HTMLResponse:
@@ -180,22 +164,10 @@ def task_instance_tab(
 
 
 def _tab(title: str, where: Where, session: SessionDep, user: GetUserDep) -> HTMLResponse:
-    def make_view() -> View:
-        limits = HistoryLimits.configured()
-        rights = Rights.of(user, session)
-        history = read_history(session, rights, limits, where)
-        found, _ = read_plans(session, rights, limits, where, PLANS_PER_PAGE)
-        html = render(
-            "tab.html",
-            title=title,
-            pipes=_pipes(history),
-            plans=found,
-            history=history,
-            days=limits.days,
-        )
-        return View(html)
-
-    return answer(make_view)
+    limits = HistoryLimits.configured()
+    found, _ = read_plans(session, Rights.of(user, session), limits, where, PLANS_PER_PAGE)
+    history = _history(session, user, where)
+    return render("tab.html", title=title, pipes=_pipes(history), plans=found, history=history)
 
 
 # -- What the templates show -----------------------------------------------------------------------------
@@ -242,17 +214,14 @@ def _columns(column: str, descending: bool, address: Callable[..., str]) -> list
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _PipeLine:
-    """A pipe and the address of its page."""
-
-    state: PipeState
-    href: str
+def _history(session: SessionDep, user: GetUserDep, where: Where) -> History:
+    return read_history(session, Rights.of(user, session), HistoryLimits.configured(), where)
 
 
-def _pipes(history: History) -> list[_PipeLine]:
+def _pipes(history: History) -> list[tuple[PipeState, str]]:
+    """Each pipe and the address of its page."""
     return [
-        _PipeLine(
+        (
             PipeState.of(connection, name, tasks),
             f"connections/{quote_url_segment(connection)}/{pipe_query(name)}",
         )
@@ -260,17 +229,30 @@ def _pipes(history: History) -> list[_PipeLine]:
     ]
 
 
+def _hundred(
+    found: Sequence[One], page: int, address: Callable[[int], str]
+) -> tuple[Sequence[One], dict[str, Any]]:
+    """The channels of one page of a list, and what that shows of the others.
+
+    :param address: of another page, by its number
+    """
+    pages = max(1, -(-len(found) // CHANNELS_PER_PAGE))
+    before, after = (address(one) if 1 <= one <= pages else None for one in (page - 1, page + 1))
+    others = {"total": len(found), "page": page, "pages": pages, "before": before, "after": after}
+    return found[(page - 1) * CHANNELS_PER_PAGE : page * CHANNELS_PER_PAGE], others
+
+
 # -- The pages that ask Snowflake: a channel, and the channels of a pipe ---------------------------------
 
-channel_router = APIRouter(
-    prefix="/connections/{connection_id:path}",
-    # Who may read the connection may see what it reaches. The path has the connection's id because that is
-    # where Airflow's check expects it.
-    dependencies=[Depends(requires_access_connection(method="GET"))],
-)
+CHANNEL_REFRESH_SECONDS = 10
+LIST_REFRESH_SECONDS = 60
+"""The list signs in for SQL each time, which a status request does not."""
+_BUDGET = RetryPolicy(budget_seconds=10.0)
+"""A person waits for the page, and so does a thread of the API server."""
 
 
-@channel_router.get("/channel", response_class=HTMLResponse)
+@router.get("/connections/{connection_id:path}/channel", response_class=HTMLResponse)
+@shown
 def channel(
     connection_id: str,
     database: Name,
@@ -282,23 +264,34 @@ def channel(
     target: str | None = None,
     offset_format: str | None = None,
 ) -> HTMLResponse:
-    """Show a channel.
+    """Ask after a channel, and show what the service reports of it and what tasks did on it.
 
-    :param target: the offset token that it should have committed
+    :param target: the offset token that it should have committed, None where nobody expects one
     """
+    hook = SnowpipeHook(connection_id, pipe=pipe, database=database, schema=schema)
+    name = PipeName(database, schema, pipe)
+    history = _history(session, user, Where(connection=connection_id, pipe=name))
+    past = PipeState.of(connection_id, name, history.tasks, channel)
+    expected = None if target is None else _expected(channel, target, offset_format)
+    status = hook.channel_statuses([channel], retry=_BUDGET)[channel]
+    created = status.created_on_ms
+    return render(
+        "channel.html",
+        HTTPStatus.OK if status.exists else HTTPStatus.NOT_FOUND,
+        title=channel,
+        conn_id=connection_id,
+        pipe=name,
+        of_pipe=pipe_query(name),
+        past=past,
+        runs=list(reversed(past.tasks))[:RUNS_SHOWN],
+        channel=ChannelLag.of(status, expected),
+        created=None if created is None else utc(dt.datetime.fromtimestamp(created / 1000, dt.UTC)),
+        refresh_seconds=CHANNEL_REFRESH_SECONDS,
+    )
 
-    def make_view() -> View:
-        hook = SnowpipeHook(connection_id, pipe=pipe, database=database, schema=schema)
-        name = PipeName(database, schema, pipe)
-        where = Where(connection=connection_id, pipe=name)
-        history = read_history(session, Rights.of(user, session), HistoryLimits.configured(), where)
-        past = PipeState.of(connection_id, name, history.tasks, channel)
-        return view_of_channel(hook, channel, target, offset_format, past)
 
-    return answer(make_view)
-
-
-@channel_router.get("/channels", response_class=HTMLResponse)
+@router.get("/connections/{connection_id:path}/channels", response_class=HTMLResponse)
+@shown
 def channels(
     connection_id: str,
     database: Name,
@@ -307,83 +300,27 @@ def channels(
     prefix: str = "",
     page: Annotated[int, Query(ge=1)] = 1,
 ) -> HTMLResponse:
-    """List the channels of a pipe, 100 a page.
+    """List the channels of a pipe, 100 a page, and show what the service reports of them.
 
     :param prefix: only channels whose name begins so
     :param page: which hundred of them, from 1
     """
-
-    def make_view() -> View:
-        hook = SnowpipeHook(connection_id, pipe=pipe, database=database, schema=schema)
-        return view_of_pipe(hook, prefix, page)
-
-    return answer(make_view)
-
-
-# -- What the pages of channels show, as HTML ------------------------------------------------------------
-
-CHANNEL_REFRESH_SECONDS = 10
-LIST_REFRESH_SECONDS = 60
-"""The list signs in for SQL each time, which a status request does not."""
-_BUDGET = RetryPolicy(budget_seconds=10.0)
-"""A person waits for the page, and so does a thread of the API server."""
-
-
-def view_of_channel(
-    hook: SnowpipeHook, channel: str, target: str | None, offset_format: str | None, past: PipeState
-) -> View:
-    """Ask after a channel and show what the service reports of it.
-
-    :param target: the offset token that it should have committed, None where nobody expects one
-    :param past: what tasks did on the channel
-    :raises SnowpipeError: if the service does not report it, or the target is not one
-    """
-    expected = None if target is None else _expected(channel, target, offset_format)
-    pipe = hook.pipe_name()
-    status = hook.channel_statuses([channel], retry=_BUDGET)[channel]
-    html = render(
-        "channel.html",
-        title=channel,
-        conn_id=hook.snowflake_conn_id,
-        pipe=pipe,
-        of_pipe=pipe_query(pipe),
-        past=past,
-        runs=list(reversed(past.tasks))[:RUNS_SHOWN],
-        channel=ChannelLag.of(status, expected),
-        created=_time(status.created_on_ms),
-        refresh_seconds=CHANNEL_REFRESH_SECONDS,
-    )
-    return View(html, is_found=status.exists)
-
-
-def view_of_pipe(hook: SnowpipeHook, prefix: str, page: int) -> View:
-    """List the channels of a pipe and show what the service reports of a hundred of them.
-
-    :param prefix: only channels whose name begins so
-    :param page: which hundred, from 1
-    :raises SnowpipeError: if the service does not report it
-    """
-    pipe = hook.pipe_name()
-    names = sorted(one.name for one in hook.list_channels() if one.name.startswith(prefix))
-    shown = names[(page - 1) * CHANNELS_PER_PAGE : page * CHANNELS_PER_PAGE]
-    statuses = hook.channel_statuses(shown, retry=_BUDGET) if shown else {}
-    pages = max(1, -(-len(names) // CHANNELS_PER_PAGE))
-    html = render(
+    hook = SnowpipeHook(connection_id, pipe=pipe, database=database, schema=schema)
+    name = PipeName(database, schema, pipe)
+    found = sorted(one.name for one in hook.list_channels() if one.name.startswith(prefix))
+    names, others = _hundred(found, page, lambda number: channels_query(name, prefix, number))
+    statuses = hook.channel_statuses(names, retry=_BUDGET) if names else {}
+    return render(
         "channels.html",
-        title=str(pipe),
-        conn_id=hook.snowflake_conn_id,
-        pipe=pipe,
-        of_pipe=pipe_query(pipe),
+        title=str(name),
+        conn_id=connection_id,
+        pipe=name,
+        of_pipe=pipe_query(name),
         prefix=prefix,
-        total=len(names),
-        channels=[(statuses[name], channel_query(pipe, name)) for name in shown],
-        page=page,
-        pages=pages,
-        before=_other_page(pipe, prefix, page - 1, pages),
-        after=_other_page(pipe, prefix, page + 1, pages),
+        channels=[(statuses[one], channel_query(name, one)) for one in names],
         refresh_seconds=LIST_REFRESH_SECONDS,
+        **others,
     )
-    return View(html)
 
 
 def _expected(channel: str, target: str, offset_format: str | None) -> CommitTargets:
@@ -396,16 +333,7 @@ def _expected(channel: str, target: str, offset_format: str | None) -> CommitTar
     return CommitTargets.parse({channel: target}, offset_format)
 
 
-def _other_page(pipe: PipeName, prefix: str, page: int, pages: int) -> str | None:
-    return channels_query(pipe, prefix, page) if 1 <= page <= pages else None
-
-
-def _time(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else utc(dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC))
-
-
 app = FastAPI(title="Snowpipe", docs_url=None, redoc_url=None, openapi_url=None)
 app.include_router(router)
 app.include_router(tabs)
-app.include_router(channel_router)
 app.add_exception_handler(HTTPException, refused)

@@ -169,11 +169,6 @@ class PipeState:
         return cls(connection, pipe, own, list(states.values()), points)
 
     @property
-    def writers(self) -> list[TaskWork]:
-        """The tasks that sent rows."""
-        return [task for task in self.tasks if task.has_sent]
-
-    @property
     def rows_over_time(self) -> list[Series]:
         """For a chart: rows that tasks owed, and those of them that are committed."""
         return [
@@ -181,20 +176,10 @@ class PipeState:
             Series("committed", [(one.time, one.committed) for one in self.points]),
         ]
 
-    @property
-    def speed_over_time(self) -> list[Series]:
-        """For a chart: rows a second of each load."""
-        return [Series("rows/s", [(task.time, task.rows_per_second) for task in self.writers])]
-
-    @property
-    def latency_over_time(self) -> list[Series]:
-        """For a chart: milliseconds from append to commit of each load."""
-        return [Series("latency", [(task.time, task.latency_ms) for task in self.writers])]
-
-    @property
-    def rejected_over_time(self) -> list[Series]:
-        """For a chart: rejected rows of each load."""
-        return [Series("rejected", [(task.time, task.rejected) for task in self.writers])]
+    def over_time(self, name: str, attribute: str) -> list[Series]:
+        """For a chart: what each load has of something, such as ``rows_per_second``."""
+        loads = [task for task in self.tasks if task.has_sent]
+        return [Series(name, [(task.time, getattr(task, attribute)) for task in loads])]
 
     @property
     def rows(self) -> int:

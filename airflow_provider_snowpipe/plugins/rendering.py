@@ -39,42 +39,26 @@ _BUSY_SECONDS = 5
 _slots = BoundedSemaphore(MOST_PAGES)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """A page.
-
-    :param is_found: False when it reports that there is no such thing
-    """
-
-    html: str
-    is_found: bool = True
-
-
-def answer(make_view: Callable[[], View]) -> HTMLResponse:
+def answer(make_page: Callable[[], HTMLResponse]) -> HTMLResponse:
     """Answer with a page, or with the reason why there is none.
 
-    :param make_view: makes the page; may take as long as a service does
+    :param make_page: makes the page; may take as long as a service does
     """
     if not _slots.acquire(blocking=False):
         text = (
             f"{MOST_PAGES} other pages are being made, which is as many as one server process makes at a "
             "time. This page tries again by itself"
         )
-        return _response(
-            problem("Busy", text, refresh_seconds=_BUSY_SECONDS),
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            {"Retry-After": str(_BUSY_SECONDS)},
-        )
+        again = {"Retry-After": str(_BUSY_SECONDS)}
+        return _problem("Busy", text, HTTPStatus.SERVICE_UNAVAILABLE, again, refresh_seconds=_BUSY_SECONDS)
     try:
-        return _response(make_view(), HTTPStatus.OK)
+        return make_page()
     except AirflowNotFoundException as error:
-        return _response(
-            problem("No such connection", f"{error}: define it, or correct the address"),
-            HTTPStatus.NOT_FOUND,
-        )
+        text = f"{error}: define it, or correct the address"
+        return _problem("No such connection", text, HTTPStatus.NOT_FOUND)
     except SnowpipeError as error:
         log.warning("no page of channels: %s: %s", type(error).__name__, error)
-        return _response(problem(type(error).__name__, str(error)), _status(error))
+        return _problem(type(error).__name__, str(error), _status(error))
     finally:
         _slots.release()
 
@@ -85,32 +69,21 @@ async def refused(request: Request, error: Exception) -> Response:
         raise error
     if "text/html" not in request.headers.get("accept", ""):
         return await http_exception_handler(request, error)
-    if error.status_code == HTTPStatus.UNAUTHORIZED:
-        view = problem("Not signed in", "sign in to Airflow, then load the page again")
-    elif error.status_code == HTTPStatus.FORBIDDEN:
-        text = "it takes the right to read connections, and the DAG where it is of one; ask an administrator"
-        view = problem("You may not see this page", text)
-    else:
-        view = problem(HTTPStatus(error.status_code).phrase, str(error.detail))
-    return _response(view, HTTPStatus(error.status_code), error.headers)
+    status = HTTPStatus(error.status_code)
+    title, text = _REFUSED.get(status, (status.phrase, str(error.detail)))
+    return _problem(title, text, status, error.headers)
 
 
-def problem(title: str, text: str, *, refresh_seconds: int | None = None) -> View:
-    """Show why there is nothing to show.
-
-    :param refresh_seconds: when the page tries again by itself, None for never
-    """
-    return View(render("problem.html", title=title, text=text.rstrip("."), refresh_seconds=refresh_seconds))
-
-
-def render(name: str, **values: Any) -> str:
+def render(
+    name: str, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None, **values: Any
+) -> HTMLResponse:
     """Fill a template.
 
+    :param headers: beside those of every page
     :param values: what it shows; all of it is escaped
     """
     base = pages_base()
-    given = {"refresh_seconds": None, "active": None, **values}
-    return (
+    html = (
         _templates()
         .get_template(name)
         .render(
@@ -119,9 +92,35 @@ def render(name: str, **values: Any) -> str:
             airflow=base.removesuffix(PAGES_PREFIX),
             style=Markup(_file("pages.css")),  # noqa: S704  a file of this package
             script=Markup(_file("pages.js")),  # noqa: S704  the same
-            **given,
+            **{"refresh_seconds": None, "active": None, **values},
         )
     )
+    return HTMLResponse(html, status, {**page_headers(), **(headers or {})})
+
+
+_REFUSED = {
+    HTTPStatus.UNAUTHORIZED: ("Not signed in", "sign in to Airflow, then load the page again"),
+    HTTPStatus.FORBIDDEN: (
+        "You may not see this page",
+        "it takes the right to read connections, and the DAG where it is of one; ask an administrator",
+    ),
+}
+
+
+def _problem(
+    title: str,
+    text: str,
+    status: HTTPStatus,
+    headers: Mapping[str, str] | None = None,
+    *,
+    refresh_seconds: int | None = None,
+) -> HTMLResponse:
+    """Show why there is nothing to show.
+
+    :param refresh_seconds: when the page tries again by itself, None for never
+    """
+    values = {"title": title, "text": text.rstrip("."), "refresh_seconds": refresh_seconds}
+    return render("problem.html", status, headers, **values)
 
 
 @cache
@@ -151,13 +150,6 @@ def _status(error: SnowpipeError) -> HTTPStatus:
     if isinstance(error, PipeNotFoundError):
         return HTTPStatus.NOT_FOUND
     return HTTPStatus.BAD_REQUEST if isinstance(error, ConfigurationError) else HTTPStatus.BAD_GATEWAY
-
-
-def _response(view: View, status: HTTPStatus, headers: Mapping[str, str] | None = None) -> HTMLResponse:
-    if status is HTTPStatus.OK and not view.is_found:
-        status = HTTPStatus.NOT_FOUND
-    given = {**page_headers(), **(headers or {})}
-    return HTMLResponse(view.html, status_code=status, headers=given)
 
 
 def _file(name: str) -> str:
@@ -249,7 +241,7 @@ def step_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
 
     :returns: the SVG, empty where no value is known
     """
-    return _chart(title, series, unit, _steps)
+    return _chart(title, series, unit, is_steps=True)
 
 
 def dot_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
@@ -257,105 +249,45 @@ def dot_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
 
     :returns: the SVG, empty where no value is known
     """
-    return _chart(title, series, unit, _dots)
+    return _chart(title, series, unit, is_steps=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """Where times and values lie in the picture."""
-
-    first: float
-    last: float
-    top: float
-
-    def x(self, time: float) -> float:
-        span = self.last - self.first
-        share = (time - self.first) / span if span else 0.5
-        return round(_LEFT + share * (WIDTH - _LEFT - _RIGHT), 1)
-
-    def y(self, value: float) -> float:
-        return round(HEIGHT - _BOTTOM - value / self.top * (HEIGHT - _TOP - _BOTTOM), 1)
-
-
-_Draw = Callable[[_Frame, Sequence[tuple[float, float]], int], Markup]
-
-
-def _chart(title: str, series: Sequence[Series], unit: str, draw: _Draw) -> Markup:
+def _chart(title: str, series: Sequence[Series], unit: str, *, is_steps: bool) -> Markup:
     known = [(one.name, thinned(one.known())) for one in series]
     times = [time for _, points in known for time, _ in points]
     if not times:
         return Markup()
-    greatest = max(value for _, points in known for _, value in points)
-    frame = _Frame(min(times), max(times), _round_up(greatest) or _TICKS)
-    name = f"chart{next(_numbers)}"
-    parts = [_grid(frame, unit)]
-    parts += [draw(frame, points, number) for number, (_, points) in enumerate(known)]
-    first, last = (_time(timestamp, frame) for timestamp in (frame.first, frame.last))
-    ends = ", ".join(f"{label} {number(points[-1][1])}{unit}" for label, points in known if points)
-    legend = [
-        Markup('<span class="key key{}">{}</span>').format(index, label)
-        for index, (label, _) in enumerate(known)
-    ]
-    return Markup(
-        '<figure class="chart"><figcaption>{title} {legend}</figcaption>'
-        '<svg viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}t {name}d">'
-        '<title id="{name}t">{title}</title>'
-        '<desc id="{name}d">From {first} to {last}. At the end: {ends}.</desc>'
-        '<text class="tick" x="{left}" y="{base}">{first}</text>'
-        '<text class="tick end" x="{right}" y="{base}">{last}</text>{parts}</svg></figure>'
-    ).format(
-        title=title,
-        legend=Markup().join(legend) if len(legend) > 1 else "",
-        width=WIDTH,
-        height=HEIGHT,
-        name=name,
-        first=first,
-        last=last,
-        ends=ends,
-        left=_LEFT,
-        right=WIDTH - _RIGHT,
-        base=HEIGHT - 8,
-        parts=Markup().join(parts),
-    )
+    first, last = min(times), max(times)
+    span = last - first
+    top = _round_up(max(value for _, points in known for _, value in points)) or _TICKS
+    form = "%m-%d %H:%M:%S" if span < 86_400 else "%Y-%m-%d %H:%M"
 
+    def x(time: float) -> float:
+        share = (time - first) / span if span else 0.5
+        return round(_LEFT + share * (WIDTH - _LEFT - _RIGHT), 1)
 
-def _grid(frame: _Frame, unit: str) -> Markup:
-    lines = []
-    for tick in range(_TICKS + 1):
-        value = frame.top * tick / _TICKS
-        lines.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(
-                _LEFT, WIDTH - _RIGHT, y=frame.y(value)
-            )
+    def y(value: float) -> float:
+        return round(HEIGHT - _BOTTOM - value / top * (HEIGHT - _TOP - _BOTTOM), 1)
+
+    html = (
+        _templates()
+        .get_template("chart.html")
+        .render(
+            title=title,
+            name=f"chart{next(_numbers)}",
+            unit=unit,
+            is_steps=is_steps,
+            ends=", ".join(f"{label} {number(points[-1][1])}{unit}" for label, points in known if points),
+            lines=[(label, [(x(time), y(value)) for time, value in points]) for label, points in known],
+            ticks=[(y(top * tick / _TICKS), top * tick / _TICKS) for tick in range(_TICKS + 1)],
+            times=[dt.datetime.fromtimestamp(one, dt.UTC).strftime(form) for one in (first, last)],
+            width=WIDTH,
+            height=HEIGHT,
+            left=_LEFT,
+            right=WIDTH - _RIGHT,
         )
-        lines.append(
-            Markup('<text class="tick end" x="{}" y="{}">{}{}</text>').format(
-                _LEFT - 6, frame.y(value) + 4, number(value), unit
-            )
-        )
-    return Markup().join(lines)
-
-
-def _steps(frame: _Frame, points: Sequence[tuple[float, float]], index: int) -> Markup:
-    if not points:
-        return Markup()
-    path = f"M{frame.x(points[0][0])} {frame.y(points[0][1])}"
-    path += "".join(f"H{frame.x(time)}V{frame.y(value)}" for time, value in points[1:])
-    path += f"H{WIDTH - _RIGHT}"
-    last = Markup('<circle class="dot line{}" cx="{}" cy="{}" r="3"/>').format(
-        index, frame.x(points[-1][0]), frame.y(points[-1][1])
     )
-    return Markup('<path class="line line{}" d="{}"/>').format(index, path) + last
-
-
-def _dots(frame: _Frame, points: Sequence[tuple[float, float]], index: int) -> Markup:
-    return Markup().join(
-        Markup(
-            '<path class="line line{i}" d="M{x} {base}V{y}"/>'
-            '<circle class="dot line{i}" cx="{x}" cy="{y}" r="3"/>'
-        ).format(i=index, x=frame.x(time), y=frame.y(value), base=frame.y(0))
-        for time, value in points
-    )
+    return Markup(html)  # noqa: S704  the template escapes what it shows
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -389,9 +321,3 @@ def _round_up(value: float) -> float:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value * (1 - 1e-9))
-
-
-def _time(seconds: float, frame: _Frame) -> str:
-    timestamp = dt.datetime.fromtimestamp(seconds, dt.UTC)
-    is_short = frame.last - frame.first < 86_400
-    return f"{timestamp:%m-%d %H:%M:%S}" if is_short else f"{timestamp:%Y-%m-%d %H:%M}"

@@ -432,9 +432,10 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
             self.log.info("%d of %d channels committed", len(value), len(value))
             self._leave_link(context, expected)
         if isinstance(value, Mapping):
-            channels = [LoadedChannel(name, token, committed=True) for name, token in value.items()]
+            channels = [LoadedChannel(name, token, committed=True) for name, token in sorted(value.items())]
             describe_outlets(self, context, self._hook(), channels)
-            self.task_lineage = TaskLineage.of_commit(self._hook(), expected.offset_format or "", value)
+            spelled = expected.offset_format or ""
+            self.task_lineage = TaskLineage(self._hook(), spelled, channels, loads=False)
         return value
 
     def _found(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_snowpipe.hooks.cluster import (
     DriverPod,
@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
 from airflow_provider_snowpipe.spark.progress import FollowedChannels
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.polling import shared_poll
-from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, connect, stored_form
+from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, StoredTrigger, connect
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
@@ -110,7 +110,7 @@ def _cluster(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SnowpipeApplicationTrigger(BaseTrigger):
+class SnowpipeApplicationTrigger(StoredTrigger):
     """Wait until a Spark application on YARN or Kubernetes has ended, well or not.
 
     The event has only ``ended``, or ``lost`` with a message where the cluster could not be asked for
@@ -146,12 +146,8 @@ class SnowpipeApplicationTrigger(BaseTrigger):
     schema: str | None = None
 
     def __post_init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__post_init__()
         self._cluster: Cluster | None = None
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments that make this trigger again."""
-        return stored_form(self)
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Poll until the application has ended; one event."""

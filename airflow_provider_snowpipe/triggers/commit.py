@@ -41,8 +41,21 @@ LOG_SECONDS = 60.0
 Source = TypeVar("Source")
 
 
+class StoredTrigger(BaseTrigger):
+    """A trigger that is a dataclass, whose fields are the arguments with which Airflow makes it again."""
+
+    def __post_init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and the arguments that make this trigger again."""
+        kind: Any = type(self)
+        arguments = {one.name: getattr(self, one.name) for one in fields(kind)}
+        return f"{kind.__module__}.{kind.__qualname__}", arguments
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class WaitTrigger(BaseEventTrigger):
+class WaitTrigger(StoredTrigger, BaseEventTrigger):
     """Wait in a poll that many triggers share, and send one event.
 
     Since Airflow 3.3 the triggerer shares the poll among all triggers of one ``shared_stream_key()``. Before
@@ -72,7 +85,7 @@ class WaitTrigger(BaseEventTrigger):
     end_from_trigger: bool = False
 
     def __post_init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__post_init__()
         self._reported_done = -1
         self._reported_at = 0.0
 
@@ -113,10 +126,6 @@ class WaitTrigger(BaseEventTrigger):
         async with aclosing(self._poll().follow()) as answers:
             event = await self._wait(answers)
         yield event
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments that make this trigger again."""
-        return stored_form(self)
 
     async def _wait(self, answers: AsyncIterator[Any]) -> TriggerEvent:
         try:
@@ -162,13 +171,6 @@ class WaitTrigger(BaseEventTrigger):
 def failure_event(reason: StrEnum, message: str) -> TriggerEvent:
     """The event of a wait that failed."""
     return TriggerEvent({"status": "failure", "reason": reason.value, "message": message})  # type: ignore[no-untyped-call]
-
-
-def stored_form(trigger: BaseTrigger) -> tuple[str, dict[str, Any]]:
-    """The class path and the arguments that make a trigger again."""
-    kind: Any = type(trigger)
-    arguments = {one.name: getattr(trigger, one.name) for one in fields(kind)}
-    return f"{kind.__module__}.{kind.__qualname__}", arguments
 
 
 def poll_retry() -> RetryPolicy:

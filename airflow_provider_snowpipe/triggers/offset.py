@@ -32,7 +32,7 @@ from airflow_provider_snowpipe.streaming.polling import (
     shared_listing,
     shared_poll,
 )
-from airflow_provider_snowpipe.triggers.commit import connect, stored_form
+from airflow_provider_snowpipe.triggers.commit import StoredTrigger, connect
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SnowpipeOffsetTrigger(BaseEventTrigger):
+class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     """Start DAGs when channels commit: an ``AssetWatcher``'s trigger, one event for each step.
 
     Without ``passes`` and ``every_rows`` there is an event whenever a poll finds that a channel has committed
@@ -100,15 +100,11 @@ class SnowpipeOffsetTrigger(BaseEventTrigger):
     list_interval: float = 60.0
 
     def __post_init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__post_init__()
         refuse_two_pipes(self.table, self.pipe)
         if self.channel is not None:
             check_channel_name(self.channel)
         self._rules()
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments that make this trigger again."""
-        return stored_form(self)
 
     def shared_stream_key(self) -> Hashable:
         """What the watchers of one poll have in common: connection and pipe, as they were named."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import ApiError, SnowpipeError, SqlError
-from airflow_provider_snowpipe.triggers.commit import poll_retry, stored_form
+from airflow_provider_snowpipe.triggers.commit import StoredTrigger, poll_retry
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
@@ -21,7 +21,7 @@ ENDED, LOST = "ended", "lost"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SnowpipeStatementTrigger(BaseTrigger):
+class SnowpipeStatementTrigger(StoredTrigger):
     """Wait until a statement that was submitted to the SQL API has ended, well or not.
 
     The event has only ``ended``, or ``lost`` with a message where the service could not be asked; the task
@@ -41,13 +41,6 @@ class SnowpipeStatementTrigger(BaseTrigger):
     snowflake_conn_id: str
     poll_interval: float = 5.0
     max_consecutive_errors: int = 10
-
-    def __post_init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments that make this trigger again."""
-        return stored_form(self)
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Poll until the statement has ended; one event."""

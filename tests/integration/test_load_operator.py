@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
+from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.bulk import statement_client as copying
-from airflow_provider_snowpipe.lineage import ChannelOffsets, dataset_name
+from airflow_provider_snowpipe.lineage import dataset_name
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from tests.airflow_connections import set_connection
 from tests.file_loads import CHANNEL, Load, load
@@ -95,7 +96,7 @@ def test_files_after_the_last_streamed_one_are_loaded_and_an_asset_event_is_sent
     assert lineage is not None
     assert (lineage.sources, lineage.rows, lineage.loads) == ((str(began.folder),), 6, True)
     assert lineage.size == sum((began.folder / "a" / f"{n}.ndjson").stat().st_size for n in (2, 3))
-    assert lineage.channels == (ChannelOffsets(CHANNEL, "1.ndjson:3", "3.ndjson:4", 6),)
+    assert lineage.channels == [LoadedChannel(CHANNEL, "3.ndjson:4", True, 6, "a", found="1.ndjson:3")]
     assert dataset_name(lineage.hook) == f"LOCAL.PUBLIC.{began.table}"
 
     assert began.run(**given(began, way))["rows_loaded"] == 0

@@ -127,7 +127,7 @@ def test_private_members_of_airflows_spark_hook_are_used_in_one_file():
         if "SubmitHook" in text and re.search(r"[hH]ook(\([^()]*\))?\._[a-z]", text)
     }
 
-    assert used == {"submit_hook.py"}
+    assert used == {"submission.py"}
 
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,6 @@ from airflow_provider_snowpipe.assets.uri import account_namespace
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.lineage import TaskLineage, dataset_name, operator_lineage, stage_of, store_of
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.streaming.append import SmallLoad
 
 
 @pytest.mark.parametrize(
@@ -66,19 +65,10 @@ def test_a_stage_is_named_by_its_account_and_its_full_name(set_connection, stage
 
 
 def test_without_the_provider_a_task_that_loaded_has_no_lineage_and_no_error():
-    load = SmallLoad("c", None, "1:2", 0, 0, committed=True, rows=2, bytes=20)
-    hook = SnowpipeHook("no_such_connection", table="T")
-    lineage = TaskLineage.of_append(hook, "batch:row", load, file=None, sql="SELECT 1")
+    lineage = TaskLineage(SnowpipeHook("no_such_connection", table="T"), sql="SELECT 1")
     operator = SnowpipeAppendRowsOperator(task_id="t", table="T", rows=[])
     operator.task_lineage = lineage
     assert "airflow.providers.openlineage" not in sys.modules
     assert operator_lineage(lineage) is None
     assert operator.get_openlineage_facets_on_complete(None) is None
     assert operator.get_openlineage_facets_on_failure(None) is None
-
-
-def test_an_append_that_sent_nothing_leaves_the_offset_where_it_was():
-    load = SmallLoad("c", "1:2", None, 2, 0, committed=True)
-    lineage = TaskLineage.of_append(SnowpipeHook("c", table="T"), "batch:row", load, file="/f", sql=None)
-    (channel,) = lineage.channels
-    assert (channel.from_offset, channel.to_offset, lineage.sources) == ("1:2", "1:2", ("/f",))

@@ -1,7 +1,7 @@
 """What tasks report to Airflow's metrics, with a receiver instead of statsd."""
 
-from airflow_provider_snowpipe.metrics import METRICS, count_change, count_run
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.metrics import METRICS, count_change, count_load
+from airflow_provider_snowpipe.spark.report import ChannelReport
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.metrics_receiver import receiver
 
@@ -31,7 +31,7 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver):
     ]
     empty = ChannelReport("d", "d", latency_ms=600)
 
-    count_run(RunReport("app", (one, *behind, empty), 2.0), PIPE, "Op", waited=True)
+    count_load((one, *behind, empty), PIPE, "Op", waited=True, run_seconds=2.0)
 
     assert {name: value for name, (value, _) in receiver.sent.items()} == {
         "snowpipe.rows": 5,
@@ -55,7 +55,7 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver):
 def test_what_was_not_measured_is_not_reported(receiver):
     report = ChannelReport("c", "c", target_token="5", commit_seconds=1.0)
 
-    count_run(RunReport("app", (report,), 2.0), PIPE, "Op", waited=False)
+    count_load((report,), PIPE, "Op", waited=False, run_seconds=2.0)
 
     assert "snowpipe.commit_latency" not in receiver.sent
     assert "snowpipe.append_latency" not in receiver.sent
@@ -73,7 +73,7 @@ def test_a_change_of_a_channel_is_counted(receiver):
 def test_the_list_of_metrics_is_what_tasks_report(receiver):
     report = ChannelReport("c", "c", latency_ms=5, requests=1, request_seconds=0.1, longest_request=0.1)
 
-    count_run(RunReport("app", (report,), 1.0), PIPE, "Op", waited=True)
+    count_load((report,), PIPE, "Op", waited=True, run_seconds=1.0)
     for what in ("opened", "dropped", "reset", "backed_up", "restored"):
         count_change(what, pipe="P", operator="Op")
 

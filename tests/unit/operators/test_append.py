@@ -340,3 +340,15 @@ def test_asset_event_leaves_rejected_rows_out(snowpipe, task):
     load.execute({**context(), "outlet_events": events})
 
     assert events[asset].extra["rows"] == 4
+
+
+def test_lineage_of_an_append_that_sends_nothing_leaves_the_offset_where_it_was(snowpipe, task, tmp_path):
+    file = tmp_path / "rows.ndjson"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    for found in (None, "3:5"):
+        load = task(file=str(file), batch=3)
+        load.execute(context())
+
+        (channel,) = load.task_lineage.channels
+        assert (channel.found, channel.token, channel.rejected) == (found, "3:5", 0)
+        assert load.task_lineage.sources == (str(file),)

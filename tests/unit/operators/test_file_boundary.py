@@ -492,7 +492,7 @@ class TestCrashes:
         begun(load).crash("submit", BEFORE)
         later = load.write("a", "4.ndjson")
         operator = load.operator(path="stream")
-        boundary = operator._boundary()
+        boundary = operator.boundary()
         operator._file_loading(task_context("r2", 1, load.began)).finish(boundary)
 
         assert sorted(load.account.rows + later) == sorted(load.written)

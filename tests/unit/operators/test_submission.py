@@ -82,7 +82,7 @@ def test_asset_events_count_the_rows_that_are_in_the_table(rows, rejected, loade
     report = RunReport("a", (replace(CHANNEL, rows=rows, rejected=rejected),), 1.0)
 
     (channel,) = loaded_channels(report)
-    assert (channel.channel, channel.token, channel.committed, channel.rows) == (
+    assert (channel.channel, channel.token, channel.committed, channel.loaded) == (
         "p_s_EWR",
         "a:2",
         True,

@@ -471,3 +471,7 @@ class TestAssetEvents:
             == by_poll
             == {"pipe": "DB.S.T-STREAMING", "committed": True, "tokens": {"c1": "a:2", "c2": "b:2"}}
         )
+        lineage = sensor.task_lineage
+        assert lineage is not None
+        assert [(one.channel, one.token) for one in lineage.channels] == [("c1", "a:2"), ("c2", "b:2")]
+        assert (lineage.hook.table, lineage.offset_format, lineage.loads) == ("T", "file:line", False)

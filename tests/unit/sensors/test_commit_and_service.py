@@ -213,7 +213,7 @@ def test_page_of_the_channels_and_lineage_are_left_behind(snowpipe, conn_id, tar
     assert ("target=9" in address and "offset_format=integer" in address) is (len(targets) == 1)
     assert sensor.task_lineage is not None
     assert sensor.task_lineage.offset_format == "integer"
-    assert {one.channel: one.to_offset for one in sensor.task_lineage.channels} == targets
+    assert {one.channel: one.token for one in sensor.task_lineage.channels} == targets
 
 
 def test_connections_are_given_back_when_the_wait_ends(snowpipe, conn_id, monkeypatch):
