@@ -301,6 +301,20 @@ class TestSources:
         with pytest.raises(ConfigurationError, match="source_name of its own"):
             require_own_channels(tasks[1], context())
 
+    @pytest.mark.parametrize(("regions", "is_refused"), [(("eu", "us"), True), (("eu", "eu"), False)])
+    def test_of_two_queries_of_one_name_are_refused(self, regions: list[str], is_refused: bool) -> None:
+        sources = [
+            TableSource(query=f"SELECT * FROM orders WHERE R = '{one}'", name="orders", offset_column="ID")
+            for one in regions
+        ]
+        with DAG("d", schedule=None):
+            tasks = [self.load(source, f"t{number}") for number, source in enumerate(sources)]
+        if not is_refused:
+            require_own_channels(tasks[1], context())
+            return
+        with pytest.raises(ConfigurationError, match="both into channel 'd_orders_…'"):
+            require_own_channels(tasks[1], context())
+
     @pytest.mark.parametrize("names", [None, ["eu", "us"]])
     def test_of_mapped_instances_need_names_of_their_own(
         self, folders: Path, names: list[str] | None
