@@ -265,8 +265,8 @@ class SnowpipeStageFilesOperator(FileOperator):
             if first != file.below:
                 raise ConfigurationError(
                     f"{first!r} and {file.below!r} would both be staged as {staging.staged_as(first)!r}, so "
-                    "that one of them would be lost: leave one out by pattern, stage them by a task for each, "
-                    "below different paths, or set auto_compress=False"
+                    "that one of them would be lost: leave one out by pattern, stage them by a task for "
+                    "each, below different paths, or set auto_compress=False"
                 )
         return files, source, staging
 
