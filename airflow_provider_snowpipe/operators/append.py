@@ -318,6 +318,12 @@ def _default_channel(ti: Any) -> str:
 # -- Where the rows of an append without Spark come from -------------------------------------------------
 
 _ORDERED = re.compile(r"\border\s+by\b", re.IGNORECASE)
+_TEXTS_AND_COMMENTS = [
+    re.compile(rf"'(?:{char})*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+    for char in (r"[^']", r"[^'\\]|\\.")
+]
+"""Without and with a backslash before a quote that ends no text, which differs between databases."""
+_INNERMOST = re.compile(r"\([^()]*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,10 +374,10 @@ class SmallSource:
 
         if not self.sql_conn_id:
             raise ConfigurationError("sql is given without sql_conn_id: name the connection of the query")
-        if not ordered_by_token and not _ORDERED.search(self.sql or ""):
+        if not ordered_by_token and not _is_ordered(self.sql or ""):
             raise ConfigurationError(
-                "the query has no ORDER BY: a retry that gets its rows in another order would load some "
-                "twice and others never. Order it by a unique key, or give token_column=…"
+                "the query has no ORDER BY of its own: a retry that gets its rows in another order would "
+                "load some twice and others never. Order it by a unique key, or give token_column=…"
             )
         hook: Any = BaseHook.get_hook(self.sql_conn_id)
         with closing(hook.get_conn()) as connection, closing(connection.cursor()) as cursor:
@@ -379,6 +385,17 @@ class SmallSource:
             names = [column[0] for column in cursor.description]
             found = cursor.fetchmany(limits.rows + 1)
         return lines_of_columns(names, found, limits, "the query")
+
+
+def _is_ordered(sql: str) -> bool:
+    """True for a query with an ORDER BY of its own, not of a window or of a query within."""
+    for text in _TEXTS_AND_COMMENTS:
+        left = text.sub(" ", sql).strip().rstrip(";")
+        while (outside := _INNERMOST.sub(" ", left)) != left and outside.strip():
+            left = outside
+        if _ORDERED.search(left):
+            return True
+    return False
 
 
 def rows_from_text(rows: Any) -> list[Any]:

@@ -27,6 +27,9 @@ def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None
     if not _is_mapped(task):
         _require_own_channel_in_group(task)
         return
+    if hasattr(task, "op_kwargs_expand_input"):
+        _require_own_channel_of_function(task)
+        return
     seen: set[str] = set()
     for given in _instances(task, context):
         named = {name: given[name] for name in _IDENTITY if given.get(name) is not None}
@@ -61,6 +64,20 @@ def _require_own_channel_in_group(task: Any) -> None:
             f"task {task.task_id!r} of a mapped task group: every instance would use "
             f"channel={given['channel']!r}, and a channel has one writer. Make it an argument of the group "
             "that is mapped over, or put {{ ti.map_index }} into it"
+        )
+
+
+def _require_own_channel_of_function(task: Any) -> None:
+    """Refuse a decorated function that is mapped over its own arguments, with one channel for all instances.
+
+    :raises ConfigurationError: if it has; names the channel
+    """
+    given = [task.partial_kwargs.get(name) for name in _IDENTITY]
+    if not any("{" in str(one) and (_OWN.search(str(one)) or _VARIES.search(str(one))) for one in given):
+        raise ConfigurationError(
+            f"mapped task {task.task_id!r}: every instance would use channel={given[0]!r}, and a channel has "
+            "one writer. Leave channel out, so that each instance has its own, or put {{ ti.map_index }} "
+            "into it"
         )
 
 

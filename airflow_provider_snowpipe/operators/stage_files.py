@@ -259,6 +259,15 @@ class SnowpipeStageFilesOperator(FileOperator):
                 + (f" that matches {self.pattern!r}" if self.pattern else "")
                 + ": see whether the address is right, or set on_nothing='report'"
             )
+        names: dict[str, str] = {}
+        for file in files:
+            first = names.setdefault(staging.staged_as(file.below), file.below)
+            if first != file.below:
+                raise ConfigurationError(
+                    f"{first!r} and {file.below!r} would both be staged as {staging.staged_as(first)!r}, so "
+                    "that one of them would be lost: leave one out by pattern, stage them by a task for "
+                    "each, below different paths, or set auto_compress=False"
+                )
         return files, source, staging
 
     def _made(self, files: Sequence[SourceFile], source: SourceFiles, staging: Staging) -> StageUpload:

@@ -114,7 +114,8 @@ def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name:
     """
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, freeze
 
-    if one.kind != other.kind or one.address == other.address or one.kind == "kafka":
+    rows, others = ((spec.address, getattr(spec, "query", None)) for spec in (one, other))
+    if one.kind != other.kind or rows == others or one.kind == "kafka":
         return None
     if not (isinstance(one, FileSource) and isinstance(other, FileSource)):
         return one.channel(prefix, source_name, "…")

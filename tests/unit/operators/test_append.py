@@ -129,6 +129,10 @@ class TestRows:
             ({"file": "/none"}, "no file"),
             ({"sql": "SELECT 1 ORDER BY 1"}, "sql_conn_id"),
             ({"sql": "SELECT 1 AS ID", "sql_conn_id": "x"}, "ORDER BY"),
+            ({"sql": "SELECT ROW_NUMBER() OVER (ORDER BY (A)) FROM T", "sql_conn_id": "x"}, "ORDER BY"),
+            ({"sql": "SELECT * FROM (SELECT A FROM T ORDER BY A) S", "sql_conn_id": "x"}, "ORDER BY"),
+            ({"sql": "SELECT 'order by' FROM T -- order by A", "sql_conn_id": "x"}, "ORDER BY"),
+            ({"sql": "SELECT A /* order\nby A */ FROM T", "sql_conn_id": "x"}, "ORDER BY"),
         ],
     )
     def test_wrong_ones_fail_for_good_and_send_nothing(self, snowpipe, append, options, text):
@@ -258,6 +262,25 @@ def test_result_of_a_query_is_appended_in_its_order_within_the_limit(
     ]
     with pytest.raises(AirflowFailException, match="1 rows"):
         append(**query, parameters=(3,), max_rows=1)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from t order by id",
+        "SELECT MAX(A) FROM (SELECT * FROM T) WHERE B = '(' GROUP BY B ORDER\n BY (B)",
+        "WITH w AS (SELECT 1) SELECT \"it's\" FROM w ORDER BY 1 -- it's ordered",
+        "(SELECT A FROM T ORDER BY A)",
+        "SELECT 'it\\'s' FROM T ORDER BY A",
+        "SELECT A FROM T WHERE B LIKE 'it''s \\' ORDER BY A",
+        "SELECT A FROM T ORDER BY A;",
+    ],
+)
+def test_a_query_with_an_order_of_its_own_is_taken(append, sql):
+    with pytest.raises(AirflowFailException, match="sql_conn_id: name the connection"):
+        append(sql=sql)
+    with pytest.raises(Exception, match="`no_such`"):
+        append(sql=sql, sql_conn_id="no_such")
 
 
 def test_dry_run_reports_how_many_rows_would_be_sent(snowpipe, task, append):

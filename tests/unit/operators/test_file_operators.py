@@ -92,6 +92,15 @@ class TestStaging:
             (tmp_path / "in" / name).write_text("1,x\n")
         return tmp_path / "in"
 
+    def test_two_files_that_compression_gives_one_name_are_refused(
+        self, account: FakeAccount, folder: Path
+    ) -> None:
+        (folder / "a.csv.gz").write_bytes(b"")
+        self.stage(str(folder))
+
+        with pytest.raises(AirflowFailException, match=r"'a.csv' and 'a.csv.gz' would both be staged as"):
+            self.stage(str(folder), auto_compress=True)
+
     def test_files_and_folders_may_be_listed_and_narrowed(self, account: FakeAccount, folder: Path) -> None:
         one = folder.parent / "one.csv"
         one.write_text("2,x\n")

@@ -98,6 +98,27 @@ def test_one_channel_for_all_instances_of_a_mapped_group_is_refused(channel):
         check_in_group(table="T", channel=channel)
 
 
+@pytest.mark.parametrize(
+    ("channel", "is_refused"),
+    [(None, False), ("c", True), ("c_{{ ds }}", True), ("c_{{ ti.map_index }}", False),
+     ("{{ task.op_kwargs['one'] }}", False)],
+)  # fmt: skip
+def test_one_channel_for_all_instances_of_a_mapped_function_is_refused(channel, is_refused):
+    with DAG("d", schedule=None) as dag:
+
+        @snowpipe_append_task(table="T", channel=channel)
+        def rows(one: int) -> list[Any]:
+            return [one]
+
+        rows.expand(one=[1, 2])
+    instance = dag.task_dict["rows"].unmap({"op_kwargs": {"one": 2}})
+    if not is_refused:
+        require_distinct_channels(instance, context(map_index=1))
+        return
+    with pytest.raises(ConfigurationError, match=r"every instance would use channel='c.*Leave channel out"):
+        require_distinct_channels(instance, context(map_index=1))
+
+
 def test_one_channel_outside_of_a_mapped_group_is_fine():
     with DAG("d", schedule=None) as dag:
         SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
@@ -299,6 +320,20 @@ class TestSources:
         with DAG("d", schedule=None):
             tasks = [self.load(source, f"t{n}") for n, source in enumerate(sources)]
         with pytest.raises(ConfigurationError, match="source_name of its own"):
+            require_own_channels(tasks[1], context())
+
+    @pytest.mark.parametrize(("regions", "is_refused"), [(("eu", "us"), True), (("eu", "eu"), False)])
+    def test_of_two_queries_of_one_name_are_refused(self, regions: list[str], is_refused: bool) -> None:
+        sources = [
+            TableSource(query=f"SELECT * FROM orders WHERE R = '{one}'", name="orders", offset_column="ID")
+            for one in regions
+        ]
+        with DAG("d", schedule=None):
+            tasks = [self.load(source, f"t{number}") for number, source in enumerate(sources)]
+        if not is_refused:
+            require_own_channels(tasks[1], context())
+            return
+        with pytest.raises(ConfigurationError, match="both into channel 'd_orders_…'"):
             require_own_channels(tasks[1], context())
 
     @pytest.mark.parametrize("names", [None, ["eu", "us"]])

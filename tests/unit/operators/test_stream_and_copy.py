@@ -111,7 +111,7 @@ def _csv(chance: random.Random) -> tuple[str, dict[str, Any]]:
     header = chance.random() < 0.7
     source: dict[str, Any] = {
         "format": "csv", "delimiter": delimiter, "quote": quote, "escape": escape, "header": header,
-        "null_values": chance.choice(NULLS),
+        "null_values": chance.choice(NULLS[:-1] if escape else NULLS),
     }  # fmt: skip
     if not header or chance.random() < 0.3:
         source["column_names"] = NAMES

@@ -209,6 +209,13 @@ class FileSource(SourceSpec):
                 f"source delimiter {self.delimiter!r}, quote {self.quote!r} and escape {self.escape!r} must "
                 "differ; a quote within quotes is doubled, which needs no escape"
             )
+        escaped = next((text for text in self.null_values if self.escape and self.escape in text), None)
+        if escaped is not None:
+            raise ConfigurationError(
+                f"source null_values has {escaped!r} with escape {self.escape!r}, which is taken away before "
+                "the texts are compared, so that such a value would be loaded as a text: leave escape out "
+                "where the file has it for NULL alone, or load it by COPY, which compares before"
+            )
         if not self.header and self.column_names is None:
             raise ConfigurationError(
                 "source header is False: give column_names, since nothing else names the columns"

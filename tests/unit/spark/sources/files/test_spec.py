@@ -21,6 +21,10 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
         ({"format": "csv", "quote": "»"}, "quote is '»'.*or '' where"),
         ({"format": "csv", "escape": "\n"}, "escape is"),
         ({"format": "csv", "escape": '"'}, "must differ"),
+        (
+            {"format": "csv", "escape": "\\", "null_values": ["", "\\N"]},
+            r"null_values has '\\\\N' with escape '\\\\'.*load it by COPY",
+        ),
         ({"format": "csv", "header": False}, "header is False: give column_names"),
         ({"format": "xml"}, "source format is 'xml': it must be one of"),
         ({"growing": True, "compression": "zstd"}, "a compressed file cannot grow"),
