@@ -9,9 +9,9 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -114,6 +114,18 @@ class Source(Protocol):
 
     def local(self, file: SourceFile) -> AbstractContextManager[Path]:
         """Have a file on this machine, as long as the block runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder of this machine, which has the files under their names in the stage."""
+
+    path: Path
+
+    @contextmanager
+    def local(self, file: SourceFile) -> Iterator[Path]:
+        """The file's path there."""
+        yield self.path / file.below
 
 
 @dataclass(frozen=True, slots=True)

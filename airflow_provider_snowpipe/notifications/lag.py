@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,6 @@ from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-    from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
 REPORT_KEY = "lag_report"
 _BUDGET_SECONDS = 60.0
@@ -106,51 +104,35 @@ class SnowpipeLagNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Report, waiting for the service in this thread."""
-        hook, expected = self._hook(), self._expected()
-        names = self._names(expected)
-        pipe = str(hook.pipe_name())
-        try:
-            if names is None:
-                names = [one.name for one in hook.list_channels()]
-            statuses = hook.channel_statuses(names, retry=_retry_budget()) if names else {}
-        except _UNANSWERED as error:
-            report = LagReport(pipe, error=str(error))
-        else:
-            report = LagReport.of(pipe, statuses, expected)
-        passed_on = self._report(context, report)
+        passed_on = self._report(context, self._asked(SnowpipeHook.of(self)))
         if passed_on is not None:
             passed_on(context)
 
     async def async_notify(self, context: Context) -> None:
         """Report without blocking the event loop of the triggerer."""
-        hook, expected = self._hook(), self._expected()
-        names = self._names(expected)
-        pipe = str(await hook.async_pipe_name())
-        try:
-            if names is None:
-                names = [one.name for one in await hook.async_list_channels()]
-            statuses = await hook.async_channel_statuses(names, retry=_retry_budget()) if names else {}
-        except _UNANSWERED as error:
-            report = LagReport(pipe, error=str(error))
-        else:
-            report = LagReport.of(pipe, statuses, expected)
-        passed_on = self._report(context, report)
+        hook = SnowpipeHook.of(self)
+        await hook.async_pipe_name()  # reads the connection, for which only an event loop may wait here
+        passed_on = self._report(context, await asyncio.to_thread(self._asked, hook))
         if passed_on is not None:
             passed_on.context = context
             await passed_on
 
-    def _hook(self) -> SnowpipeHook:
-        return SnowpipeHook.of(self)
-
-    def _expected(self) -> CommitTargets | None:
+    def _asked(self, hook: SnowpipeHook) -> LagReport:
+        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
         from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
-        return CommitTargets.parse(self.targets, self.offset_format) if self.targets else None
-
-    def _names(self, expected: CommitTargets | None) -> list[str] | None:
+        expected = CommitTargets.parse(self.targets, self.offset_format) if self.targets else None
+        names = None if expected is None else list(expected.targets)
         if self.channels is not None:
-            return list(dict.fromkeys(channel_names(self.channels)))
-        return None if expected is None else list(expected.targets)
+            names = list(dict.fromkeys(channel_names(self.channels)))
+        pipe, budget = str(hook.pipe_name()), RetryPolicy(budget_seconds=_BUDGET_SECONDS)
+        try:
+            if names is None:
+                names = [one.name for one in hook.list_channels()]
+            statuses = hook.channel_statuses(names, retry=budget) if names else {}
+        except _UNANSWERED as error:
+            return LagReport(pipe, error=str(error))
+        return LagReport.of(pipe, statuses, expected)
 
     def _report(self, context: Context, report: LagReport) -> Any:
         """Log the report; return the notifier that passes it on, which finds it in the context, or None."""
@@ -165,9 +147,3 @@ class SnowpipeLagNotifier(BaseNotifier):
             return import_string(self.notifier)(**(self.notifier_arguments or {}))
         # Its templates are rendered in place.
         return None if self.notifier is None else copy.copy(self.notifier)
-
-
-def _retry_budget() -> RetryPolicy:
-    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-
-    return RetryPolicy(budget_seconds=_BUDGET_SECONDS)

@@ -17,6 +17,7 @@ from uuid import uuid4
 from airflow_provider_snowpipe.bulk.run_files import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
 from airflow_provider_snowpipe.bulk.stage import SourceFile, Staging
 from airflow_provider_snowpipe.bulk.staged_files import StageReference, staged_at
+from airflow_provider_snowpipe.hooks.bulk import Folder
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
@@ -234,7 +235,7 @@ class RunStage:
         if not files:
             return
         staging = Staging(self.reference, auto_compress=False, if_staged="skip")
-        self._upload = self._hook.get_stage_upload(staging, _Folder(folder), "", parallel)
+        self._upload = self._hook.get_stage_upload(staging, Folder(folder), "", parallel)
         self._upload.run(files)
 
     def stop(self) -> None:
@@ -306,14 +307,3 @@ class RunStage:
 
 def _attempts(names: Mapping[str, dt.datetime | None]) -> dict[str, dt.datetime | None]:
     return {name: at for name, at in names.items() if name.endswith(f"/{ATTEMPT_NAME}")}
-
-
-class _Folder:
-    """Files of this machine, as an upload asks for them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @contextmanager
-    def local(self, file: SourceFile) -> Iterator[Path]:
-        yield self._folder / file.below

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.auth import Credentials
-    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 _PREFIX = "snowpipe-"
 _TAG = re.compile(r"snowpipe-[0-9a-f]{16}-[0-9a-f]{8}")
@@ -378,7 +377,8 @@ class ClusterRun:
         :raises RetriesExhaustedError: if the cluster does not answer for long; the next try goes on
         """
         followed = FollowedApplication(self._log, UNREACHABLE_SECONDS, _CHANNELS_SECONDS)
-        with _ChannelPolls(self._settings, partial(self.text, START_FILE), followed) as channels:
+        polled, ended = not self._settings.pipe, Event()
+        try:
             while not self._stopped.is_set():
                 try:
                     application = self._cluster.application(str(self.submission.application_id))
@@ -393,8 +393,12 @@ class ClusterRun:
                     if not application.is_active:
                         self._keep_start()
                         return
-                    channels.begin()
+                    if not polled:
+                        polled = True
+                        _poll_channels(self._settings, partial(self.text, START_FILE), followed, ended)
                 self._stopped.wait(self._settings.poll_seconds)
+        finally:
+            ended.set()
         raise AirflowException(_KILLED)
 
     def stop(self) -> None:
@@ -503,61 +507,44 @@ class ClusterRun:
             self._log.warning("%s is left behind: %s", address, error)
 
 
-class _ChannelPolls:
-    """Polls of what a load's channels commit while its driver runs on a cluster, for the log alone.
+def _poll_channels(
+    settings: ClusterSettings,
+    start: Callable[[], str | None],
+    followed: FollowedApplication,
+    ended: Event,
+) -> None:
+    """Poll what a load's channels commit while its driver runs on a cluster, for the log alone.
 
-    They have a daemon thread: a service or a storage that hangs holds up neither the wait nor the task's end.
+    The polls have a daemon thread: a service or a storage that hangs holds up neither the wait nor the task's
+    end.
 
     :param start: reads what the driver found on its channels, None while there is nothing
+    :param ended: set when nobody follows the application any more
     """
+    names = dict(settings.pipe)
+    try:
+        # Connections are asked for where the task asks for its others: in its own thread.
+        client = SnowpipeHook(names.pop("snowflake_conn_id"), **names).get_client(retry=poll_retry())
+    except Exception as error:  # noqa: BLE001  whatever a connection lacks, the application decides
+        followed.has_lost_channels(error)
+        return
 
-    def __init__(
-        self, settings: ClusterSettings, start: Callable[[], str | None], followed: FollowedApplication
-    ) -> None:
-        self._settings = settings
-        self._start = start
-        self._followed = followed
-        self._ended = Event()
-        self._has_begun = False
-        self._absent_at = -math.inf
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-
-    def begin(self) -> None:
-        """Start to poll, if that has not been done and there is a pipe."""
-        if self._has_begun or not self._settings.pipe:
-            return
-        self._has_begun = True
-        names = dict(self._settings.pipe)
-        try:
-            # Connections are asked for where the task asks for its others: in its own thread.
-            client = SnowpipeHook(names.pop("snowflake_conn_id"), **names).get_client(retry=poll_retry())
-        except Exception as error:  # noqa: BLE001  whatever a connection lacks, the application decides
-            self._followed.has_lost_channels(error)
-        else:
-            Thread(target=self._run, args=(client,), name="snowpipe-channels", daemon=True).start()
-
-    def _run(self, client: SnowpipeClient) -> None:
+    def poll() -> None:
+        absent_at = -math.inf
         with client:
-            while not self._ended.is_set():
+            while not ended.is_set():
                 try:
-                    self._poll(client)
+                    asked_at = time.monotonic()
+                    if followed.channels is None and (text := start()) is not None:
+                        followed.channels = FollowedChannels.of_text(text, absent_at)
+                    if (channels := followed.channels) is None:
+                        absent_at = asked_at
+                    else:
+                        statuses = client.channel_statuses(list(channels.start))
+                        channels.take(statuses, time.monotonic())
                 except Exception as error:  # noqa: BLE001  whatever a storage or a service raises
-                    if not self._ended.is_set():
-                        self._followed.has_lost_channels(error)
-                self._ended.wait(max(self._settings.poll_seconds, _CHANNELS_SECONDS))
+                    if not ended.is_set():
+                        followed.has_lost_channels(error)
+                ended.wait(max(settings.poll_seconds, _CHANNELS_SECONDS))
 
-    def _poll(self, client: SnowpipeClient) -> None:
-        channels = self._followed.channels
-        if channels is None:
-            asked_at = time.monotonic()
-            text = self._start()
-            if text is None:
-                self._absent_at = asked_at
-                return
-            self._followed.channels = channels = FollowedChannels.of_text(text, self._absent_at)
-        channels.take(client.channel_statuses(list(channels.start)), time.monotonic())
+    Thread(target=poll, name="snowpipe-channels", daemon=True).start()

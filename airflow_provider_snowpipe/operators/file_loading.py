@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os.path import commonprefix
@@ -19,7 +18,7 @@ from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
 from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference, staged_at
-from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.hooks.bulk import Folder, SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, run_identity
 from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.ingest_files import wait_for_pipe
@@ -255,25 +254,6 @@ _PARALLEL = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _NamedByContent:
-    """Files under the names that they have in the stage, as links in a folder.
-
-    :param files: the files' own paths by those below the stage's
-    """
-
-    folder: Path
-    files: Mapping[str, str]
-
-    @contextmanager
-    def local(self, file: StagedSource) -> Iterator[Path]:
-        """Have a file on this machine, as long as the block runs."""
-        link = self.folder / file.below
-        link.parent.mkdir(parents=True)
-        link.symlink_to(self.files[file.below])
-        yield link
-
-
-@dataclass(frozen=True, slots=True)
 class FileLoader:
     """COPY or a file pipe.
 
@@ -334,12 +314,15 @@ class FileLoader:
         if not chosen:
             return []
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            source = _NamedByContent(Path(folder), {path.path: file.path for file, path in chosen})
+            for file, path in chosen:
+                link = Path(folder, path.path)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file.path)
             files = [StagedSource(path.path, file.size, file.path) for file, path in chosen]
             prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
             # What has that path has that content.
             staging = Staging(self.stage, if_staged="skip")
-            self.hook.get_stage_upload(staging, source, prefix, _PARALLEL).run(files)
+            self.hook.get_stage_upload(staging, Folder(Path(folder)), prefix, _PARALLEL).run(files)
         for file, _ in chosen:
             if (size := Path(file.path).stat().st_size) != file.size:
                 raise SourcePositionError(

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from os.path import commonprefix
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -245,7 +246,6 @@ class SnowpipeStageFilesOperator(FileOperator):
         options = CompactOptions.of(self.compact)
         if options is None:
             return None
-
         return CompactedStage(self.hook, self.stage, source, options, self.parallel)
 
     def _found(self) -> tuple[list[SourceFile], SourceFiles, Staging]:
@@ -372,11 +372,8 @@ class SourceFiles:
         _, key, mark = self._found[file.below]
         if not self.is_local(file):
             return mark
-        md5 = hashlib.md5(usedforsecurity=False)
         with open(key, "rb") as stream:
-            while block := stream.read(_BLOCK):
-                md5.update(block)
-        return md5.hexdigest()
+            return hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
     def _below(self, root: Any, address: str) -> Iterator[tuple[str, str, int, str]]:
         """Path below the address, key in the store, bytes, and the store's mark of each file."""

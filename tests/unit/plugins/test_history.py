@@ -36,7 +36,7 @@ def served():
         read_plans,
         shape_words,
     )
-    from airflow_provider_snowpipe.plugins.pipe_state import PipeState
+    from airflow_provider_snowpipe.plugins.pages import PipeState
 
 
 @pytest.fixture
