@@ -405,6 +405,9 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
     extra = dict(settings.extra)
     if isinstance(method := extra.get("authenticator"), str) and method.lower() in _IN_SMALL_LETTERS:
         extra["authenticator"] = method.lower()
+    if "//" in (settings.text("host") or ""):  # the connector takes a bare name, rows take an address as well
+        address = urlsplit(settings.account_url())
+        extra |= {"host": address.hostname, "port": address.port or 443}
     connection = Connection(
         conn_id=settings.conn_id,
         conn_type=SNOWFLAKE,
