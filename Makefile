@@ -33,7 +33,7 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 ##@ Check
 
 .PHONY: quick
-quick: install ## For every change, in two minutes: lint and the unit tests
+quick: install ## For every change: lint and the unit tests
 	@$(STAGES) quick
 
 .PHONY: test

@@ -25,12 +25,12 @@ from urllib.parse import urlsplit
 from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.cli.definition import reported
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.spark.submit.local_spark import installed_version
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import PipeName, full_name, quote_identifier
+from airflow_provider_snowpipe.streaming.names import PipeName, quote_identifier
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -57,8 +57,8 @@ _EXAMPLE = (
     '"ORGANIZATION-ACCOUNT", "database": "DATABASE", "role": "ROLE", "private_key_file": '
     '"/path/to/rsa_key.p8"}}'
 )
-_MISSING_OBJECT = frozenset({2003, 2043})
-_MOST_ROLES = 50
+_ROLE_REFUSED = 390189
+"""The connector's number of a sign-in whose role does not exist or is not granted to the user."""
 _MASTER_PORTS = {"spark": 7077, "k8s": 443, "sc": 15002}
 # Runs as a Spark application: every task reports whether it can read the path, and on which host.
 _SOURCE_PROGRAM = """
@@ -350,7 +350,10 @@ class Doctor:
                 "SELECT CURRENT_USER() AS U, CURRENT_ROLE() AS R, CURRENT_WAREHOUSE() AS W"
             )
         except SqlError as error:
-            raise _Ended(str(error), self._credential_remedy()) from None
+            role = quote_identifier(self._checked.text("role") or "ROLE")
+            grant = f"GRANT ROLE {role} TO USER …, or correct the connection's field 'role'"
+            refused = error.errno == _ROLE_REFUSED
+            raise _Ended(str(error), grant if refused else self._credential_remedy()) from None
         if not row["r"]:
             raise _Ended(
                 f"user {row['u']} signs in without a role",
@@ -364,14 +367,7 @@ class Doctor:
 
     def _grants(self) -> str:
         pipe = self._pipe_or_skip()
-        with self._hook.sql_session("look at the grants") as run:
-            roles = _roles_of(run, self._role)
-            missing = [
-                f"GRANT {privilege} ON {kind} {name} TO ROLE {quote_identifier(self._role)}"
-                for privilege, kind, name in _privileges(run, pipe)
-                if not _has(run, roles, privilege, kind, name)
-            ]
-        if missing:
+        if missing := self._hook.missing_grants(self._role):
             raise _Ended(
                 f"role {self._role} lacks {len(missing)} privilege(s), or an object is not there",
                 "; ".join(missing),
@@ -520,55 +516,6 @@ def _of_some_extra(requirement: Any) -> bool:
     return any(requirement.marker.evaluate({"extra": name}) for name in names)
 
 
-def _roles_of(run: Callable[..., list[dict[str, Any]]], role: str) -> set[str]:
-    """The role, those that it inherits from, and PUBLIC, which everybody has."""
-    found, waiting = {"PUBLIC"}, [role]
-    while waiting and len(found) < _MOST_ROLES:
-        one = waiting.pop()
-        found.add(one)
-        rows = run(f"SHOW GRANTS TO ROLE {quote_identifier(one)}")
-        inherited = {_bare(row["name"]) for row in rows if row["granted_on"] == "ROLE"}
-        waiting += sorted(inherited - found)
-    return found
-
-
-def _privileges(run: Callable[..., list[dict[str, Any]]], pipe: PipeName) -> Iterator[tuple[str, str, str]]:
-    """Privilege, kind and name of what Snowpipe Streaming asks for ("Access control")."""
-    from airflow_provider_snowpipe.streaming.table_schema import show_table, widens_itself
-
-    yield "USAGE", "DATABASE", quote_identifier(pipe.database)
-    yield "USAGE", "SCHEMA", full_name(pipe.database, pipe.schema)
-    table = pipe.default_table
-    if table is None:
-        yield "OPERATE", "PIPE", pipe.quoted
-        return
-    yield "INSERT", "TABLE", full_name(pipe.database, pipe.schema, table)
-    try:
-        widens = widens_itself(run(show_table(pipe)), table)
-    except SqlError:  # of a schema that the role may not use, which is reported above
-        return
-    if widens:
-        yield "EVOLVE SCHEMA", "TABLE", full_name(pipe.database, pipe.schema, table)
-
-
-def _has(
-    run: Callable[..., list[dict[str, Any]]], roles: set[str], privilege: str, kind: str, name: str
-) -> bool:
-    try:
-        rows = run(f"SHOW GRANTS ON {kind} {name}")
-    except SqlError as error:
-        if error.errno in _MISSING_OBJECT:
-            return False
-        raise
-    return any(
-        row["privilege"] in (privilege, "OWNERSHIP") and _bare(row["grantee_name"]) in roles for row in rows
-    )
-
-
-def _bare(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name
-
-
 def _yarn() -> str:
     for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
         if directory := os.environ.get(name):
@@ -628,6 +575,7 @@ def _run(command: list[str], environment: Mapping[str, str], seconds: float) -> 
 @reported
 def doctor(args: Namespace) -> None:
     """Print what was found; end with status 1 if a check failed."""
+    refuse_two_pipes(args.table, args.pipe)
     given = {name: getattr(args, name) for name in ("table", "pipe", "database", "schema", "source")}
     found = list(Doctor(args.conn_id, args.spark_conn_id, **given).findings())
     failed = any(one.state == FAILED for one in found)

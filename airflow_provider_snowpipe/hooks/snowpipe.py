@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.names import (
     COMPARED_SUFFIX,
     TABLE_ID_SUFFIX,
     TOPIC_ID_SUFFIX,
     PipeName,
     full_name,
+    quote_identifier,
 )
 from airflow_provider_snowpipe.streaming.progress import UPDATE_OFFSET_TOKEN, ListedChannel, show_channels
 
@@ -39,6 +40,8 @@ _REMEDIES = {
         "sign in for SQL with this role, and that the role may see the pipe."
     ),
 }
+_MISSING_OBJECT = frozenset({2003, 2043})
+_MOST_ROLES = 50
 _UNNAMED_PIPE = PipeName("NONE", "NONE", "NONE")
 """Stands in where a connection names no pipe and only the account is asked; it is never sent."""
 
@@ -250,6 +253,22 @@ class SnowpipeHook(AccountHook):
         """Make a client that needs no pipe for what is asked of the account alone."""
         return _client(self._connection(), self.named_pipe() or _UNNAMED_PIPE, retry)
 
+    def missing_grants(self, role: str) -> list[str]:
+        """SQL statements that grant a role what streaming through the pipe takes and the role lacks.
+
+        :param role: its name; what it inherits from other roles counts
+        :return: nothing where the role has all of it ("Access control" of Snowpipe Streaming)
+        :raises SqlError: if grants cannot be shown, or signing in fails
+        """
+        pipe = self.pipe_name()
+        with self.sql_session("show grants") as run:
+            roles = _roles_of(run, role)
+            return [
+                f"GRANT {privilege} ON {kind} {name} TO ROLE {quote_identifier(role)}"
+                for privilege, kind, name in _privileges(run, pipe)
+                if not _has(run, roles, privilege, kind, name)
+            ]
+
     def test_connection(self) -> tuple[bool, str]:
         """Check the connection as a load would use it, then the channel listing that backups need.
 
@@ -308,3 +327,52 @@ def _client(settings: SnowpipeConnection, pipe: PipeName, retry: RetryPolicy | N
 def _connection_type() -> dict[str, Any]:
     found: dict[str, Any] = get_provider_info()["connection-types"][0]
     return found
+
+
+def _roles_of(run: Callable[..., list[dict[str, Any]]], role: str) -> set[str]:
+    """The role, those that it inherits from, and PUBLIC, which everybody has."""
+    found, waiting = {"PUBLIC"}, [role]
+    while waiting and len(found) < _MOST_ROLES:
+        one = waiting.pop()
+        found.add(one)
+        rows = run(f"SHOW GRANTS TO ROLE {quote_identifier(one)}")
+        inherited = {_bare(row["name"]) for row in rows if row["granted_on"] == "ROLE"}
+        waiting += sorted(inherited - found)
+    return found
+
+
+def _privileges(run: Callable[..., list[dict[str, Any]]], pipe: PipeName) -> Iterator[tuple[str, str, str]]:
+    """Privilege, kind and name of what Snowpipe Streaming asks for ("Access control")."""
+    from airflow_provider_snowpipe.streaming.table_schema import show_table, widens_itself
+
+    yield "USAGE", "DATABASE", quote_identifier(pipe.database)
+    yield "USAGE", "SCHEMA", full_name(pipe.database, pipe.schema)
+    table = pipe.default_table
+    if table is None:
+        yield "OPERATE", "PIPE", pipe.quoted
+        return
+    yield "INSERT", "TABLE", full_name(pipe.database, pipe.schema, table)
+    try:
+        widens = widens_itself(run(show_table(pipe)), table)
+    except SqlError:  # of a schema that the role may not use, which is reported above
+        return
+    if widens:
+        yield "EVOLVE SCHEMA", "TABLE", full_name(pipe.database, pipe.schema, table)
+
+
+def _has(
+    run: Callable[..., list[dict[str, Any]]], roles: set[str], privilege: str, kind: str, name: str
+) -> bool:
+    try:
+        rows = run(f"SHOW GRANTS ON {kind} {name}")
+    except SqlError as error:
+        if error.errno in _MISSING_OBJECT:
+            return False
+        raise
+    return any(
+        row["privilege"] in (privilege, "OWNERSHIP") and _bare(row["grantee_name"]) in roles for row in rows
+    )
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name

@@ -562,6 +562,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     :param arguments: those of the command line
     :raises ServiceError: if it cannot be run
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a round has started ends with it
     folder = Path(tempfile.mkdtemp(prefix="snowpipe-campaign-"))
     try:
         campaign = Campaign(_work(arguments, folder), folder)

@@ -148,6 +148,8 @@ def take_backup(
     found = {
         name: _continued(status, before.get(name), now) for name, status in statuses.items() if status.exists
     }
+    for name in sorted(statuses.keys() - found.keys() - before.keys()):
+        log.warning("channel %r of pipe %s does not exist: the backup has no token of it", name, pipe)
     return OffsetBackup(pipe, now, {**found, **lost}, offset_format)
 
 

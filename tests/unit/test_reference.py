@@ -23,6 +23,7 @@ from airflow_provider_snowpipe import sources
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.routing.planner import DataShape, LoadPolicy, plan_load
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from tests.airflow_version import AIRFLOW
 
 pytest.importorskip("sphinx", reason="the documentation is built where the package is developed")
 jsonschema = pytest.importorskip("jsonschema")
@@ -162,6 +163,30 @@ def test_what_the_examples_of_a_page_give_is_an_argument_of_the_reference(page, 
             ]
 
     assert unknown == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_what_the_examples_of_a_page_import_and_call_is_there(page):
+    missing = []
+    for block in python_blocks(page):
+        tree, known = ast.parse(block), {}
+        for one in ast.walk(tree):
+            if isinstance(one, ast.ImportFrom) and str(one.module).startswith(PACKAGE):
+                if one.module == f"{PACKAGE}.policies.retry" and AIRFLOW < (3, 3):
+                    continue
+                module = importlib.import_module(one.module)
+                missing += [
+                    f"{one.module}.{name.name}" for name in one.names if not hasattr(module, name.name)
+                ]
+                known |= {name.asname or name.name: getattr(module, name.name, None) for name in one.names}
+        missing += [
+            f"{one.value.id}.{one.attr}"
+            for one in ast.walk(tree)
+            if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
+            if inspect.isclass(known.get(one.value.id)) and not hasattr(known[one.value.id], one.attr)
+        ]
+
+    assert missing == []
 
 
 def test_each_error_has_a_code_that_stays_and_a_remedy_of_its_own(generated):

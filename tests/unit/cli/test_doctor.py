@@ -246,6 +246,9 @@ class TestAccount:
         found = diagnose(connect(local_service, set_connection, extra={"role": "OTHERS"}))
 
         assert "failed" in (found["role"].state, found["ingest host"].state)
+        if found["role"].state == "failed":
+            assert found["role"].remedy.startswith('GRANT ROLE "OTHERS" TO USER')
+            assert "RSA_PUBLIC_KEY" not in found["role"].remedy
 
     def test_no_table_is_named(self, diagnose):
         found = diagnose()
@@ -495,6 +498,12 @@ class TestCommand:
         assert code == 1
         for word in ("check", "result", "remedy", "clock", "failed:", "ok:"):
             assert word in printed
+
+    def test_a_table_beside_a_pipe_is_refused_before_anything_is_asked(self, conn_id):
+        arguments = parser().parse_args(["doctor", "--conn-id", conn_id, "--table", "A", "--pipe", "B"])
+
+        with pytest.raises(SystemExit, match="table 'A' and pipe 'B' are both given"):
+            arguments.func(arguments)
 
     def test_json(self, capsys, conn_id, table):
         code, printed = self.run(capsys, "--conn-id", conn_id, "--table", table, "--json")

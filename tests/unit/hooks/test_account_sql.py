@@ -47,6 +47,16 @@ def test_channels_of_the_pipe_are_listed(local_service: LocalService, conn_id: s
     assert found["a"].created_on is not None
 
 
+def test_a_host_that_is_written_as_an_address_serves_sql_as_well(
+    local_service: LocalService, set_connection: SetConnection, table: str
+) -> None:
+    commit(local_service, table, "a", ["f:1"])
+    address = local_service.env["SNOWPIPE_LOCAL_URL"]
+    conn_id = connect(local_service, set_connection, extra={"host": address, "port": None})
+
+    assert [one.name for one in SnowpipeHook(conn_id, table=table).list_channels()] == ["a"]
+
+
 def test_they_are_listed_on_an_event_loop(local_service: LocalService, conn_id: str, table: str) -> None:
     commit(local_service, table, "a", ["f:1"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -131,3 +132,14 @@ def test_what_cannot_be_run_is_named(tmp_path: Path, capsys, words, named):
 
     assert main(["campaign", *[word.format(plan=plan) for word in words]]) == 1
     assert named in capsys.readouterr().err
+
+
+def test_sigterm_ends_it_as_ctrl_c_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"command": ["true"]}))
+    monkeypatch.setattr(campaign.Campaign, "prepare", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        assert main(["campaign", "--plan", str(plan), "--rounds", "1"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)

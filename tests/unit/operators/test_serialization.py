@@ -26,6 +26,10 @@ from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeRestoreOffsetsOperator,
 )
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
+from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
+from airflow_provider_snowpipe.sources import FileSource
 from tests.airflow_version import AIRFLOW
 
 LINK: Any = {"Snowsight": "_link_SnowsightLink", "Channel page": "_link_ChannelPageLink"}
@@ -61,12 +65,17 @@ def tasks():
         staged = SnowpipeStageFilesOperator(task_id="stage", source="/in", stage="@S")
         SnowpipePipeOperator(task_id="pipe", pipe="P", action="create", table="T", stage="@S")
         SnowpipeIngestFilesOperator(task_id="ingest", pipe="P", files=staged.output["files"])
+        stream = SnowpipeStreamOperator(task_id="stream", source=FileSource(path="/in/{{ ds }}"), table="T")
+        SnowpipeCommitSensor(
+            task_id="committed", table="T", targets=stream.output["targets"], deferrable=True
+        )
+        SnowpipeFilesLoadedSensor(task_id="loaded", table="T", files=staged.output["files"])
 
     written = json.loads(json.dumps(DagSerialization.to_dict(dag)))
     read = DagSerialization.from_dict(written)
     assert set(read.task_dict) == {
         "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated", "branch", "copy",
-        "stage", "pipe", "ingest", "load", "bulk",
+        "stage", "pipe", "ingest", "load", "bulk", "stream", "committed", "loaded",
     }  # fmt: skip
     return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
 
@@ -75,7 +84,7 @@ def test_every_task_has_its_class_and_its_link(tasks):
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
         # Those are on no channels; that of loads has Spark's link, too.
-        if task_id not in ("mapped", "branch", "copy", "stage", "pipe", "ingest", "load", "bulk"):
+        if task_id in ("open", "drop", "reset", "backup", "restore", "append", "decorated"):
             assert task["_operator_extra_links"] == LINK
 
 

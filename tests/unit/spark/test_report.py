@@ -14,7 +14,7 @@ REPORT = RunReport("app", (CHANNEL, ChannelReport("p_s_b", "b", None, None, None
 def test_report_comes_back_unchanged_from_its_file(tmp_path):
     REPORT.write(tmp_path / "report.json")
 
-    assert RunReport.from_json((tmp_path / "report.json").read_text()) == REPORT
+    assert RunReport.read(tmp_path / "report.json") == REPORT
 
 
 def test_failed_run_names_the_error_that_ended_it():
@@ -41,7 +41,7 @@ def test_failed_write_keeps_the_old_report_and_no_remains(tmp_path, monkeypatch)
     with pytest.raises(OSError, match="disk full"):
         RunReport("other", (), 0.0).write(tmp_path / "report.json")
 
-    assert RunReport.from_json((tmp_path / "report.json").read_text()) == REPORT
+    assert RunReport.read(tmp_path / "report.json") == REPORT
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 

@@ -40,8 +40,11 @@ def test_first_backup_keeps_token_timestamp_and_rows_of_each_channel() -> None:
     )
 
 
-def test_channel_that_does_not_exist_is_not_kept() -> None:
-    assert _backup(ChannelStatus.missing("a")).channels == {}
+def test_channel_that_does_not_exist_is_not_kept_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    assert _backup(ChannelStatus.missing("a"), _status("b", None)).channels.keys() == {"b"}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"channel 'a' of pipe {PIPE} does not exist: the backup has no token of it"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -183,24 +183,27 @@ class SlowCodec:
 def test_a_batch_waits_for_more_until_it_is_old(
     snowpipe: FakeSnowpipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, asked, sent = [0.0], threading.Semaphore(0), threading.Event()
-
-    def monotonic() -> float:
-        if threading.current_thread() is not threading.main_thread():
-            asked.release()
-        return now[0]
+    now, waits, sent = [0.0], threading.Semaphore(0), threading.Event()
 
     def report() -> None:
         sent.set()
-        asked.release()
+        waits.release(2)  # both at once: the batch is not to be sent by then
 
     for module in (batch, channel_module):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     snowpipe.fault(after="append", do=report)
     with open_channel(snowpipe, age_seconds=0.05) as channel:
+        wait = channel._changed.wait
+
+        def counted(seconds: float | None = None) -> bool:
+            if seconds is not None:
+                waits.release()
+            return wait(seconds)
+
+        monkeypatch.setattr(channel._changed, "wait", counted)
         put(channel, 0, 0)
-        for _ in range(2):  # the sender has seen the batch, has waited, and has seen it again
-            assert asked.acquire(timeout=60)
+        for _ in range(2):  # the sender waits for the batch's age, and once more
+            assert waits.acquire(timeout=60)
         assert not sent.is_set()
         now[0] = 0.05
         assert sent.wait(60)

@@ -23,7 +23,12 @@ from airflow_provider_snowpipe.streaming.offsets import (
     VerifiedFileLineOffset,
     known_formats,
 )
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget, CommitTargets
+from airflow_provider_snowpipe.streaming.progress import (
+    ChannelStatus,
+    ChannelTarget,
+    CommitTargets,
+    all_targets,
+)
 
 DIGESTS = st.text("0123456789abcdef", min_size=16, max_size=16)
 NUMBERS = st.integers(0, 1200)
@@ -48,6 +53,27 @@ def test_carried_format_is_used() -> None:
     assert wait(targets, "10") is WaitState.COMPLETE
     assert wait(targets, "8") is WaitState.WAITING
     assert targets.offset_format == "integer"
+
+
+def test_digits_that_a_template_made_a_number_are_a_token() -> None:
+    assert ChannelTarget.read("c", 120455) == ChannelTarget("120455")
+    with pytest.raises(ConfigurationError, match="'c': True"):
+        ChannelTarget.read("c", True)
+
+
+def test_targets_of_several_loads_are_those_of_all_their_channels() -> None:
+    loads = [{"a": "1", "b": "2"}, {"c": "3"}]
+
+    assert all_targets(loads) == all_targets(json.dumps(loads)) == {"a": "1", "b": "2", "c": "3"}
+    assert all_targets([{"a": "1"}, {"a": "1"}]) == {"a": "1"}
+    with pytest.raises(ConfigurationError, match="two entries of channel 'a': '1' and '2'"):
+        all_targets([{"a": "1"}, {"a": "2"}])
+
+
+@pytest.mark.parametrize("given", [5, "text", b"bytes"])
+def test_what_is_no_mapping_and_no_list_of_them_is_refused(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="targets"):
+        all_targets(given)
 
 
 def test_targets_survive_json() -> None:
