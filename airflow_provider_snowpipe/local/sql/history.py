@@ -7,13 +7,14 @@ that the session's roles may monitor; the views of ``SNOWFLAKE.ACCOUNT_USAGE`` s
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
@@ -39,6 +40,7 @@ from airflow_provider_snowpipe.local.query_history import (
     FAILED,
     RUNNING,
     SUCCEEDED,
+    LoginEvent,
     Statement,
     text_hash,
     without_secrets,
@@ -47,27 +49,14 @@ from airflow_provider_snowpipe.local.sql.reader import Reader, strip_comments
 from airflow_provider_snowpipe.local.sql.relations import (
     SERVICE_FUNCTIONS,
     is_service_function,
-    lent_result,
     service_arguments,
 )
-from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, done, timestamp
+from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import aliased
-from airflow_provider_snowpipe.local.tables import (
-    BOOLEAN,
-    NUMBER,
-    TEMPORARY,
-    TEXT,
-    TIMESTAMP_LTZ,
-    ColumnType,
-    Table,
-    literal,
-    read_path,
-)
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Table, literal, quote, read_path
 
-_FLOAT = ColumnType("FLOAT")
-_DAY_MS = 24 * 3600 * 1000
-_SHOWN_MS, _SHOWN_USAGE_MS = 7 * _DAY_MS, 365 * _DAY_MS
+_SHOWN_MS, _USAGE_MS = 7 * DAY_MS, 365 * DAY_MS
 _MOST_ROWS = 10_000
 _RANGE = ("END_TIME_RANGE_START", "END_TIME_RANGE_END", "RESULT_LIMIT", "INCLUDE_CLIENT_GENERATED_STATEMENT")
 # Of each variant: its argument, as a statement keeps it, and what of the session replaces it.
@@ -76,7 +65,6 @@ _ASKED = {
     "QUERY_HISTORY_BY_USER": ("USER_NAME", "user"),
     "QUERY_HISTORY_BY_WAREHOUSE": ("WAREHOUSE_NAME", "warehouse"),
 }
-_NO_END = 0
 # First words of a statement, with its QUERY_TYPE; the first that fits.
 _TYPES = tuple(
     (re.compile(rf"(?:{pattern})(?![\w$])", re.IGNORECASE | re.DOTALL), kind)
@@ -110,136 +98,6 @@ _COMPUTED = frozenset(
      "CREATE_TABLE_AS_SELECT"}
 )  # fmt: skip
 
-_Column = tuple[str, ColumnType, Any]
-
-
-def _kept(kind: ColumnType, *names: str) -> tuple[_Column, ...]:
-    """Columns that the history keeps under the same names in lower case."""
-    return tuple((name, kind, operator.attrgetter(name.lower())) for name in names)
-
-
-def _always(kind: ColumnType, value: object, *names: str) -> tuple[_Column, ...]:
-    return tuple((name, kind, value) for name in names)
-
-
-def _elapsed(entry: Any) -> int:
-    return int((entry.end_ms or entry.start_ms) - entry.start_ms)
-
-
-# Column, type and value. Order and names of the pages "QUERY_HISTORY" (information schema), "QUERY_HISTORY
-# view" and "QUERY_ATTRIBUTION_HISTORY view". A statement that runs has the epoch as its end.
-_SPAN: tuple[_Column, ...] = (
-    ("START_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.start_ms)),
-    ("END_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.end_ms or _NO_END)),
-)
-_IDENTITY: tuple[_Column, ...] = (
-    *_kept(TEXT, "QUERY_ID"),
-    ("QUERY_TEXT", TEXT, lambda s: s.text),
-    *_kept(TEXT, "DATABASE_NAME", "SCHEMA_NAME", "QUERY_TYPE"),
-    *_kept(NUMBER, "SESSION_ID"),
-    *_kept(TEXT, "USER_NAME", "ROLE_NAME", "WAREHOUSE_NAME", "WAREHOUSE_SIZE"),
-    ("WAREHOUSE_TYPE", TEXT, lambda s: "STANDARD" if s.warehouse_size else None),
-    ("CLUSTER_NUMBER", NUMBER, lambda s: 1 if s.warehouse_size else None),
-    *_kept(TEXT, "QUERY_TAG"),
-)
-_ERROR = (
-    *_kept(TEXT, "ERROR_CODE", "ERROR_MESSAGE"),
-    *_SPAN,
-    ("TOTAL_ELAPSED_TIME", NUMBER, _elapsed),
-    *_always(NUMBER, 0, "BYTES_SCANNED"),
-)
-_PRODUCED: _Column = ("ROWS_PRODUCED", NUMBER, lambda s: s.produced)
-_QUEUED = ("PROVISIONING_TIME", "REPAIR_TIME", "OVERLOAD_TIME")
-_TIMES = (
-    *_always(NUMBER, 0, "COMPILATION_TIME"),
-    ("EXECUTION_TIME", NUMBER, _elapsed),
-    *_always(NUMBER, 0, *(f"QUEUED_{each}" for each in _QUEUED), "TRANSACTION_BLOCKED_TIME"),
-    *(
-        column
-        for way in ("OUTBOUND", "INBOUND")
-        for column in (
-            *_always(TEXT, None, f"{way}_DATA_TRANSFER_CLOUD", f"{way}_DATA_TRANSFER_REGION"),
-            *_always(NUMBER, 0, f"{way}_DATA_TRANSFER_BYTES"),
-        )
-    ),
-)
-_END = (
-    *_always(_FLOAT, 0.0, "CREDITS_USED_CLOUD_SERVICES"),
-    *_always(TEXT, "10.0.0", "RELEASE_VERSION"),
-    *_always(
-        NUMBER,
-        0,
-        *(f"EXTERNAL_FUNCTION_TOTAL_{each}"
-          for each in ("INVOCATIONS", "SENT_ROWS", "RECEIVED_ROWS", "SENT_BYTES", "RECEIVED_BYTES")),
-    ),
-    *_always(BOOLEAN, False, "IS_CLIENT_GENERATED_STATEMENT"),
-    ("QUERY_HASH", TEXT, lambda s: s.text_hash),
-    *_always(NUMBER, 1, "QUERY_HASH_VERSION"),
-)  # fmt: skip
-_FUNCTION_STATUS = {FAILED: "FAILED_WITH_ERROR"}
-_FUNCTION_COLUMNS = (
-    *_IDENTITY,
-    ("EXECUTION_STATUS", TEXT, lambda s: _FUNCTION_STATUS.get(s.status, s.status)),
-    *_ERROR,
-    _PRODUCED,
-    *_TIMES,
-    *_END,
-)
-_VIEW_COLUMNS = (
-    *_IDENTITY[:2], *_always(NUMBER, None, "DATABASE_ID"), _IDENTITY[2], *_always(NUMBER, None, "SCHEMA_ID"),
-    *_IDENTITY[3:8], *_always(NUMBER, None, "WAREHOUSE_ID"), *_IDENTITY[8:],
-    ("EXECUTION_STATUS", TEXT, lambda s: s.status),
-    *_ERROR,
-    *_always(_FLOAT, 0.0, "PERCENTAGE_SCANNED_FROM_CACHE"),
-    *_always(NUMBER, 0, "BYTES_WRITTEN", "BYTES_WRITTEN_TO_RESULT", "BYTES_READ_FROM_RESULT"),
-    _PRODUCED,
-    ("ROWS_INSERTED", NUMBER, lambda s: s.inserted),
-    ("ROWS_UPDATED", NUMBER, lambda s: s.updated),
-    ("ROWS_DELETED", NUMBER, lambda s: s.deleted),
-    ("ROWS_UNLOADED", NUMBER, lambda s: s.unloaded),
-    *_always(NUMBER, 0, "BYTES_DELETED"),
-    *_TIMES,
-    *_END,
-)  # fmt: skip
-_SESSION_COLUMNS = (
-    *_kept(NUMBER, "SESSION_ID"),
-    ("CREATED_ON", TIMESTAMP_LTZ, lambda e: timestamp(e.at_ms)),
-    *_kept(TEXT, "USER_NAME"),
-    *_always(TEXT, None, "AUTHENTICATION_METHOD"),
-    ("LOGIN_EVENT_ID", NUMBER, lambda e: e.event_id),
-    *_always(TEXT, None, "CLIENT_APPLICATION_VERSION"),
-    ("CLIENT_APPLICATION_ID", TEXT, lambda e: e.client),
-    *_always(TEXT, None, "CLIENT_ENVIRONMENT", "CLIENT_BUILD_ID", "CLIENT_VERSION", "CLOSED_REASON"),
-)
-_LOGIN_COLUMNS = (
-    *_kept(NUMBER, "EVENT_ID"),
-    ("EVENT_TIMESTAMP", TIMESTAMP_LTZ, lambda e: timestamp(e.at_ms)),
-    *_always(TEXT, "LOGIN", "EVENT_TYPE"),
-    *_kept(TEXT, "USER_NAME", "CLIENT_IP"),
-    ("REPORTED_CLIENT_TYPE", TEXT, lambda e: e.client),
-    *_always(
-        TEXT, None, "REPORTED_CLIENT_VERSION", "FIRST_AUTHENTICATION_FACTOR", "SECOND_AUTHENTICATION_FACTOR"
-    ),
-    ("IS_SUCCESS", TEXT, lambda e: "NO" if e.error_code else "YES"),
-    ("ERROR_CODE", NUMBER, lambda e: int(e.error_code) if e.error_code else None),
-    *_kept(TEXT, "ERROR_MESSAGE"),
-    *_always(NUMBER, 0, "RELATED_EVENT_ID"),
-    *_always(TEXT, None, "CONNECTION"),
-)
-_ATTRIBUTION_COLUMNS = (
-    *_kept(TEXT, "QUERY_ID"),
-    *_always(TEXT, None, "PARENT_QUERY_ID", "ROOT_QUERY_ID"),
-    *_always(NUMBER, None, "WAREHOUSE_ID"),
-    *_kept(TEXT, "WAREHOUSE_NAME"),
-    ("QUERY_HASH", TEXT, lambda s: s.text_hash),
-    *_always(TEXT, None, "QUERY_PARAMETERIZED_HASH"),
-    *_kept(TEXT, "QUERY_TAG", "USER_NAME"),
-    *_SPAN,
-    ("CREDITS_ATTRIBUTED_COMPUTE", _FLOAT, lambda s: _credits(s)),
-    *_always(_FLOAT, None, "CREDITS_USED_QUERY_ACCELERATION"),
-)
-# Each size has twice the credits of the one before (page "Overview of warehouses").
-_SIZES = ("X-Small", "Small", "Medium", "Large", "X-Large", *(f"{number}X-Large" for number in range(2, 7)))
 USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS", "LOGIN_HISTORY"})
 """Views of ACCOUNT_USAGE that this module has."""
 
@@ -297,29 +155,16 @@ def _count(statement: Statement, result: Result) -> None:
     statement.produced = statement.inserted + statement.updated + statement.deleted or len(result.rows)
 
 
-def _credits(statement: Statement) -> float:
-    """Credits of the time that a statement ran, as if a warehouse of its size had."""
-    hours = ((statement.end_ms or statement.start_ms) - statement.start_ms) / 3_600_000
-    return hours * 2.0 ** _SIZES.index(statement.warehouse_size or _SIZES[0])
-
-
 def usage_relation(session: Session, name: str) -> exp.Expr:
     """Return a query for a view of ACCOUNT_USAGE, one of :data:`USAGE_VIEWS`.
 
     The caller has checked that the roles may read it.
     """
-    since = session.catalog.clock.now_ms() - _SHOWN_USAGE_MS
+    since = session.catalog.clock.now_ms() - _USAGE_MS
     if name.startswith("QUERY"):
-        ended = [
-            s for s in session.catalog.queries.statements() if s.status != RUNNING and s.start_ms >= since
-        ]
-        if name == "QUERY_ATTRIBUTION_HISTORY":
-            return _lent(session, _ATTRIBUTION_COLUMNS, [s for s in ended if s.warehouse_size])
-        return _lent(session, _VIEW_COLUMNS, ended)
-    logins = [e for e in session.catalog.queries.logins() if e.at_ms >= since]
-    if name == "LOGIN_HISTORY":
-        return _lent(session, _LOGIN_COLUMNS, logins)
-    return _lent(session, _SESSION_COLUMNS, [e for e in logins if e.session_id is not None])
+        begun = [s for s in session.catalog.queries.statements() if s.start_ms >= since]
+        return _lent(session, name, Statement, begun)
+    return _lent(session, name, LoginEvent, [e for e in session.catalog.queries.logins() if e.at_ms >= since])
 
 
 def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
@@ -338,7 +183,7 @@ def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
     if asked:
         meant = arguments[asked].name if asked in arguments else getattr(session, own)
         shown = [each for each in shown if str(getattr(each, asked.lower())) == str(meant)]
-    found = exp.select("*").from_(aliased(_lent(session, _FUNCTION_COLUMNS, shown), "H"))
+    found = exp.select("*").from_(aliased(_lent(session, "INFORMATION_SCHEMA", Statement, shown), "H"))
     # What still runs has no end; it counts as the newest.
     ended = exp.func(
         "IF",
@@ -369,13 +214,44 @@ def _column(name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True))
 
 
+def _timestamp(column: str) -> str:
+    return f"(make_timestamp({column} * 1000) AT TIME ZONE 'UTC')"
+
+
+# What the views have in common; see usage_views.sql.
+_WORDS = {
+    "start": _timestamp("start_ms"), "stop": _timestamp("coalesce(end_ms, 0)"), "at": _timestamp("at_ms"),
+    "elapsed": "(coalesce(end_ms, start_ms) - start_ms)", "text": "CAST(NULL AS VARCHAR)",
+    "number": "CAST(NULL AS DECIMAL(38, 0))",
+}  # fmt: skip
+
+
+@functools.cache
+def _views() -> dict[str, str]:
+    """Return the views of usage_views.sql by name, over the relation ``{e}``."""
+    text = Path(__file__).with_name("usage_views.sql").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^-- (\w+)\n", text, flags=re.MULTILINE)
+    views: dict[str, str] = {}
+    for name, part in zip(parts[::2], parts[1::2], strict=True):
+        views[name] = part.strip().format_map({**_WORDS, **views, "e": "{e}"})
+    return views
+
+
 def _lent(
-    session: Session, columns: Sequence[tuple[str, ColumnType, Any]], entries: Sequence[Any]
+    session: Session, name: str, kind: type[Statement | LoginEvent], entries: Sequence[Statement | LoginEvent]
 ) -> exp.Expr:
-    rows = [tuple(value(entry) if callable(value) else value for _, _, value in columns) for entry in entries]
-    return lent_result(
-        session, Result(tuple(ResultColumn(name, kind) for name, kind, _ in columns), list(rows))
-    )
+    """Return a query for a view of usage_views.sql over some entries of the history."""
+    types = {
+        field.name: pa.int64() if str(field.type).startswith("int") else pa.string()
+        for field in dataclasses.fields(kind)
+    }
+    kept = {each: pa.array([getattr(entry, each) for entry in entries], t) for each, t in types.items()}
+    relation = session.lend(pa.table(kept))
+    found = session.cursor.sql(_views()[name].format(e=quote(relation))).to_arrow_table()
+    names = [column.upper() for column in found.column_names]
+    listed = ", ".join(map(quote, names))
+    relation = session.lend(found.rename_columns(names))
+    return sqlglot.parse_one(f"SELECT {listed} FROM {quote(relation)}", dialect="duckdb")
 
 
 # -- ERROR_TABLE(t): the rejected rows of a table with ERROR_LOGGING = TRUE ------------------------------
@@ -565,10 +441,6 @@ def query(
     return found
 
 
-def _timestamp(column: str) -> str:
-    return f"(make_timestamp({column} * 1000) AT TIME ZONE 'UTC')"
-
-
 def _string(arguments: dict[str, exp.Expr], name: str) -> str:
     value = arguments.get(name)
     if not isinstance(value, exp.Literal) or not value.is_string:
@@ -582,7 +454,6 @@ def _string(arguments: dict[str, exp.Expr], name: str) -> str:
 # objects (``TABLE_ID`` and the like are NULL), and are named in full only.
 
 SCHEMA = "ACCOUNT_USAGE"
-_USAGE_MS = 365 * DAY_MS
 _ID = "CAST(NULL AS DECIMAL(38, 0))"
 # Columns of the documentation pages "COPY_HISTORY view" and "LOAD_HISTORY view" (account usage).
 _VIEWS = {
