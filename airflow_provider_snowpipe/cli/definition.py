@@ -116,7 +116,8 @@ def get_cli_commands() -> list[CLICommand]:
         ),
         ActionCommand(
             name="local",
-            help="Run the local service's own command line (serve, env, sql, admin)",
+            help="Run the local service's own command line "
+            "(serve, env, sql, status, campaign, admin, rotate-key)",
             description="For example: airflow snowpipe local -- serve --data-dir ~/snowpipe",
             func=lazy_load_command(f"{_COMMANDS}.local"),
             args=(_arg("arguments", nargs=argparse.REMAINDER, help="after --, what snowpipe-local takes"),),

@@ -160,16 +160,14 @@ class StreamingFront:
 
     def _pipe_call(self, request: Request, database: str, schema: str, last: str) -> Response:
         text, _, verb = last.rpartition(":")
-        calls: dict[tuple[str, str], Callable[[Request, Database, Pipe], Response]] = {
-            ("POST", "pipe-info"): self._pipe_info,
-            ("POST", "bulk-channel-status"): self._bulk_status,
+        calls: dict[str, tuple[Callable[[Request, Database, Pipe], Response], tuple[str, ...]]] = {
+            "pipe-info": (self._pipe_info, WRITE),
+            "bulk-channel-status": (self._bulk_status, STATUS),
         }
-        call = calls.get((request.method, verb))
-        if call is None or not text:
+        if request.method != "POST" or verb not in calls or not text:
             raise Refusal(404, "NOT_FOUND", f"{request.method} ..:{verb} is no call of this service")
-        privileges = STATUS if verb == "bulk-channel-status" else WRITE
-        owner, pipe = self._pipe(self._roles(request), _path(database, schema, text), privileges)
-        return call(request, owner, pipe)
+        call, privileges = calls[verb]
+        return call(request, *self._pipe(self._roles(request), _path(database, schema, text), privileges))
 
     def _pipe_info(self, _request: Request, _database: Database, pipe: Pipe) -> Response:
         prefix = f"{secrets.token_hex(8)}/"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlglot import exp
@@ -139,72 +140,55 @@ def _databases(session: Session, _database: Database) -> Iterator[_Row]:
             )  # fmt: skip
 
 
+def _each(
+    session: Session, database: Database, kind: str, known: Iterable[Any]
+) -> Iterator[tuple[Any, tuple[str, ...], str, dt.datetime]]:
+    """Yield the objects of a kind that show, with their names, their owner and when they were created."""
+    for each in known:
+        path = (database.name, each.schema, each.name)
+        if session.can_see(kind, *path):
+            yield each, path, session.owner(kind, *path), timestamp(each.created_on_ms)
+
+
 def _views(session: Session, database: Database) -> Iterator[_Row]:
-    for schema in _schemas(session, database):
-        for view in database.objects.of(VIEW, schema):
-            if session.can_see(VIEW, database.name, schema, view.name):
-                created = timestamp(view.created_on_ms)
-                yield (
-                    database.name, schema, view.name, session.owner(VIEW, database.name, schema, view.name),
-                    view.definition["text"], "NONE", "NO", "YES" if view.definition["is_secure"] else "NO",
-                    created, created, database.objects.comment(VIEW, schema, view.name) or None,
-                )  # fmt: skip
+    for view, path, owner, created in _each(session, database, VIEW, database.objects.all(VIEW)):
+        yield (
+            *path, owner, view.definition["text"], "NONE", "NO",
+            "YES" if view.definition["is_secure"] else "NO", created, created,
+            database.objects.comment(VIEW, *path[1:]) or None,
+        )  # fmt: skip
 
 
 def _pipes(session: Session, database: Database) -> Iterator[_Row]:
-    for pipe in database.pipes:
-        schema, name = pipe.key.schema, pipe.key.name
-        kind, seen = ("TABLE", pipe.table) if pipe.definition is None else ("PIPE", name)
-        if session.can_see(kind, database.name, schema, seen):
+    for pipe in (*database.pipes, *database.file_pipes.pipes):
+        path = (database.name, *pipe.key)
+        seen = pipe.seen_as(database.name)
+        if session.can_see(*seen):
             created = timestamp(pipe.created_on_ms)
-            text = pipe.definition.text if pipe.definition is not None else None
             yield (
-                database.name, schema, name, session.owner(kind, database.name, schema, seen), text, None,
-                created, created, database.objects.comment("PIPE", schema, name) or None,
-            )  # fmt: skip
-    for loading in database.file_pipes.pipes:
-        schema, name = loading.key.schema, loading.key.name
-        if session.can_see("PIPE", database.name, schema, name):
-            created = timestamp(loading.created_on_ms)
-            comment = loading.comment or database.objects.comment("PIPE", schema, name) or None
-            yield (
-                database.name, schema, name, session.owner("PIPE", database.name, schema, name),
-                loading.text, loading.notification_channel, created, created, comment,
+                *path, session.owner(*seen), pipe.text, pipe.notification_channel, created, created,
+                pipe.comment or database.objects.comment("PIPE", *pipe.key) or None,
             )  # fmt: skip
 
 
 def _stages(session: Session, database: Database) -> Iterator[_Row]:
-    for stage in database.stages.stages:
-        if session.can_see("STAGE", database.name, stage.schema, stage.name):
-            created = timestamp(stage.created_on_ms)
-            kind = "External Named" if stage.is_external else "Internal Named"
-            yield (
-                database.name, stage.schema, stage.name, stage.url or "", stage.region, kind,
-                session.owner("STAGE", database.name, stage.schema, stage.name), stage.comment, created,
-                created,
-            )  # fmt: skip
+    for stage, path, owner, created in _each(session, database, "STAGE", database.stages.stages):
+        kind = "External Named" if stage.is_external else "Internal Named"
+        yield *path, stage.url or "", stage.region, kind, owner, stage.comment, created, created
 
 
 def _file_formats(session: Session, database: Database) -> Iterator[_Row]:
-    for known in database.stages.formats:
-        if session.can_see("FILE FORMAT", database.name, known.schema, known.name):
-            created = timestamp(known.created_on_ms)
-            owner = session.owner("FILE FORMAT", database.name, known.schema, known.name)
-            kind = str(known.settings.get("TYPE", "CSV"))
-            yield database.name, known.schema, known.name, owner, kind, created, created, known.comment
+    for known, path, owner, created in _each(session, database, "FILE FORMAT", database.stages.formats):
+        yield *path, owner, str(known.settings.get("TYPE", "CSV")), created, created, known.comment
 
 
 def _sequences(session: Session, database: Database) -> Iterator[_Row]:
-    for schema in _schemas(session, database):
-        for known in database.objects.of(SEQUENCE, schema):
-            if session.can_see(SEQUENCE, database.name, schema, known.name):
-                created = timestamp(known.created_on_ms)
-                yield (
-                    database.name, schema, known.name,
-                    session.owner(SEQUENCE, database.name, schema, known.name), "NUMBER", 38, 10, 0,
-                    known.definition["start"], known.definition["increment"], "NO", created, created,
-                    "YES" if known.definition["ordered"] else "NO", known.definition["comment"] or None,
-                )  # fmt: skip
+    for known, path, owner, created in _each(session, database, SEQUENCE, database.objects.all(SEQUENCE)):
+        kept = known.definition
+        yield (
+            *path, owner, "NUMBER", 38, 10, 0, kept["start"], kept["increment"], "NO", created, created,
+            "YES" if kept["ordered"] else "NO", kept["comment"] or None,
+        )  # fmt: skip
 
 
 def _table_privileges(session: Session, database: Database) -> Iterator[_Row]:
@@ -423,15 +407,13 @@ def _file_format(database: Database, schema: str, name: str, written: str) -> st
 
 
 def _pipe(database: Database, schema: str, name: str, written: str) -> str:
-    for pipe in database.file_pipes.pipes:
-        if (pipe.key.schema, pipe.key.name) == (schema, name):
-            ingest = " auto_ingest=true" if pipe.auto_ingest else ""
-            comment = f" COMMENT={_text(pipe.comment)}" if pipe.comment else ""
-            return f"create or replace pipe {written}{ingest}{comment} as {pipe.text};"
-    streaming = database.pipes.find(PipeKey(schema, name))
-    if streaming is None or streaming.definition is None:
+    key = PipeKey(schema, name)
+    pipe = database.file_pipes.find(key) or database.pipes.find(key)
+    if pipe is None or pipe.text is None:
         raise object_missing("Pipe", f"{database.name}.{schema}.{name}")
-    return f"create or replace pipe {written} as {streaming.definition.text};"
+    options = " auto_ingest=true" if pipe.notification_channel else ""
+    options += f" COMMENT={_text(pipe.comment)}" if pipe.comment else ""
+    return f"create or replace pipe {written}{options} as {pipe.text};"
 
 
 def _name(name: str) -> str:
