@@ -110,16 +110,10 @@ class EvolutionError(Exception):
     """The rows ask for a change that Snowflake refuses; their channels become invalid."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Change:
-    """A table as it is to be, and the DuckDB statements that make it so."""
-
-    table: Table
-    statements: tuple[str, ...]
-
-
-def plan(cursor: duckdb.DuckDBPyConnection, table: Table, source: str, *, exact: bool) -> Change | None:
-    """Return what the rows change about their table, or None.
+def plan(
+    cursor: duckdb.DuckDBPyConnection, table: Table, source: str, *, exact: bool
+) -> tuple[Table, list[str]] | None:
+    """Return the table as the rows make it, and the DuckDB statements for that; None when it stays.
 
     :param source: name of the relation with the column ``l``; lines that are no JSON objects are ignored.
     :param exact: keys are compared with the case of columns (MATCH_BY_COLUMN_NAME = CASE_SENSITIVE).
@@ -136,7 +130,7 @@ def plan(cursor: duckdb.DuckDBPyConnection, table: Table, source: str, *, exact:
     )
     statements = [f"ALTER TABLE {table.path} ALTER COLUMN {quote(name)} DROP NOT NULL" for name in relaxed]
     statements += [f"ALTER TABLE {table.path} ADD COLUMN {column.ddl()}" for column in added]
-    return Change(dataclasses.replace(table, columns=(*columns, *added)), tuple(statements))
+    return dataclasses.replace(table, columns=(*columns, *added)), statements
 
 
 def _added(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact: bool) -> list[Column]:
@@ -266,7 +260,7 @@ def _evolve(database: Database, group: list[Append]) -> list[Append]:
             current = database.tables.find(table.schema, table.name) or table
             change = plan(cursor, current, _SOURCE, exact=exact)
             if change is not None:
-                database.tables.change(change.table, change.statements)
+                database.tables.change(*change)
         except (EvolutionError, duckdb.Error) as error:
             log.warning("schema evolution of %s failed; its channels must be opened again: %s", table, error)
             failed |= {group[position].channel for position in positions}

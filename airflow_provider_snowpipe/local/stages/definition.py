@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from airflow_provider_snowpipe.local.engine.names import Rename
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
@@ -440,6 +440,11 @@ class Definition:
         """Folder of an internal stage's files."""
         return ()
 
+    def moved(self, change: Rename) -> Self:
+        """Return it as it is after a rename of its database or schema."""
+        database, schema = change.moved((self.database, self.schema))
+        return dataclasses.replace(self, database=database, schema=schema)
+
 
 @dataclass(frozen=True, slots=True)
 class StageDefinition(Definition):
@@ -500,9 +505,8 @@ class StageDefinition(Definition):
 
     def moved(self, change: Rename) -> StageDefinition:
         """Return the stage as it is after a rename of its database or schema, or of its file format's."""
-        database, schema = change.moved((self.database, self.schema))
-        named = change.moved(self.format_name)
-        return dataclasses.replace(self, database=database, schema=schema, format_name=named)
+        moved = Definition.moved(self, change)
+        return dataclasses.replace(moved, format_name=change.moved(self.format_name))
 
     def to_json(self) -> str:
         """Return the form that the hidden table keeps."""
@@ -542,11 +546,6 @@ class FileFormatDefinition(Definition):
     settings: Mapping[str, OptionValue]
     comment: str | None = None
     temporary: bool = False
-
-    def moved(self, change: Rename) -> FileFormatDefinition:
-        """Return the file format as it is after a rename of its database or schema."""
-        database, schema = change.moved((self.database, self.schema))
-        return dataclasses.replace(self, database=database, schema=schema)
 
     def to_row(self) -> list[Any]:
         """Return the row of the hidden table."""
