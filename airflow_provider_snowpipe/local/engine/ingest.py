@@ -204,6 +204,8 @@ log = logging.getLogger(__name__)
 
 _SOURCE = "_lines"
 _STAGED = "_staged"
+# The distinct keys of all lines; it fails on malformed ones.
+_KEYS = f"SELECT DISTINCT unnest(json_keys(l)) FROM {_SOURCE}"
 # Groups of a table that take the isolating path after the strict one failed, before it is tried again.
 _ISOLATED_GROUPS = 16
 _DATA_ERRORS = (duckdb.DataError, duckdb.InvalidInputException, duckdb.IntegrityError)
@@ -396,10 +398,10 @@ def _insert_strictly(
             # Rows after the first may hold more keys, which the strict transform would lose silently.
             keys = conversions.KeyMap.of(
                 table,
-                [k for (k,) in cursor.execute(conversions.keys_query(_SOURCE)).fetchall()],
+                [k for (k,) in cursor.execute(_KEYS).fetchall()],
                 case_sensitive=exact,
             )
-        if not keys.columns or not keys.has_one_spelling_each():
+        if not keys.columns or any(len(spellings) > 1 for _, spellings in keys.columns):
             raise _StrictPathError(table)
         cursor.execute(conversions.strict_insert(table, keys, _SOURCE, clusters=clusters))
     except (*_DATA_ERRORS, ValueError, RecursionError) as error:

@@ -83,14 +83,8 @@ def with_settings(
     if stage.url is None and any(name in settings for name in _EXTERNAL_ONLY):
         raise compilation_error("ENDPOINT, STORAGE_INTEGRATION and CREDENTIALS need a stage with URL.")
     stage = access_settings(stage, settings)
-    if "COMMENT" in settings:
-        stage = dataclasses.replace(stage, comment=str(settings["COMMENT"]))
-    if "DIRECTORY" in settings:
-        stage = dataclasses.replace(stage, directory=_is_enabled(settings["DIRECTORY"]))
-    if "COPY_OPTIONS" in settings:
-        copy_options = _copy_options(settings["COPY_OPTIONS"])
-        read_copy_options({name: value for name, value in copy_options.items() if value is not None})
-        stage = dataclasses.replace(stage, copy_options=copy_options)
+    read = {name.lower(): read(settings[name]) for name, read in _READERS.items() if name in settings}
+    stage = dataclasses.replace(stage, **read)
     if "ENCRYPTION" in settings:
         _check_encryption(settings["ENCRYPTION"])
     if "FILE_FORMAT" in settings:
@@ -141,7 +135,13 @@ def _is_enabled(value: Setting) -> bool:
 def _copy_options(value: Setting) -> dict[str, OptionValue]:
     if not isinstance(value, Mapping) or not all(isinstance(v, (str, int)) for v in value.values()):
         raise invalid_value("COPY_OPTIONS", "..", "(option = value ..)")
+    read_copy_options(value)
     return {name: v if isinstance(v, int) else str(v) for name, v in value.items()}
+
+
+_READERS: dict[str, Callable[[Setting], Any]] = {
+    "COMMENT": str, "DIRECTORY": _is_enabled, "COPY_OPTIONS": _copy_options,
+}  # fmt: skip
 
 
 # -- PUT, GET, LIST and REMOVE: files of stages ----------------------------------------------------------

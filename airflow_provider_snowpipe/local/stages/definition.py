@@ -358,7 +358,8 @@ def read_file_format(settings: Mapping[str, Setting], *inherited: Mapping[str, O
         kind = _type(settings["TYPE"])
     else:
         kind = next((str(layer["TYPE"]) for layer in inherited if "TYPE" in layer), "CSV")
-    chosen = {name: _read(kind, name, value) for name, value in settings.items() if name != "TYPE"}
+    known = {name: option.read for name, option in _OPTIONS[kind].items()}
+    chosen = read_options({name: value for name, value in settings.items() if name != "TYPE"}, known)
     for layer in inherited:
         if layer.get("TYPE") == kind:
             chosen = {**{name: value for name, value in layer.items() if name != "TYPE"}, **chosen}
@@ -382,13 +383,6 @@ def _type(value: Setting) -> str:
     if not isinstance(value, str) or value.upper() not in _OPTIONS:
         raise invalid_value("TYPE", value, ", ".join(TYPES))
     return value.upper()
-
-
-def _read(kind: str, name: str, value: Setting) -> OptionValue:
-    option = _OPTIONS[kind].get(name)
-    if option is None:
-        raise invalid_parameter(name)
-    return option.read(name, value)
 
 
 # -- What CREATE STAGE and CREATE FILE FORMAT define -----------------------------------------------------
