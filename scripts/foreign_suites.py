@@ -21,6 +21,7 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -212,8 +213,9 @@ def python_of(name: str) -> Path:
 def run_suite(name: str, checkout: Path, chosen: Sequence[str], folder: Path) -> list[dict[str, Any]]:
     """Run the suite against a local service of its own; one record for each test."""
     suite, python, noted = SUITES[name], python_of(name), folder / "noted.jsonl"
-    service = LocalService.start(folder / "service")
+    service = LocalService(folder / "service")
     try:
+        service.launch()
         for statement in suite.setup:
             service.sql(statement)
         connection = {
@@ -366,6 +368,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             return 0
         given.checkout = Path(os.environ[variable])
+    # As an interrupt does it, so that the service that a suite runs against ends with this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     checkout = given.checkout.resolve()
     name = given.suite or recognise(checkout)
     with tempfile.TemporaryDirectory(prefix="foreign-") as folder:

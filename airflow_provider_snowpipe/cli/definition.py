@@ -94,7 +94,8 @@ def get_cli_commands() -> list[CLICommand]:
         ),
         _command(
             "local",
-            "Run the local service's own command line (serve, env, sql, admin)",
+            "Run the local service's own command line "
+            "(serve, env, sql, status, campaign, admin, rotate-key)",
             _arg("arguments", nargs=argparse.REMAINDER, help="after --, what snowpipe-local takes"),
             description="For example: airflow snowpipe local -- serve --data-dir ~/snowpipe",
         ),

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as percent_encode
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
@@ -278,13 +278,13 @@ class Catalog:
         database = self._databases.get(target.path[0])
         if database is None or (target.depth > 1 and target.path[1] not in database.schemas):
             return False
-        if target.kind == "TABLE":
-            return database.tables.find(*target.path[1:]) is not None
-        if target.kind == "STAGE":
-            return database.stages.stages.find(*target.path[1:]) is not None
-        if target.kind == "FILE FORMAT":
-            return database.stages.formats.find(*target.path[1:]) is not None
-        return True
+        stages = database.stages
+        known: dict[str, Any] = {
+            "TABLE": database.tables,
+            "STAGE": stages.stages,
+            "FILE FORMAT": stages.formats,
+        }
+        return target.kind not in known or known[target.kind].find(*target.path[1:]) is not None
 
     def _new_file(self, name: str) -> Path:
         """Return a file whose name, decoded, the engine can take: a renamed database may have it still.

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal
 
@@ -23,48 +24,40 @@ KILL_POINTS = (
 )  # fmt: skip
 PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
 _HOLD = "hold-commits"
-_NUMBERS = ("append-503", "hold-request", "hold-answer")
-_ORDINALS = ("drop-append-response", "invalidate-channel")
+# Faults with an ordinal number, and the counter that it belongs to.
+_ORDINALS = {
+    "drop-append-response": "_applied", "invalidate-channel": "_appends", "hold-request": "requests",
+    "hold-answer": "requests",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
 class Faults:
-    """Faults that ``serve --faults`` switches on.
+    """Faults that ``serve --faults`` switches on; ordinal numbers count from 1.
 
-    :param commit_delay: seconds that a commit waits after the append was answered (``commit-delay=2.5``);
-        without end for ``hold-commits``, until the faults are cleared.
-    :param drop_append_response: ordinal numbers, counting from 1, of the appends that are applied but whose
-        connection is then cut (``drop-append-response=3``; repeat the setting for more).
-    :param append_503: how many appends, from the first, are answered 503 and not applied (``append-503=2``).
-    :param invalidate_channel: ordinal numbers of the appends that make their channel invalid instead of being
-        taken (``invalidate-channel=2``).
-    :param answers: statuses that the next calls of a kind are answered with, unapplied
-        (``answer-append=429x3``, ``answer-open=404html``); ``429@2`` asks to wait for two seconds, by the
-        header ``Retry-After``.
-    :param delays: seconds that the next calls of a kind wait before they are read
-        (``slow-append=31x1``).
-    :param kill_at: the service kills itself when it reaches the point for the N-th time
-        (``kill-before-commit=2``).
-    :param hold_request: ordinal number, counting from 1, of the request that waits before it is read,
-        until the faults are cleared (``hold-request=3``).
-    :param hold_answer: the same for a request that has had its effect and waits before it is answered
-        (``hold-answer=3``).
-    :param failed_over: pipes, as ``DATABASE.SCHEMA.PIPE``, whose calls are all answered 410
-        (``failover-pipe=LOCAL.PUBLIC.T-STREAMING``).
+    ``commit-delay=2.5`` lets a commit wait so many seconds after the append was answered, ``hold-commits``
+    without end. ``drop-append-response=3`` applies the third append and cuts its connection;
+    ``invalidate-channel=2`` makes the channel invalid instead of taking the second; ``append-503=2`` answers
+    the first two 503, unapplied. ``answer-append=429x3`` answers the next calls of a kind, unapplied;
+    ``429@2`` asks to wait for two seconds, by the header ``Retry-After``. ``slow-append=31x1`` lets the next
+    call wait before it is read. ``kill-before-commit=2`` kills the service when it reaches the point for the
+    second time. ``hold-request=3`` lets the third request wait before it is read, ``hold-answer=3`` after it
+    had its effect, until the faults are cleared. ``failover-pipe=LOCAL.PUBLIC.T-STREAMING`` answers all calls
+    to the pipe 410.
+
+    :param commit_delay: seconds.
+    :param failed_over: pipes, as ``DATABASE.SCHEMA.PIPE``.
+    :param requests: requests so far.
+    :param held: requests that wait now.
     """
 
     commit_delay: float = 0.0
-    drop_append_response: frozenset[int] = frozenset()
-    append_503: int = 0
-    invalidate_channel: frozenset[int] = frozenset()
-    answers: dict[str, list[str]] = field(default_factory=dict)
-    delays: dict[str, list[float]] = field(default_factory=dict)
-    kill_at: dict[str, int] = field(default_factory=dict)
     failed_over: frozenset[str] = frozenset()
-    hold_request: int = 0
-    hold_answer: int = 0
     requests: int = 0
     held: int = 0
+    _ordinals: dict[str, set[int]] = field(default_factory=lambda: {name: set() for name in _ORDINALS})
+    _next: dict[str, list[Any]] = field(default_factory=dict)
+    _left: dict[str, int] = field(default_factory=dict)
     _appends: int = 0
     _applied: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -72,35 +65,44 @@ class Faults:
 
     def refuse_append(self) -> bool:
         """Return True when this append is to be answered 503."""
-        if self.append_503 == 0:
-            return False
         with self._lock:
-            if self.append_503 > 0:
-                self.append_503 -= 1
-                return True
-        return False
+            left = self._left.get("append-503", 0)
+            if left:
+                self._left["append-503"] = left - 1
+            return left > 0
 
     def drop_response(self) -> bool:
         """Count one applied append; True when its response is to be lost."""
-        if not self.drop_append_response:
+        return self._is_nth("drop-append-response")
+
+    def invalidates(self) -> bool:
+        """Count one append; True when its channel is to become invalid."""
+        return self._is_nth("invalidate-channel")
+
+    def _is_nth(self, name: str) -> bool:
+        waiting, counter = self._ordinals[name], _ORDINALS[name]
+        if not waiting:
             return False
         with self._lock:
-            self._applied += 1
-            due = self._applied in self.drop_append_response
-            self.drop_append_response -= {self._applied}
-            return due
+            number = getattr(self, counter) + 1
+            setattr(self, counter, number)
+            is_due = number in waiting
+            waiting.discard(number)
+            return is_due
 
     def next_answer(self, call: str) -> str | None:
         """Return the status that this call is to be answered with, or None."""
-        with self._lock:
-            waiting = self.answers.get(call)
-            return waiting.pop(0) if waiting else None
+        taken: str | None = self._taken(f"answer-{call}")
+        return taken
 
     def next_delay(self, call: str) -> float:
         """Return the seconds that this call is to wait."""
+        return self._taken(f"slow-{call}") or 0.0
+
+    def _taken(self, name: str) -> Any:
         with self._lock:
-            waiting = self.delays.get(call)
-            return waiting.pop(0) if waiting else 0.0
+            waiting = self._next.get(name)
+            return waiting.pop(0) if waiting else None
 
     def hold(self, call: str) -> None:
         """Let a call wait as long as it is to; :meth:`clear` lets it go on."""
@@ -108,6 +110,10 @@ class Faults:
         delay = self.next_delay(call)
         if delay:
             released.wait(delay)
+
+    def holds(self, name: str, number: int) -> bool:
+        """Return True when ``hold-request`` or ``hold-answer`` holds up the request of this number."""
+        return number in self._ordinals[name]
 
     async def hold_if(self, due: bool) -> None:
         """Hold a request up, or its answer, if it is due, until the faults are cleared."""
@@ -122,16 +128,6 @@ class Faults:
         with self._lock:
             self.held -= 1
 
-    def invalidates(self) -> bool:
-        """Count one append; True when its channel is to become invalid."""
-        if not self.invalidate_channel:
-            return False
-        with self._lock:
-            self._appends += 1
-            due = self._appends in self.invalidate_channel
-            self.invalidate_channel -= {self._appends}
-            return due
-
     def reach(self, point: str) -> None:
         """Kill this process with SIGKILL when it reaches a named point for the chosen time."""
         if self.is_due(point):
@@ -139,12 +135,13 @@ class Faults:
 
     def is_due(self, point: str) -> bool:
         """Count one passage of a named point; True when the process is to die there."""
-        if point not in self.kill_at:
+        name = f"kill-{point}"
+        if name not in self._left:
             return False
         with self._lock:
-            left = self.kill_at.pop(point, 0)
+            left = self._left.pop(name, 0)
             if left > 1:
-                self.kill_at[point] = left - 1
+                self._left[name] = left - 1
             return left == 1
 
     def check_pipe(self, database: str, schema: str, pipe: str) -> None:
@@ -173,54 +170,48 @@ class Faults:
     def add(self, text: str) -> None:
         """Add faults to those that wait; ordinal numbers count from now.
 
-        :param text: as for ``--faults``.
-        :raises ConfigurationError: for a text that :func:`parse_faults` refuses; nothing is added then.
+        :param text: ``name=value`` pairs, separated by commas.
+        :raises ConfigurationError: for an unknown name or a wrong value; nothing is added then.
         """
-        more = parse_faults(text)
-        with self._lock:
-            self.commit_delay = more.commit_delay or self.commit_delay
-            self.append_503 += more.append_503
-            self.drop_append_response |= {self._applied + n for n in more.drop_append_response}
-            self.invalidate_channel |= {self._appends + n for n in more.invalidate_channel}
-            for call, answers in more.answers.items():
-                self.answers.setdefault(call, []).extend(answers)
-            for call, delays in more.delays.items():
-                self.delays.setdefault(call, []).extend(delays)
-            self.kill_at.update(more.kill_at)
-            self.failed_over |= more.failed_over
-            self.hold_request = self.requests + more.hold_request if more.hold_request else self.hold_request
-            self.hold_answer = self.requests + more.hold_answer if more.hold_answer else self.hold_answer
+        for name, value in [_read(pair.strip()) for pair in text.split(",") if pair]:
+            if name == "failover-pipe":
+                self.fail_over(value)
+                continue
+            with self._lock:
+                if name == "commit-delay":
+                    self.commit_delay = value or self.commit_delay
+                elif name in _ORDINALS:
+                    self._ordinals[name].add(getattr(self, _ORDINALS[name]) + value)
+                elif isinstance(value, list):
+                    self._next.setdefault(name, []).extend(value)
+                else:
+                    self._left[name] = value
 
     def clear(self) -> None:
         """Forget all faults that wait, and let the calls go on that one holds up."""
         with self._lock:
             self._released.set()
             self._released = threading.Event()
-            self.commit_delay, self.append_503 = 0.0, 0
-            self.drop_append_response = self.invalidate_channel = frozenset()
-            self.failed_over = frozenset()
-            self.hold_request = self.hold_answer = 0
-            self.answers.clear()
-            self.delays.clear()
-            self.kill_at.clear()
+            self.commit_delay, self.failed_over = 0.0, frozenset()
+            self._next, self._left = {}, {}
+            for numbers in self._ordinals.values():
+                numbers.clear()
 
     def shown(self) -> list[str]:
         """Return the faults that wait, in the form of ``--faults``; ordinal numbers count from now."""
         with self._lock:
-            counted = [("append-503", str(self.append_503))] if self.append_503 else []
-            if 0 < self.commit_delay < math.inf:
-                counted.append(("commit-delay", f"{self.commit_delay:g}"))
-            dropped, invalid = sorted(self.drop_append_response), sorted(self.invalidate_channel)
-            counted += [("drop-append-response", str(n - self._applied)) for n in dropped]
-            counted += [("invalidate-channel", str(n - self._appends)) for n in invalid]
-            counted += [(f"answer-{call}", each) for call, some in self.answers.items() for each in some]
-            counted += [(f"slow-{call}", f"{each:g}") for call, some in self.delays.items() for each in some]
-            counted += [(f"kill-{point}", str(left)) for point, left in self.kill_at.items()]
-            counted += [("failover-pipe", pipe) for pipe in sorted(self.failed_over)]
-            for name, number in (("hold-request", self.hold_request), ("hold-answer", self.hold_answer)):
-                counted += [(name, str(number - self.requests))] if number > self.requests else []
-            held = [_HOLD] if self.commit_delay == math.inf else []
-        return [*held, *(f"{name}={value}" for name, value in counted)]
+            delay = self.commit_delay
+            waiting: list[tuple[str, object]] = (
+                [] if math.isinf(delay) or not delay else [("commit-delay", f"{delay:g}")]
+            )
+            for name, numbers in self._ordinals.items():
+                seen = getattr(self, _ORDINALS[name])
+                waiting += [(name, number - seen) for number in sorted(numbers) if number > seen]
+            for name, values in self._next.items():
+                waiting += [(name, f"{each:g}" if name.startswith("slow") else each) for each in values]
+            waiting += [(name, left) for name, left in self._left.items() if left]
+            waiting += [("failover-pipe", pipe) for pipe in sorted(self.failed_over)]
+        return [*([_HOLD] if math.isinf(delay) else []), *(f"{name}={value}" for name, value in waiting)]
 
 
 def die() -> None:
@@ -240,21 +231,9 @@ def pipe_parts(name: str) -> tuple[str, str, str]:
 
 
 def parse_faults(text: str | None) -> Faults:
-    """Read the value of ``--faults``: ``name=value`` pairs, separated by commas.
-
-    :param text: for example ``commit-delay=2,drop-append-response=1``; None or empty for no faults.
-    :raises ConfigurationError: for an unknown name or a value that is not a number.
-    """
+    """Read the value of ``--faults``: as for :meth:`Faults.add`, None or empty for no faults."""
     faults = Faults()
-    for pair in filter(None, (text or "").split(",")):
-        name, _, value = pair.strip().partition("=")
-        if pair.strip() == _HOLD:
-            faults.commit_delay = math.inf
-            continue
-        try:
-            _set(faults, name, value)
-        except ValueError as error:
-            raise ConfigurationError(f"fault {name}={value}: not a number of at least 0") from error
+    faults.add(text or "")
     return faults
 
 
@@ -272,34 +251,38 @@ def _count(text: str) -> int:
     return count
 
 
-def _set(faults: Faults, name: str, value: str) -> None:
+def _read(pair: str) -> tuple[str, Any]:
+    """Return name and value of one fault."""
+    name, _, value = pair.partition("=")
+    if pair == _HOLD:
+        return "commit-delay", math.inf
+    try:
+        return name, _value(name, value)
+    except ValueError as error:
+        raise ConfigurationError(f"fault {name}={value}: not a number of at least 0") from error
+
+
+def _value(name: str, text: str) -> Any:
     verb, _, rest = name.partition("-")
     if name == "commit-delay":
-        faults.commit_delay = _seconds(value)
-    elif name in _NUMBERS:
-        setattr(faults, name.replace("-", "_"), _count(value))
-    elif name in _ORDINALS:
-        field_name = name.replace("-", "_")
-        setattr(faults, field_name, getattr(faults, field_name) | {_count(value)})
-    elif name == "failover-pipe":
-        faults.fail_over(value)
-    elif name.startswith("kill-") and rest in KILL_POINTS:
-        faults.kill_at[rest] = _count(value)
-    elif verb == "answer" and rest in CALLS:
-        status, _, times = value.partition("x")
-        known, _, retry_after = status.partition("@")
-        if known not in ANSWERS or not (retry_after or "0").isdecimal():
+        return _seconds(text)
+    if name == "append-503" or name in _ORDINALS or (verb == "kill" and rest in KILL_POINTS):
+        return _count(text)
+    if name == "failover-pipe":
+        return ".".join(pipe_parts(text))
+    each, _, times = text.partition("x")
+    if verb == "slow" and rest in CALLS:
+        return [_seconds(each)] * _count(times or "1")
+    if verb == "answer" and rest in CALLS:
+        status, _, retry_after = each.partition("@")
+        if status not in ANSWERS or not (retry_after or "0").isdecimal():
             raise ConfigurationError(
-                f"fault {name}={value}: answers are {', '.join(ANSWERS)}, with @SECONDS to ask for a pause"
+                f"fault {name}={text}: answers are {', '.join(ANSWERS)}, with @SECONDS to ask for a pause"
             )
-        faults.answers.setdefault(rest, []).extend([status] * _count(times or "1"))
-    elif verb == "slow" and rest in CALLS:
-        seconds, _, times = value.partition("x")
-        faults.delays.setdefault(rest, []).extend([_seconds(seconds)] * _count(times or "1"))
-    else:
-        raise ConfigurationError(
-            f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, "
-            f"append-503=N, invalidate-channel=N, hold-request=N, hold-answer=N, kill-POINT=N, "
-            f"answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, failover-pipe=DATABASE.SCHEMA.PIPE; "
-            f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
-        )
+        return [each] * _count(times or "1")
+    raise ConfigurationError(
+        f"unknown fault '{name}'; known: hold-commits, commit-delay=SECONDS, drop-append-response=N, "
+        f"append-503=N, invalidate-channel=N, hold-request=N, hold-answer=N, kill-POINT=N, "
+        f"answer-CALL=STATUS[@SECONDS]xN, slow-CALL=SECONDSxN, failover-pipe=DATABASE.SCHEMA.PIPE; "
+        f"points: {', '.join(KILL_POINTS)}; calls: {', '.join(CALLS)}"
+    )

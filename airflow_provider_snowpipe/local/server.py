@@ -213,7 +213,7 @@ class Service:
         number = faults.requests
         try:
             request = await self._read(scope, receive, is_append=is_append)
-            await faults.hold_if(number == faults.hold_request)
+            await faults.hold_if(faults.holds("hold-request", number))
             if is_append:
                 self._faults.reach("before-append")
             async with self._statements if self._runs_statements(request) else contextlib.nullcontext():
@@ -223,7 +223,7 @@ class Service:
         except asyncio.CancelledError:
             # The server ends, and has waited for this answer as long as it does.
             response = Response.of_refusal(_ENDING)
-        await faults.hold_if(number == faults.hold_answer)
+        await faults.hold_if(faults.holds("hold-answer", number))
         if is_append and response.status == 200 and self._faults.drop_response():
             _cut_connection(receive)
             return

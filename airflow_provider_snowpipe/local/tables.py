@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -142,7 +143,6 @@ _DUCKDB_INTEGERS = frozenset(
      "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
 )  # fmt: skip
 _DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
-_WRITTEN = re.compile(r"(\w+)(?:\((\d+)(?:,\s*(\d+))?\))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +189,10 @@ class ColumnType:
         return self.kind
 
     @classmethod
+    @functools.cache
     def from_text(cls, text: str) -> ColumnType:
         """Read the spelling that :meth:`__str__` writes."""
-        match = _WRITTEN.match(text)
-        if match is None:
-            raise unsupported(f"data type {text}")
-        kind, first, second = match.groups()
-        if kind == "NUMBER":
-            return cls(kind, precision=int(first), scale=int(second))
-        if kind in {"VARCHAR", "BINARY"}:
-            return cls(kind, length=int(first))
-        if kind.startswith("TIME"):
-            return cls(kind, precision=int(first or 9))
-        return cls(kind)
+        return cls.from_sqlglot(exp.DataType.build(text, dialect="snowflake"))
 
     @classmethod
     def from_sqlglot(cls, node: exp.DataType) -> ColumnType:

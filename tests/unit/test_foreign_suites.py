@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,3 +113,28 @@ def test_ends_the_process(): os._exit(3)
 
     with pytest.raises(SystemExit, match="connector: pytest ended with 3"):
         foreign_suites.run_suite("connector", tmp_path, [], tmp_path)
+
+
+def test_a_termination_stops_the_service_of_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    ended: list[str] = []
+
+    class Service:
+        def __init__(self, _folder: Path) -> None:
+            pass
+
+        def launch(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def stop(self) -> None:
+            ended.append("service")
+
+    (tmp_path / "fakesnow" / "transforms").mkdir(parents=True)
+    monkeypatch.setattr(foreign_suites, "LocalService", Service)
+    monkeypatch.setattr(foreign_suites, "python_of", lambda _name: Path(sys.executable))
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
+    with pytest.raises(KeyboardInterrupt):
+        foreign_suites.main(["--checkout", str(tmp_path)])
+    assert ended == ["service"]

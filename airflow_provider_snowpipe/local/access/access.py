@@ -65,29 +65,6 @@ def revoke(
             del state.grants[target, role, privilege]
 
 
-def grant_future(
-    state: AccessState,
-    privileges: Iterable[str],
-    kind: str,
-    scope: Securable,
-    role: str,
-    now: int,
-    option: bool,
-) -> None:
-    """Promise privileges on objects that are created in a database or schema from now on."""
-    for privilege in privileges:
-        given = FutureGrant(privilege, kind, scope, role, now, option)
-        state.future_grants.setdefault(model.future_key(given), given)
-
-
-def revoke_future(
-    state: AccessState, privileges: Iterable[str], kind: str, scope: Securable, role: str
-) -> None:
-    """Take back a promise; what objects got by it stays with them."""
-    for privilege in privileges:
-        state.future_grants.pop((privilege, kind, scope, role), None)
-
-
 def give_role(state: AccessState, role: str, kind: str, grantee: str, by: str, now: int) -> None:
     """Give a role to a user or to another role.
 

@@ -304,15 +304,6 @@ class KeyMap:
         """True when every column of the table is named by a key."""
         return len(self.columns) == len(table.columns)
 
-    def has_one_spelling_each(self) -> bool:
-        """True when no column is named in two spellings."""
-        return all(len(spellings) == 1 for _, spellings in self.columns)
-
-
-def keys_query(source: str) -> str:
-    """Return a query for the distinct top-level keys of all lines; it fails on malformed lines."""
-    return f"SELECT DISTINCT unnest(json_keys(l)) FROM {source}"
-
 
 def lenient_keys_query(source: str) -> str:
     """Return a query for the distinct top-level keys of those lines that are JSON objects."""

@@ -110,16 +110,10 @@ class EvolutionError(Exception):
     """The rows ask for a change that Snowflake refuses; their channels become invalid."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Change:
-    """A table as it is to be, and the DuckDB statements that make it so."""
-
-    table: Table
-    statements: tuple[str, ...]
-
-
-def plan(cursor: duckdb.DuckDBPyConnection, table: Table, source: str, *, exact: bool) -> Change | None:
-    """Return what the rows change about their table, or None.
+def plan(
+    cursor: duckdb.DuckDBPyConnection, table: Table, source: str, *, exact: bool
+) -> tuple[Table, list[str]] | None:
+    """Return the table as the rows make it, and the DuckDB statements for that; None when it stays.
 
     :param source: name of the relation with the column ``l``; lines that are no JSON objects are ignored.
     :param exact: keys are compared with the case of columns (MATCH_BY_COLUMN_NAME = CASE_SENSITIVE).
@@ -136,7 +130,7 @@ def plan(cursor: duckdb.DuckDBPyConnection, table: Table, source: str, *, exact:
     )
     statements = [f"ALTER TABLE {table.path} ALTER COLUMN {quote(name)} DROP NOT NULL" for name in relaxed]
     statements += [f"ALTER TABLE {table.path} ADD COLUMN {column.ddl()}" for column in added]
-    return Change(dataclasses.replace(table, columns=(*columns, *added)), tuple(statements))
+    return dataclasses.replace(table, columns=(*columns, *added)), statements
 
 
 def _added(cursor: duckdb.DuckDBPyConnection, table: Table, objects: str, exact: bool) -> list[Column]:
@@ -210,6 +204,8 @@ log = logging.getLogger(__name__)
 
 _SOURCE = "_lines"
 _STAGED = "_staged"
+# The distinct keys of all lines; it fails on malformed ones.
+_KEYS = f"SELECT DISTINCT unnest(json_keys(l)) FROM {_SOURCE}"
 # Groups of a table that take the isolating path after the strict one failed, before it is tried again.
 _ISOLATED_GROUPS = 16
 _DATA_ERRORS = (duckdb.DataError, duckdb.InvalidInputException, duckdb.IntegrityError)
@@ -266,7 +262,7 @@ def _evolve(database: Database, group: list[Append]) -> list[Append]:
             current = database.tables.find(table.schema, table.name) or table
             change = plan(cursor, current, _SOURCE, exact=exact)
             if change is not None:
-                database.tables.change(change.table, change.statements)
+                database.tables.change(*change)
         except (EvolutionError, duckdb.Error) as error:
             log.warning("schema evolution of %s failed; its channels must be opened again: %s", table, error)
             failed |= {group[position].channel for position in positions}
@@ -402,10 +398,10 @@ def _insert_strictly(
             # Rows after the first may hold more keys, which the strict transform would lose silently.
             keys = conversions.KeyMap.of(
                 table,
-                [k for (k,) in cursor.execute(conversions.keys_query(_SOURCE)).fetchall()],
+                [k for (k,) in cursor.execute(_KEYS).fetchall()],
                 case_sensitive=exact,
             )
-        if not keys.columns or not keys.has_one_spelling_each():
+        if not keys.columns or any(len(spellings) > 1 for _, spellings in keys.columns):
             raise _StrictPathError(table)
         cursor.execute(conversions.strict_insert(table, keys, _SOURCE, clusters=clusters))
     except (*_DATA_ERRORS, ValueError, RecursionError) as error:

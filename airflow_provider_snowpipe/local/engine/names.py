@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, count
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import duckdb
 
@@ -104,11 +104,24 @@ class Pipe:
     :param definition: what a custom pipe does; None for a default pipe.
     """
 
+    comment: ClassVar[str | None] = None
+    notification_channel: ClassVar[str | None] = None
+
     key: PipeKey
     table: str
     encryption_key: str = field(repr=False)
     created_on_ms: int
     definition: PipeDefinition | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The COPY statement of a custom pipe."""
+        return None if self.definition is None else self.definition.text
+
+    def seen_as(self, database: str) -> tuple[str, str, str, str]:
+        """Return kind and path of what it shows with: a default pipe has no grants but those of its table."""
+        kind, name = ("TABLE", self.table) if self.definition is None else ("PIPE", self.key.name)
+        return kind, database, self.key.schema, name
 
 
 # -- Names of one database and its schemas, apart from the engine's names for them, which never change ---

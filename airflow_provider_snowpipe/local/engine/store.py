@@ -84,6 +84,11 @@ class SchemaObjects:
         found = [known for known in self._objects.values() if (known.kind, known.schema) == (kind, schema)]
         return sorted(found, key=lambda known: known.name)
 
+    def all(self, kind: str) -> list[SchemaObject]:
+        """Return the objects of a kind, by schema and name."""
+        found = [known for known in self._objects.values() if known.kind == kind]
+        return sorted(found, key=lambda known: (known.schema, known.name))
+
     def put(self, new: SchemaObject) -> None:
         """Add an object, or replace one of the same name."""
         with self._lock:

@@ -441,10 +441,10 @@ def _unknown_call(request: Request) -> Refusal:
 def _described(session: Session, text: str) -> Response:
     query_id = str(uuid.uuid4())
     try:
-        description = describe(session, text)
+        described, binds = describe(session, text)
     except SqlError as error:
         return _failed(error, query_id)
-    return _success(_result_data(session, description.result, query_id, description.binds))
+    return _success(_result_data(session, described, query_id, binds))
 
 
 def _result_data(

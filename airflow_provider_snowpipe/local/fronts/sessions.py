@@ -8,7 +8,6 @@ import secrets
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote_plus
 
@@ -117,12 +116,6 @@ def now() -> float:
     return time.monotonic()
 
 
-@dataclass(slots=True)
-class _Open:
-    session: Session
-    used_at: float
-
-
 class Sessions:
     """Open sessions by the tokens that their clients hold.
 
@@ -137,7 +130,7 @@ class Sessions:
         self._account = account
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
-        self._by_token: dict[str, _Open] = {}
+        self._by_token: dict[str, Session] = {}
         account.access.on_change(self._end_dead)
 
     def add(self, session: Session) -> tuple[str, str]:
@@ -145,46 +138,40 @@ class Sessions:
 
         :returns: session token and master token.
         """
-        opened = _Open(session, now())
+        session.used_at = now()
         self._end_dead()
-        return self._issue(opened)
+        return self.renew(session)
 
     def renew(self, session: Session) -> tuple[str, str]:
         """Return two further tokens of an open session."""
+        token, master = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         with self._lock:
-            opened = next(known for known in self._by_token.values() if known.session is session)
-        return self._issue(opened)
+            self._by_token[token] = self._by_token[master] = session
+        return token, master
 
     def find(self, token: str) -> Session | None:
         """Return the session of a token, and count that as use; None when it has ended."""
         with self._lock:
-            opened = self._by_token.get(token)
-        if opened is None:
+            session = self._by_token.get(token)
+        if session is None:
             return None
-        if not self._is_alive(opened):
-            self._end([opened])
+        if not self._is_alive(session):
+            self._end([session])
             return None
-        opened.used_at = now()
-        return opened.session
+        session.used_at = now()
+        return session
 
     def close(self, session: Session) -> None:
         """End a session whose client logs out; a statement that still runs goes to its end."""
         self._remove({id(session)})
         session.close()
 
-    def _issue(self, opened: _Open) -> tuple[str, str]:
-        token, master = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        with self._lock:
-            self._by_token[token] = self._by_token[master] = opened
-        return token, master
-
-    def _is_alive(self, opened: _Open) -> bool:
-        session = opened.session
+    def _is_alive(self, session: Session) -> bool:
         return (
             self._account.still_knows(*session.opened_by)
             and self._account.access.may_use(session.user, session.role)
             # A statement that runs for hours is use of its session.
-            and (session.is_busy or now() - opened.used_at < self._idle_seconds)
+            and (session.is_busy or now() - session.used_at < self._idle_seconds)
         )
 
     def _end_dead(self) -> None:
@@ -192,8 +179,8 @@ class Sessions:
             ended = [known for known in self._by_token.values() if not self._is_alive(known)]
         self._end(ended)
 
-    def _end(self, ended: list[_Open]) -> None:
-        sessions = {id(opened.session): opened.session for opened in ended}
+    def _end(self, ended: list[Session]) -> None:
+        sessions = {id(session): session for session in ended}
         self._remove(sessions.keys())
         for session in sessions.values():
             # The statement that ended the session may be its own.
@@ -202,7 +189,7 @@ class Sessions:
     def _remove(self, sessions: Collection[int]) -> None:
         with self._lock:
             self._by_token = {
-                token: known for token, known in self._by_token.items() if id(known.session) not in sessions
+                token: known for token, known in self._by_token.items() if id(known) not in sessions
             }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from airflow_provider_snowpipe.local.accounts import Account
@@ -96,6 +97,7 @@ class SqlApiFront:
         if injected is not None:
             return injected
         body = request.json()
+        _check_types(body)
         timeout = _whole_number(body.get("timeout", 0), "timeout")
         known = self._catalog.access.state.users.get(user)
         try:
@@ -117,10 +119,8 @@ class SqlApiFront:
         return self._answer(request, submission)
 
     def _submission(self, request: Request, body: Mapping[str, Any], user: str, token: str) -> Submission:
-        parameters = body.get("parameters")
-        parameters = parameters if isinstance(parameters, dict) else {}
-        named = {name.upper(): value for name, value in parameters.items()}
-        statements = split_statements(str(body.get("statement") or ""))
+        named = {name.upper(): value for name, value in (body.get("parameters") or {}).items()}
+        statements = split_statements(body.get("statement") or "")
         requested = named.pop("MULTI_STATEMENT_COUNT", 1)
         check_count(statements, _whole_number(requested, "MULTI_STATEMENT_COUNT"))
         bindings = body.get("bindings") or {}
@@ -165,6 +165,25 @@ class SqlApiFront:
         partition = _whole_number(request.query.get("partition", "0"), "partition")
         answer = _result_set(found, result, partition, None if wants_null else "null")
         return Response.of_json(answer)
+
+
+def _check_types(body: Mapping[str, Any]) -> None:
+    """Refuse a statement, name or parameter that is no text or other single value; none is shown.
+
+    :raises Refusal: 400.
+    """
+    parameters = body.get("parameters")
+    expected: dict[str, tuple[Any, tuple[type, ...], str]] = {
+        name: (body.get(name), (str,), "a string")
+        for name in ("statement", "database", "schema", "warehouse", "role")
+    }
+    expected["parameters"] = parameters, (dict,), "an object of names and values"
+    if isinstance(parameters, dict):
+        for name, value in parameters.items():
+            expected[f"parameter {name[:80]}"] = value, (str, int, float), "a string, a number or a boolean"
+    for name, (value, kinds, words) in expected.items():
+        if not isinstance(value, (*kinds, NoneType)):
+            raise Refusal(400, "391902", f"{name} must be {words}, not {type(value).__name__}")
 
 
 def _unknown_call() -> Refusal:

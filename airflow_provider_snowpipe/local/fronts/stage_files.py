@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import quote
 
 import jwt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -39,6 +39,7 @@ from airflow_provider_snowpipe.local.fronts.http import (
     in_thread,
     json_value,
     receive_in_time,
+    request_of,
     respond,
 )
 from airflow_provider_snowpipe.local.stages.files import (
@@ -353,26 +354,23 @@ class StageFilesFront:
             await respond(send, Response.of_refusal(INTERNAL_ERROR))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        area, path = self._place(scope)
-        method = scope["method"]
-        if method not in {"PUT", "GET", "HEAD"}:
+        request = request_of(scope)
+        area, path = self._place(request)
+        if request.method not in {"PUT", "GET", "HEAD"}:
             raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
-        token = _given_token(scope)
-        self._check(token, area.root.name, path, method)
+        token = request.query.get("token") or request.bearer()
+        self._check(token, area.root.name, path, request.method)
         if not area.root.is_dir():
             raise Refusal(404, "STAGE_DOES_NOT_EXIST", "the stage does not exist any more")
-        if method == "PUT":
-            await self._store(area, path, receive, _decryption(scope, token))
+        if request.method == "PUT":
+            await self._store(area, path, receive, _decryption(request, token))
             await respond(send, Response.of_json({"name": path}))
         else:
-            await _send_file(area.path(path), send, with_body=method == "GET")
+            await _send_file(area.path(path), send, with_body=request.method == "GET")
 
-    def _place(self, scope: Scope) -> tuple[FolderArea, str]:
-        try:
-            raw = scope["raw_path"].decode("ascii").partition("?")[0]
-            parts = unquote(raw, errors="strict").split("/")[2:]
-        except UnicodeDecodeError as error:
-            raise Refusal(400, "INVALID_URL", "the URL is not percent-encoded UTF-8") from error
+    def _place(self, request: Request) -> tuple[FolderArea, str]:
+        # A slash that is encoded separates as well.
+        parts = "/".join(request.segments).split("/")[1:]
         is_name = all(len(part.encode()) <= _NAME_BYTES for part in parts)
         if len(parts) < 2 or not is_name or parts[0] in {"", ".", ".."} or "\0" in parts[0]:
             raise Refusal(400, "INVALID_FILE_PATH", "the URL names no file of a stage")
@@ -460,12 +458,12 @@ def _master_key(token: str) -> bytes:
     return hashlib.sha256(b"stage master key " + token.encode()).digest()[:16]
 
 
-def _decryption(scope: Scope, token: str) -> _Decryption | None:
+def _decryption(request: Request, token: str) -> _Decryption | None:
     """How an upload is decrypted, None where the client has not encrypted it.
 
     :raises Refusal: 400 if the header about it cannot be read
     """
-    described = dict(scope["headers"]).get(b"x-goog-meta-encryptiondata")
+    described = request.headers.get("x-goog-meta-encryptiondata")
     if described is None:
         return None
     try:
@@ -546,16 +544,3 @@ async def _send_file(path: Path, send: Send, *, with_body: bool) -> None:
             left = max(left - len(block), 0) if block else 0
             await send({"type": "http.response.body", "body": block, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-def _given_token(scope: Scope) -> str:
-    """Return the token of the URL, or of the header."""
-    in_url = parse_qs(scope["query_string"].decode("latin-1")).get("token")
-    if in_url:
-        return str(in_url[0])
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            scheme, _, token = value.decode("latin-1").partition(" ")
-            if scheme.lower() == "bearer":
-                return str(token.strip())
-    raise Refusal(401, "AUTHORIZATION_MISSING", "send the header Authorization: Bearer <token>")

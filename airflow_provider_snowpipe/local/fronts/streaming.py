@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.access import require
@@ -160,16 +161,14 @@ class StreamingFront:
 
     def _pipe_call(self, request: Request, database: str, schema: str, last: str) -> Response:
         text, _, verb = last.rpartition(":")
-        calls: dict[tuple[str, str], Callable[[Request, Database, Pipe], Response]] = {
-            ("POST", "pipe-info"): self._pipe_info,
-            ("POST", "bulk-channel-status"): self._bulk_status,
+        calls: dict[str, tuple[Callable[[Request, Database, Pipe], Response], tuple[str, ...]]] = {
+            "pipe-info": (self._pipe_info, WRITE),
+            "bulk-channel-status": (self._bulk_status, STATUS),
         }
-        call = calls.get((request.method, verb))
-        if call is None or not text:
+        if request.method != "POST" or verb not in calls or not text:
             raise Refusal(404, "NOT_FOUND", f"{request.method} ..:{verb} is no call of this service")
-        privileges = STATUS if verb == "bulk-channel-status" else WRITE
-        owner, pipe = self._pipe(self._roles(request), _path(database, schema, text), privileges)
-        return call(request, owner, pipe)
+        call, privileges = calls[verb]
+        return call(request, *self._pipe(self._roles(request), _path(database, schema, text), privileges))
 
     def _pipe_info(self, _request: Request, _database: Database, pipe: Pipe) -> Response:
         prefix = f"{secrets.token_hex(8)}/"
@@ -218,31 +217,23 @@ class StreamingFront:
         self, request: Request, database: str, schema: str, pipe: str, channel: str
     ) -> Response:
         owner, target = self._pipe(self._roles(request), _path(database, schema, pipe), WRITE)
-        if request.method == "PUT":
-            return self._open(request, owner, target, channel)
-        if request.method == "DELETE":
-            return self._drop(request, owner, target, channel)
-        raise Refusal(405, "METHOD_NOT_ALLOWED", "use PUT to open a channel and DELETE to drop it")
-
-    def _open(self, request: Request, database: Database, pipe: Pipe, name: str) -> Response:
+        if request.method not in {"PUT", "DELETE"}:
+            raise Refusal(405, "METHOD_NOT_ALLOWED", "use PUT to open a channel and DELETE to drop it")
         body = request.json()
-        token = body.get("offset_token")
-        if token is not None and not isinstance(token, str):
+        careful, token = body.get("fail_on_uncommitted_rows"), body.get("offset_token")
+        if not isinstance(careful, (bool, NoneType)):
+            raise Refusal(400, "INVALID_REQUEST_BODY", "fail_on_uncommitted_rows must be true or false")
+        if request.method == "DELETE":
+            gone = owner.channels.drop(target, channel, fail_on_uncommitted_rows=bool(careful))
+            return Response.of_json({"last_committed_offset_token": gone.committed.offset_token})
+        if not isinstance(token, (str, NoneType)):
             raise Refusal(400, "INVALID_REQUEST_BODY", "offset_token must be a string")
-        channel = database.channels.open(
-            pipe,
-            name,
-            offset_token=token,
-            fail_on_uncommitted_rows=_is_careful(body),
+        opened = owner.channels.open(
+            target, channel, offset_token=token, fail_on_uncommitted_rows=bool(careful)
         )
         return Response.of_json(
-            {"next_continuation_token": channel.continuation_token, "channel_status": channel.status()}
+            {"next_continuation_token": opened.continuation_token, "channel_status": opened.status()}
         )
-
-    def _drop(self, request: Request, database: Database, pipe: Pipe, name: str) -> Response:
-        careful = _is_careful(request.json())
-        channel = database.channels.drop(pipe, name, fail_on_uncommitted_rows=careful)
-        return Response.of_json({"last_committed_offset_token": channel.committed.offset_token})
 
     def _pipe(
         self, roles: frozenset[str], path: PipePath, privileges: tuple[str, ...]
@@ -345,13 +336,6 @@ def _unless_repeated(refusal: Refusal, cause: Exception) -> Callable[[int, int],
         raise refusal from cause
 
     return make
-
-
-def _is_careful(body: dict[str, Any]) -> bool:
-    value = body.get("fail_on_uncommitted_rows")
-    if value is not None and not isinstance(value, bool):
-        raise Refusal(400, "INVALID_REQUEST_BODY", "fail_on_uncommitted_rows must be true or false")
-    return bool(value)
 
 
 def _required(request: Request, name: str) -> str:

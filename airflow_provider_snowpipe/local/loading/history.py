@@ -76,6 +76,10 @@ class FilePipe:
         """Where its events come from, as SHOW PIPES reports it; None without AUTO_INGEST."""
         return (self.sns_topic or "local") if self.auto_ingest else None
 
+    def seen_as(self, database: str) -> tuple[str, str, str, str]:
+        """Return kind and path of what it shows with: itself."""
+        return "PIPE", database, *self.key
+
     def moved(self, change: Rename) -> FilePipe:
         """Return the pipe as it is after a rename of its database or schema."""
         _, schema = change.moved((change.old[0], self.key.schema))

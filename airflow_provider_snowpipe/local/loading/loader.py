@@ -105,7 +105,7 @@ def run(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> list[FileOutcome]:
     outcomes: list[FileOutcome] = []
     size = 0
     for file in files:
-        if plan.size_limit is not None and outcomes and size >= plan.size_limit:
+        if plan.options.size_limit is not None and outcomes and size >= plan.options.size_limit:
             break
         outcomes.append(load_file(plan, cursor, file))
         size += file.size
@@ -162,10 +162,10 @@ def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> tuple[list[Stag
 
     :raises SqlError: 091016 for a file in FILES that does not exist, with ON_ERROR = ABORT_STATEMENT.
     """
-    files, missing = _named(plan) if plan.files is not None else (plan.location.list(), [])
-    if plan.pattern is not None:
-        files = plan.location.matching(files, plan.pattern)
-    if plan.force:
+    files, missing = _named(plan) if plan.options.files is not None else (plan.location.list(), [])
+    if plan.options.pattern is not None:
+        files = plan.location.matching(files, plan.options.pattern)
+    if plan.options.has("FORCE"):
         return files, missing
     now_ms = plan.database.clock.now_ms()
     old_ms = now_ms - history.COPY_MEMORY_MS
@@ -177,14 +177,14 @@ def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> tuple[list[Stag
         uncertain = file.modified_ms < old_ms and first_ms is not None and first_ms < old_ms
         if known.get(plan.file_key(file)) == (file.etag, file.size):
             skipped.append((file, LOADED_BEFORE))
-        elif uncertain and not plan.load_uncertain:
+        elif uncertain and not plan.options.has("LOAD_UNCERTAIN_FILES"):
             skipped.append((file, UNCERTAIN))
         else:
             load.append(file)
     others = [
         FileOutcome(file, plan.location.listed_name(file), history.LOAD_SKIPPED, message=why)
         for file, why in skipped
-        if plan.files is not None or why != LOADED_BEFORE
+        if plan.options.files is not None or why != LOADED_BEFORE
     ]
     return load, missing + others
 
@@ -193,7 +193,7 @@ def _named(plan: CopyPlan) -> tuple[list[StagedFile], list[FileOutcome]]:
     present = {file.path: file for file in plan.location.list()}
     found: list[StagedFile] = []
     missing: list[FileOutcome] = []
-    for name in dict.fromkeys(plan.files or ()):
+    for name in dict.fromkeys(plan.options.files or ()):
         file = present.get(plan.location.path_of(name))
         if file is not None:
             found.append(file)

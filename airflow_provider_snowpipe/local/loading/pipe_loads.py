@@ -145,7 +145,7 @@ def compile_pipe(catalog: Catalog, database: Database, pipe: FilePipe) -> CopyPl
     session = Session(catalog, DEFAULT_USER, database.name, pipe.key.schema, role=owner)
     session.secondary_roles = False
     try:
-        return compile_copy(session, Reader(pipe.text.split(None, 2)[2]), default=OnError(SKIP_FILE)).plan
+        return compile_copy(session, Reader(pipe.text.split(None, 2)[2]), default=OnError(SKIP_FILE))
     finally:
         session.close()
 
@@ -177,9 +177,12 @@ def _load(
     known = database.history.loaded_by_pipe(cursor, pipe.key.schema, pipe.key.name, since_ms)
     events: list[LoadEvent] = []
     for queued in group:
-        file = present.get(plan.location.path_of(queued.path))
+        path = plan.location.path_of(queued.path)
+        file = present.get(path)
         if file is None:
-            events.append(_missing(plan, pipe, queued))
+            missing = StagedFile(path, queued.size or 0, "", 0)
+            why = f"Remote file '{plan.location.base}{path}' was not found."
+            events.append(_failed(plan, pipe, queued, missing, why))
         elif plan.file_key(file) not in known:
             known.add(plan.file_key(file))
             outcome = loader.load_file(plan, cursor, file)
@@ -198,9 +201,7 @@ def _fail(
 ) -> None:
     file = present.get(plan.location.path_of(queued.path))
     if file is not None:
-        name = plan.location.listed_name(file)
-        outcome = loader.FileOutcome(file, name, history.LOAD_FAILED, errors_seen=1, message=message)
-        plan.database.history.record(cursor, [_event(plan, pipe, queued, outcome)])
+        plan.database.history.record(cursor, [_failed(plan, pipe, queued, file, message)])
     plan.database.file_pipes.take(cursor, [queued])
 
 
@@ -209,11 +210,8 @@ def _event(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile, outcome: loader.F
     return loader.event_of(plan, outcome, plan.database.clock.now_ms(), where, queued.received_on_ms)
 
 
-def _missing(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile) -> LoadEvent:
-    path = plan.location.path_of(queued.path)
-    file = StagedFile(path, queued.size or 0, "", 0)
-    message = f"Remote file '{plan.location.base}{path}' was not found."
-    outcome = loader.FileOutcome(file, path, history.LOAD_FAILED, errors_seen=1, message=message)
+def _failed(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile, file: StagedFile, message: str) -> LoadEvent:
+    outcome = loader.FileOutcome(file, file.path, history.LOAD_FAILED, errors_seen=1, message=message)
     return _event(plan, pipe, queued, outcome)
 
 
@@ -294,7 +292,7 @@ def unloaded(
     )
     return [
         file
-        for file in plan.location.list(plan.pattern)
+        for file in plan.location.list(plan.options.pattern)
         if plan.file_key(file) not in by_pipe and by_copy.get(plan.file_key(file)) != (file.etag, file.size)
     ]
 

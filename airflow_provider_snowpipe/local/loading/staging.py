@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import dataclasses
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from airflow_provider_snowpipe.local.errors import SqlError, object_missing, uns
 from airflow_provider_snowpipe.local.loading.chunks import COLUMNS, CSV, Chunk, FileShape, Position, read_json
 from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
 from airflow_provider_snowpipe.local.loading.selection import RECORDS, Filled, Projection, Selection
-from airflow_provider_snowpipe.local.stages.definition import FileFormat
+from airflow_provider_snowpipe.local.stages.definition import FileFormat, Setting
 from airflow_provider_snowpipe.local.stages.files import StagedFile
 from airflow_provider_snowpipe.local.stages.location import StageLocation
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, Table, literal, quote
@@ -61,6 +62,43 @@ class OnError:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """Options of one COPY statement; None or False where nothing was written.
+
+    :param files: FILES.
+    :param pattern: PATTERN.
+    :param file_format: what FILE_FORMAT holds between its parentheses.
+    :param matching: MATCH_BY_COLUMN_NAME.
+    :param included: INCLUDE_METADATA, column name as written to METADATA$... name.
+    :param on_error: ON_ERROR, or None.
+    :param size_limit: SIZE_LIMIT in bytes.
+    :param validation: VALIDATION_MODE.
+    :param access: options that define how a bare URL is reached.
+    :param flags: the options that are TRUE or FALSE.
+    """
+
+    files: tuple[str, ...] | None = None
+    pattern: str | None = None
+    file_format: Mapping[str, Setting] = field(default_factory=dict)
+    matching: str = "NONE"
+    included: Mapping[str, str] = field(default_factory=dict)
+    on_error: OnError | None = None
+    size_limit: int | None = None
+    validation: str | None = None
+    access: Mapping[str, Setting] = field(default_factory=dict)
+    flags: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def truncate(self) -> bool:
+        """TRUNCATECOLUMNS = TRUE, or its opposite ENFORCE_LENGTH = FALSE."""
+        return self.has("TRUNCATECOLUMNS") or not self.flags.get("ENFORCE_LENGTH", True)
+
+    def has(self, flag: str) -> bool:
+        """Return True for an option that is TRUE."""
+        return self.flags.get(flag, False)
+
+
+@dataclass(frozen=True, slots=True)
 class CopyPlan:
     """One COPY INTO table.
 
@@ -69,14 +107,7 @@ class CopyPlan:
     :param file_format: how they are written.
     :param selection: which values fill which columns.
     :param on_error: what happens with records in error.
-    :param files: FILES, relative to the location; None for all.
-    :param pattern: PATTERN, or None.
-    :param size_limit: bytes after which no further file is begun; None for no limit.
-    :param purge: files are removed when they were loaded.
-    :param failed_only: the result shows files with errors only.
-    :param truncate: text that is too long is cut.
-    :param force: files are loaded whether or not they were loaded before.
-    :param load_uncertain: files too old for the history are loaded.
+    :param options: what the statement and the stage set.
     """
 
     database: Database
@@ -84,15 +115,13 @@ class CopyPlan:
     location: StageLocation
     file_format: FileFormat
     selection: Selection
-    on_error: OnError = OnError()
-    files: tuple[str, ...] | None = None
-    pattern: str | None = None
-    size_limit: int | None = None
-    purge: bool = False
-    failed_only: bool = False
-    truncate: bool = False
-    force: bool = False
-    load_uncertain: bool = False
+    on_error: OnError
+    options: CopyOptions
+
+    def forced(self) -> CopyPlan:
+        """Return the same with FORCE = TRUE."""
+        flags = {**self.options.flags, "FORCE": True}
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, flags=flags))
 
     def check_names(self) -> None:
         """Raise when the table was dropped or got another name since the statement was compiled.
@@ -524,7 +553,7 @@ def _query(chunk: Chunk, projection: Projection, plan: CopyPlan) -> str:
 
 
 def _cut(column: Column, value: str, plan: CopyPlan) -> str:
-    if plan.truncate and column.type.kind == "VARCHAR":
+    if plan.options.truncate and column.type.kind == "VARCHAR":
         return f"left({value}, {column.type.length})"
     return value
 

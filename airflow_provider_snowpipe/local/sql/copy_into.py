@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -30,6 +30,7 @@ from airflow_provider_snowpipe.local.loading.staging import (
     CONTINUE,
     LOADED_TYPES,
     SKIP_FILE,
+    CopyOptions,
     CopyPlan,
     OnError,
 )
@@ -45,9 +46,15 @@ from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages import location
 from airflow_provider_snowpipe.local.stages.definition import (
     FileFormat,
+    ReadsValue,
     Setting,
-    invalid_parameter,
+    as_written,
+    boolean,
     invalid_value,
+    number,
+    one_of,
+    read_options,
+    string,
 )
 from airflow_provider_snowpipe.local.stages.location import (
     StageLocation,
@@ -65,44 +72,11 @@ from airflow_provider_snowpipe.local.tables import NUMBER, TEXT, Column, Table, 
 MAX_FILES = 1000
 _WHOLE = 100
 _FLAGS = ("PURGE", "RETURN_FAILED_ONLY", "ENFORCE_LENGTH", "TRUNCATECOLUMNS", "FORCE", "LOAD_UNCERTAIN_FILES")
-_MATCHING = ("NONE", "CASE_SENSITIVE", "CASE_INSENSITIVE")
+_MOST_BYTES = 2**63 - 1
 _ACCESS = ("CREDENTIALS", "ENDPOINT", "REGION", "STORAGE_INTEGRATION", "ENCRYPTION")
 _IGNORED = ("CLUSTER_AT_INGEST_TIME", "LOAD_MODE")
 _SKIP = re.compile(r"SKIP_FILE(?:_(\d+)(%)?)?\Z")
 _VALIDATION = re.compile(r"RETURN_(?:(\d+)_ROWS|ERRORS|ALL_ERRORS)\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class CopyOptions:
-    """Options of one COPY statement; None or False where nothing was written.
-
-    :param files: FILES.
-    :param pattern: PATTERN.
-    :param file_format: what FILE_FORMAT holds between its parentheses.
-    :param matching: MATCH_BY_COLUMN_NAME.
-    :param included: INCLUDE_METADATA, column name as written to METADATA$... name.
-    :param on_error: ON_ERROR, or None.
-    :param size_limit: SIZE_LIMIT in bytes.
-    :param validation: VALIDATION_MODE.
-    :param access: options that define how a bare URL is reached.
-    :param flags: the options that are TRUE or FALSE.
-    """
-
-    files: tuple[str, ...] | None = None
-    pattern: str | None = None
-    file_format: Mapping[str, Setting] = field(default_factory=dict)
-    matching: str = "NONE"
-    included: Mapping[str, str] = field(default_factory=dict)
-    on_error: OnError | None = None
-    size_limit: int | None = None
-    validation: str | None = None
-    access: Mapping[str, Setting] = field(default_factory=dict)
-    flags: Mapping[str, bool] = field(default_factory=dict)
-
-    @property
-    def truncate(self) -> bool:
-        """TRUNCATECOLUMNS = TRUE, or its opposite ENFORCE_LENGTH = FALSE."""
-        return self.flags.get("TRUNCATECOLUMNS", False) or not self.flags.get("ENFORCE_LENGTH", True)
 
 
 def read_copy_options(settings: Mapping[str, Setting]) -> CopyOptions:
@@ -110,68 +84,47 @@ def read_copy_options(settings: Mapping[str, Setting]) -> CopyOptions:
 
     :raises SqlError: for an unknown option, a wrong value, or options that exclude each other.
     """
-    options: dict[str, Any] = {"access": {}, "flags": {}}
-    for name, value in settings.items():
-        _read(options, name, value)
-    made = CopyOptions(**options)
-    if made.validation is not None and (made.matching != "NONE" or made.flags.get("PURGE")):
+    read = read_options(settings, _READERS)
+    flags, access = ({name: read[name] for name in names if name in read} for names in (_FLAGS, _ACCESS))
+    chosen = {_FIELDS[name]: value for name, value in read.items() if name in _FIELDS}
+    made = CopyOptions(**chosen, access=access, flags=flags)
+    if made.validation is not None and (made.matching != "NONE" or made.has("PURGE")):
         raise compilation_error("VALIDATION_MODE cannot be combined with MATCH_BY_COLUMN_NAME or PURGE.")
     if made.included and made.matching == "NONE":
         raise compilation_error("INCLUDE_METADATA needs MATCH_BY_COLUMN_NAME.")
     return made
 
 
-def read_on_error(value: Setting) -> OnError:
-    """Read a value of ON_ERROR.
-
-    :raises SqlError: for anything else.
-    """
+def _on_error(name: str, value: Setting) -> OnError:
     word = str(value).upper() if isinstance(value, str) else ""
-    if word == CONTINUE:
-        return OnError(CONTINUE)
-    if word == ABORT_STATEMENT:
-        return OnError()
+    if word in {CONTINUE, ABORT_STATEMENT}:
+        return OnError(word)
     match = _SKIP.match(word)
     if match is None or match[1] == "0" or (match[2] and int(match[1]) > _WHOLE):
         raise invalid_value(
-            "ON_ERROR", value, "CONTINUE, SKIP_FILE, SKIP_FILE_<n>, 'SKIP_FILE_<n>%' or ABORT_STATEMENT"
+            name, value, "CONTINUE, SKIP_FILE, SKIP_FILE_<n>, 'SKIP_FILE_<n>%' or ABORT_STATEMENT"
         )
     if match[2]:
         return OnError(SKIP_FILE, percent=float(match[1]))
     return OnError(SKIP_FILE, int(match[1] or 1))
 
 
-def _read(options: dict[str, Any], name: str, value: Setting) -> None:
-    if name in _FLAGS:
-        if not isinstance(value, bool):
-            raise invalid_value(name, value, "TRUE or FALSE")
-        options["flags"][name] = value
-    elif name in _ACCESS:
-        options["access"][name] = value
-    elif name in _READERS:
-        key, read = _READERS[name]
-        options[key] = read(value)
-    elif name not in _IGNORED:
-        raise invalid_parameter(name)
-
-
-def _files(value: Setting) -> tuple[str, ...]:
+def _files(name: str, value: Setting) -> tuple[str, ...]:
     listed = value if isinstance(value, tuple) else (value,)
-    if not listed or not all(isinstance(name, str) for name in listed):
-        raise invalid_value("FILES", value, "a list of names")
+    if not listed or not all(isinstance(each, str) for each in listed):
+        raise invalid_value(name, value, "a list of names")
     if len(listed) > MAX_FILES:
         raise compilation_error(f"FILES names {len(listed)} files; the maximum is {MAX_FILES}.")
-    return tuple(str(name) for name in listed)
+    return tuple(str(each) for each in listed)
 
 
-def _pattern(value: Setting) -> str:
-    if not isinstance(value, str):
-        raise invalid_value("PATTERN", value, "a regular expression in quotes")
-    location.check(value)
-    return value
+def _pattern(name: str, value: Setting) -> str:
+    pattern = string(name, value)
+    location.check(pattern)
+    return pattern
 
 
-def read_format(value: Setting) -> Mapping[str, Setting]:
+def read_format(name: str, value: Setting) -> Mapping[str, Setting]:
     """Return what FILE_FORMAT of a COPY statement holds.
 
     :raises SqlError: 001008 for anything else.
@@ -180,40 +133,36 @@ def read_format(value: Setting) -> Mapping[str, Setting]:
         return value
     if isinstance(value, str):
         return {"FORMAT_NAME": value}
-    raise invalid_value("FILE_FORMAT", value, "( TYPE = .. ) or ( FORMAT_NAME = .. )")
+    raise invalid_value(name, value, "( TYPE = .. ) or ( FORMAT_NAME = .. )")
 
 
-def _matching(value: Setting) -> str:
-    if isinstance(value, str) and value.upper() in _MATCHING:
-        return value.upper()
-    raise invalid_value("MATCH_BY_COLUMN_NAME", value, ", ".join(_MATCHING))
-
-
-def _included(value: Setting) -> Mapping[str, str]:
+def _included(name: str, value: Setting) -> Mapping[str, str]:
     if isinstance(value, Mapping) and value:
-        pairs = {name: str(entry).upper() for name, entry in value.items()}
+        pairs = {column: str(entry).upper() for column, entry in value.items()}
         if set(pairs.values()) <= set(METADATA):
             return pairs
-    raise invalid_value("INCLUDE_METADATA", value, f"( column = METADATA$.. ) with {', '.join(METADATA)}")
+    raise invalid_value(name, value, f"( column = METADATA$.. ) with {', '.join(METADATA)}")
 
 
-def _size(value: Setting) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    raise invalid_value("SIZE_LIMIT", value, "a number of bytes above 0")
-
-
-def _validation(value: Setting) -> str:
+def _validation(name: str, value: Setting) -> str:
     if isinstance(value, str) and _VALIDATION.match(value.upper()):
         return value.upper()
-    raise invalid_value("VALIDATION_MODE", value, "RETURN_<n>_ROWS, RETURN_ERRORS or RETURN_ALL_ERRORS")
+    raise invalid_value(name, value, "RETURN_<n>_ROWS, RETURN_ERRORS or RETURN_ALL_ERRORS")
 
 
-_READERS: dict[str, tuple[str, Any]] = {
-    "FILES": ("files", _files), "PATTERN": ("pattern", _pattern), "FILE_FORMAT": ("file_format", read_format),
-    "MATCH_BY_COLUMN_NAME": ("matching", _matching), "INCLUDE_METADATA": ("included", _included),
-    "ON_ERROR": ("on_error", read_on_error), "SIZE_LIMIT": ("size_limit", _size),
-    "VALIDATION_MODE": ("validation", _validation),
+# Fields of CopyOptions by the options that they hold.
+_FIELDS = {
+    "FILES": "files", "PATTERN": "pattern", "FILE_FORMAT": "file_format", "MATCH_BY_COLUMN_NAME": "matching",
+    "INCLUDE_METADATA": "included", "ON_ERROR": "on_error", "SIZE_LIMIT": "size_limit",
+    "VALIDATION_MODE": "validation",
+}  # fmt: skip
+_READERS: dict[str, ReadsValue] = {
+    **dict.fromkeys(_FLAGS, boolean),
+    **dict.fromkeys((*_ACCESS, *_IGNORED), as_written),
+    "FILES": _files, "PATTERN": _pattern, "FILE_FORMAT": read_format,
+    "MATCH_BY_COLUMN_NAME": one_of("NONE", "CASE_SENSITIVE", "CASE_INSENSITIVE"),
+    "INCLUDE_METADATA": _included, "ON_ERROR": _on_error, "SIZE_LIMIT": number(1, _MOST_BYTES),
+    "VALIDATION_MODE": _validation,
 }  # fmt: skip
 
 
@@ -223,25 +172,13 @@ _CLAUSES = ("WHERE", "JOIN", "GROUP", "ORDER", "LIMIT", "QUALIFY", "HAVING", "UN
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledCopy:
-    """A COPY statement that was understood.
-
-    :param plan: how to run it.
-    :param options: what was written.
-    """
-
-    plan: CopyPlan
-    options: CopyOptions
-
-
-@dataclass(frozen=True, slots=True)
 class _Source:
     location: StageLocation
     select: str | None
     inner: Mapping[str, Setting]
 
 
-def compile_copy(session: Session, reader: Reader, *, default: OnError | None = None) -> CompiledCopy:
+def compile_copy(session: Session, reader: Reader, *, default: OnError | None = None) -> CopyPlan:
     """Compile ``[db.][schema.]table [(columns)] [FROM ..] [options]``.
 
     :param reader: after COPY INTO.
@@ -268,13 +205,8 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     if file_format.type not in LOADED_TYPES:
         raise unsupported(f"loading of files of type {file_format.type}")
     selection = _selection(session, table, names, source.select, options, file_format)
-    plan = CopyPlan(
-        database, table, location, file_format, selection, options.on_error or default or OnError(),
-        options.files, options.pattern, options.size_limit, options.flags.get("PURGE", False),
-        options.flags.get("RETURN_FAILED_ONLY", False), options.truncate, options.flags.get("FORCE", False),
-        options.flags.get("LOAD_UNCERTAIN_FILES", False),
-    )  # fmt: skip
-    return CompiledCopy(plan, options)
+    on_error = options.on_error or default or OnError()
+    return CopyPlan(database, table, location, file_format, selection, on_error, options)
 
 
 def _source(session: Session, table: Table, reader: Reader) -> _Source:
@@ -372,12 +304,11 @@ _COLUMNS = (
 
 def copy_into(session: Session, reader: Reader) -> Result:
     """COPY INTO table."""
-    compiled = compile_copy(session, reader)
-    if compiled.options.validation is not None:
-        return validate(session, compiled.plan, compiled.options.validation)
+    plan = compile_copy(session, reader)
+    if plan.options.validation is not None:
+        return validate(session, plan, plan.options.validation)
     if not session.autocommit:
         session.begin()
-    plan = compiled.plan
     session.remember_copy(plan)
     if session.in_transaction:
         outcomes = session.change(lambda: _in_transaction(session, plan))
@@ -385,7 +316,7 @@ def copy_into(session: Session, reader: Reader) -> Result:
         outcomes = commit_load(plan.database, session.cursor, lambda: loader.run(plan, session.cursor))
     read = [o.file for o in outcomes if o.file is not None and o.status != history.LOAD_SKIPPED]
     session.remember_copy(plan, tuple(read))
-    if plan.purge:
+    if plan.options.has("PURGE"):
         session.transaction.after_commit(lambda: loader.purge(plan, outcomes))
     return _result(plan, outcomes)
 
@@ -404,11 +335,13 @@ def _in_transaction(session: Session, plan: CopyPlan) -> list[FileOutcome]:
 
 def _result(plan: CopyPlan, outcomes: list[FileOutcome]) -> Result:
     # A file that FILES names has a row even when it was loaded before ("COPY INTO <table>", "Output").
-    if not outcomes or (plan.files is None and all(o.status == history.LOAD_SKIPPED for o in outcomes)):
+    if not outcomes or (
+        plan.options.files is None and all(o.status == history.LOAD_SKIPPED for o in outcomes)
+    ):
         return status("Copy executed with 0 files processed.")
     rows: list[Sequence[Any]] = []
     for outcome in outcomes:
-        if plan.failed_only and outcome.status == history.LOADED:
+        if plan.options.has("RETURN_FAILED_ONLY") and outcome.status == history.LOADED:
             continue
         first = outcome.first_error
         rows.append(

@@ -235,20 +235,27 @@ def refuse_view(database: Database, schema: str, name: str) -> None:
         raise exists_as(VIEW, name)
 
 
-def _require_create(
-    session: Session, database: Database, schema: str, name: str, kind: str, *, temporary: bool
-) -> None:
+def _claim(
+    session: Session, path: tuple[str, ...], kind: str, *, temporary: bool, replace: bool
+) -> tuple[Database, str, str, Table | None]:
     """Require what a new table needs: CREATE TABLE, or for a temporary one OWNERSHIP of the table it hides.
 
     Sources: Snowflake's documentation, "CREATE TABLE", "Access control requirements"; behaviour change 427.
 
     :param kind: ``TABLE`` or ``ICEBERG TABLE``.
-    :raises SqlError: 003001 or 002003 without the privilege.
+    :returns: where it is to be, and the table that is there.
+    :raises SqlError: 003001 or 002003 without the privilege, 001998 for the name of a view.
     """
+    database, schema, name = session.place_new_table(path, temporary=temporary)
+    known = database.tables.find(schema, name)
     if not temporary:
         session.require(f"CREATE {kind}", "SCHEMA", database.name, schema)
-    elif database.tables.find(schema, name) is not None:
+        refuse_view(database, schema, name)
+    elif database.tables.find(schema, path[-1]) is not None:
+        session.require("OWNERSHIP", "TABLE", database.name, schema, path[-1])
+    if known is not None and replace:
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
+    return database, schema, name, known
 
 
 def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
@@ -261,15 +268,11 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
     reader.end()
     session.commit()
     origin, source = session.table(source_path, "SELECT")
-    database, schema, name = session.place_new_table(head.path, temporary=reader.is_temporary)
-    _require_create(session, database, schema, head.path[-1], "TABLE", temporary=reader.is_temporary)
-    if not reader.is_temporary:
-        refuse_view(database, schema, name)
-    known = database.tables.find(schema, name)
+    database, schema, name, known = _claim(
+        session, head.path, "TABLE", temporary=reader.is_temporary, replace=reader.is_replacing
+    )
     if known is not None and head.is_tolerant:
         return status(f"{head.name} already exists, statement succeeded.")
-    if known is not None and reader.is_replacing:
-        session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     counted = (each for each in source.columns if not IDENTITY.match(each.default_text or ""))
     if database is not origin and any("nextval" in (column.default or "") for column in counted):
         raise unsupported("a copy of a table with sequences in another database")
@@ -475,18 +478,14 @@ def create_table(session: Session, reader: Reader) -> Result:
     translate.normalize_identifiers(named)
     path = tuple(part.name for part in named.parts)
     properties = _properties(tree)
-    is_temporary = reader.is_temporary
-    database, schema, name = session.place_new_table(path, temporary=is_temporary)
     lake = iceberg.read_options(tree, properties)
     kind = "TABLE" if lake is None else "ICEBERG TABLE"
-    _require_create(session, database, schema, path[-1], kind, temporary=is_temporary)
+    replace = bool(tree.args.get("replace"))
+    database, schema, name, known = _claim(
+        session, path, kind, temporary=reader.is_temporary, replace=replace
+    )
     if lake is not None:
         iceberg.read_types(tree)
-    if not is_temporary:
-        refuse_view(database, schema, name)
-    known = database.tables.find(schema, name)
-    if known is not None and tree.args.get("replace"):
-        session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     if tree.args.get("exists") and known is not None:
         session.commit()
         return status(f"{path[-1]} already exists, statement succeeded.")
@@ -503,7 +502,7 @@ def create_table(session: Session, reader: Reader) -> Result:
     if written:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     session.commit()
-    _create(session, database, table, (statements, query), replace=bool(tree.args.get("replace")))
+    _create(session, database, table, (statements, query), replace=replace)
     keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
     grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
     session.created_table(database.name, schema, name, grants_of)

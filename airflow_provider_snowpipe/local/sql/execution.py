@@ -10,7 +10,6 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlglot.errors
@@ -30,20 +29,8 @@ from airflow_provider_snowpipe.local.sql.session import Session
 _ROW_STATEMENTS = (exp.Query, exp.Insert, exp.Update, exp.Delete, exp.Merge)
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a statement would return.
-
-    :param result: columns and no rows.
-    :param binds: number of placeholders.
-    """
-
-    result: Result
-    binds: int
-
-
-def describe(session: Session, statement: str) -> Description:
-    """Describe a statement.
+def describe(session: Session, statement: str) -> tuple[Result, int]:
+    """Return what a statement would return, without rows, and how many placeholders it has.
 
     :raises SqlError: when it does not compile.
     """
@@ -55,13 +42,13 @@ def describe(session: Session, statement: str) -> Description:
             # SHOW and other statements that only the front itself can read.
             tree = None
         if not isinstance(tree, _ROW_STATEMENTS):
-            return Description(Result(results.status("").columns, [], results.OTHER), 0)
+            return Result(results.status("").columns, [], results.OTHER), 0
         translate.number_placeholders(tree)
         binds = len({node.name for node in tree.find_all(exp.Parameter) if node.meta.get("bound")})
         if isinstance(tree, exp.Query):
-            return Description(_columns(session, tree, binds), binds)
+            return _columns(session, tree, binds), binds
         counted = query.counts(translate.prepare(session, tree))
-        return Description(Result(counted.columns, [], counted.statement_type), binds)
+        return Result(counted.columns, [], counted.statement_type), binds
 
 
 def _columns(session: Session, tree: exp.Query, binds: int) -> Result:

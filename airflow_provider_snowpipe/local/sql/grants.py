@@ -14,9 +14,11 @@ from airflow_provider_snowpipe.local.access.model import (
     PRIVILEGES,
     SHARED,
     AccessState,
+    FutureGrant,
     Grant,
     RoleGrant,
     Securable,
+    future_key,
     read_privileges,
 )
 from airflow_provider_snowpipe.local.engine.database import Database
@@ -233,7 +235,15 @@ def grant(session: Session, reader: Reader) -> Result:
         scope = locate(session, order.scope, order.path)
         _require_right(session, scope, privileges)
         with access.change() as state:
-            _change_future(state, order, privileges, scope, access.now_ms())
+            for privilege in privileges:
+                given = FutureGrant(
+                    privilege, order.kind, scope, order.role, access.now_ms(), order.with_option
+                )
+                if order.giving:
+                    state.future_grants.setdefault(future_key(given), given)
+                else:
+                    # What objects got by the promise stays with them.
+                    state.future_grants.pop(future_key(given), None)
         return done()
     targets = list(_targets(session, order))
     for target in targets:
@@ -253,15 +263,6 @@ def _change(
         changes.transfer(state, target, order.role, *by, order.current)
     else:
         changes.grant(state, privileges, target, order.role, *by, order.with_option)
-
-
-def _change_future(
-    state: AccessState, order: _Order, privileges: list[str], scope: Securable, now: int
-) -> None:
-    if order.giving:
-        changes.grant_future(state, privileges, order.kind, scope, order.role, now, order.with_option)
-    else:
-        changes.revoke_future(state, privileges, order.kind, scope, order.role)
 
 
 def _targets(session: Session, order: _Order) -> Iterator[Securable]:

@@ -1,4 +1,3 @@
-# ruff: noqa: S608 - names and texts go through tables.literal.
 """What the service remembers as relations of a query: statements, logins, loads, rejected rows.
 
 ``INFORMATION_SCHEMA.QUERY_HISTORY`` and its variants show a user's own statements, and those in warehouses
@@ -7,13 +6,14 @@ that the session's roles may monitor; the views of ``SNOWFLAKE.ACCOUNT_USAGE`` s
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
@@ -39,6 +39,7 @@ from airflow_provider_snowpipe.local.query_history import (
     FAILED,
     RUNNING,
     SUCCEEDED,
+    LoginEvent,
     Statement,
     text_hash,
     without_secrets,
@@ -47,27 +48,14 @@ from airflow_provider_snowpipe.local.sql.reader import Reader, strip_comments
 from airflow_provider_snowpipe.local.sql.relations import (
     SERVICE_FUNCTIONS,
     is_service_function,
-    lent_result,
     service_arguments,
 )
-from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, done, timestamp
+from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import aliased
-from airflow_provider_snowpipe.local.tables import (
-    BOOLEAN,
-    NUMBER,
-    TEMPORARY,
-    TEXT,
-    TIMESTAMP_LTZ,
-    ColumnType,
-    Table,
-    literal,
-    read_path,
-)
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Table, literal, quote, read_path
 
-_FLOAT = ColumnType("FLOAT")
-_DAY_MS = 24 * 3600 * 1000
-_SHOWN_MS, _SHOWN_USAGE_MS = 7 * _DAY_MS, 365 * _DAY_MS
+_SHOWN_MS, _USAGE_MS = 7 * DAY_MS, 365 * DAY_MS
 _MOST_ROWS = 10_000
 _RANGE = ("END_TIME_RANGE_START", "END_TIME_RANGE_END", "RESULT_LIMIT", "INCLUDE_CLIENT_GENERATED_STATEMENT")
 # Of each variant: its argument, as a statement keeps it, and what of the session replaces it.
@@ -76,7 +64,6 @@ _ASKED = {
     "QUERY_HISTORY_BY_USER": ("USER_NAME", "user"),
     "QUERY_HISTORY_BY_WAREHOUSE": ("WAREHOUSE_NAME", "warehouse"),
 }
-_NO_END = 0
 # First words of a statement, with its QUERY_TYPE; the first that fits.
 _TYPES = tuple(
     (re.compile(rf"(?:{pattern})(?![\w$])", re.IGNORECASE | re.DOTALL), kind)
@@ -110,136 +97,6 @@ _COMPUTED = frozenset(
      "CREATE_TABLE_AS_SELECT"}
 )  # fmt: skip
 
-_Column = tuple[str, ColumnType, Any]
-
-
-def _kept(kind: ColumnType, *names: str) -> tuple[_Column, ...]:
-    """Columns that the history keeps under the same names in lower case."""
-    return tuple((name, kind, operator.attrgetter(name.lower())) for name in names)
-
-
-def _always(kind: ColumnType, value: object, *names: str) -> tuple[_Column, ...]:
-    return tuple((name, kind, value) for name in names)
-
-
-def _elapsed(entry: Any) -> int:
-    return int((entry.end_ms or entry.start_ms) - entry.start_ms)
-
-
-# Column, type and value. Order and names of the pages "QUERY_HISTORY" (information schema), "QUERY_HISTORY
-# view" and "QUERY_ATTRIBUTION_HISTORY view". A statement that runs has the epoch as its end.
-_SPAN: tuple[_Column, ...] = (
-    ("START_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.start_ms)),
-    ("END_TIME", TIMESTAMP_LTZ, lambda s: timestamp(s.end_ms or _NO_END)),
-)
-_IDENTITY: tuple[_Column, ...] = (
-    *_kept(TEXT, "QUERY_ID"),
-    ("QUERY_TEXT", TEXT, lambda s: s.text),
-    *_kept(TEXT, "DATABASE_NAME", "SCHEMA_NAME", "QUERY_TYPE"),
-    *_kept(NUMBER, "SESSION_ID"),
-    *_kept(TEXT, "USER_NAME", "ROLE_NAME", "WAREHOUSE_NAME", "WAREHOUSE_SIZE"),
-    ("WAREHOUSE_TYPE", TEXT, lambda s: "STANDARD" if s.warehouse_size else None),
-    ("CLUSTER_NUMBER", NUMBER, lambda s: 1 if s.warehouse_size else None),
-    *_kept(TEXT, "QUERY_TAG"),
-)
-_ERROR = (
-    *_kept(TEXT, "ERROR_CODE", "ERROR_MESSAGE"),
-    *_SPAN,
-    ("TOTAL_ELAPSED_TIME", NUMBER, _elapsed),
-    *_always(NUMBER, 0, "BYTES_SCANNED"),
-)
-_PRODUCED: _Column = ("ROWS_PRODUCED", NUMBER, lambda s: s.produced)
-_QUEUED = ("PROVISIONING_TIME", "REPAIR_TIME", "OVERLOAD_TIME")
-_TIMES = (
-    *_always(NUMBER, 0, "COMPILATION_TIME"),
-    ("EXECUTION_TIME", NUMBER, _elapsed),
-    *_always(NUMBER, 0, *(f"QUEUED_{each}" for each in _QUEUED), "TRANSACTION_BLOCKED_TIME"),
-    *(
-        column
-        for way in ("OUTBOUND", "INBOUND")
-        for column in (
-            *_always(TEXT, None, f"{way}_DATA_TRANSFER_CLOUD", f"{way}_DATA_TRANSFER_REGION"),
-            *_always(NUMBER, 0, f"{way}_DATA_TRANSFER_BYTES"),
-        )
-    ),
-)
-_END = (
-    *_always(_FLOAT, 0.0, "CREDITS_USED_CLOUD_SERVICES"),
-    *_always(TEXT, "10.0.0", "RELEASE_VERSION"),
-    *_always(
-        NUMBER,
-        0,
-        *(f"EXTERNAL_FUNCTION_TOTAL_{each}"
-          for each in ("INVOCATIONS", "SENT_ROWS", "RECEIVED_ROWS", "SENT_BYTES", "RECEIVED_BYTES")),
-    ),
-    *_always(BOOLEAN, False, "IS_CLIENT_GENERATED_STATEMENT"),
-    ("QUERY_HASH", TEXT, lambda s: s.text_hash),
-    *_always(NUMBER, 1, "QUERY_HASH_VERSION"),
-)  # fmt: skip
-_FUNCTION_STATUS = {FAILED: "FAILED_WITH_ERROR"}
-_FUNCTION_COLUMNS = (
-    *_IDENTITY,
-    ("EXECUTION_STATUS", TEXT, lambda s: _FUNCTION_STATUS.get(s.status, s.status)),
-    *_ERROR,
-    _PRODUCED,
-    *_TIMES,
-    *_END,
-)
-_VIEW_COLUMNS = (
-    *_IDENTITY[:2], *_always(NUMBER, None, "DATABASE_ID"), _IDENTITY[2], *_always(NUMBER, None, "SCHEMA_ID"),
-    *_IDENTITY[3:8], *_always(NUMBER, None, "WAREHOUSE_ID"), *_IDENTITY[8:],
-    ("EXECUTION_STATUS", TEXT, lambda s: s.status),
-    *_ERROR,
-    *_always(_FLOAT, 0.0, "PERCENTAGE_SCANNED_FROM_CACHE"),
-    *_always(NUMBER, 0, "BYTES_WRITTEN", "BYTES_WRITTEN_TO_RESULT", "BYTES_READ_FROM_RESULT"),
-    _PRODUCED,
-    ("ROWS_INSERTED", NUMBER, lambda s: s.inserted),
-    ("ROWS_UPDATED", NUMBER, lambda s: s.updated),
-    ("ROWS_DELETED", NUMBER, lambda s: s.deleted),
-    ("ROWS_UNLOADED", NUMBER, lambda s: s.unloaded),
-    *_always(NUMBER, 0, "BYTES_DELETED"),
-    *_TIMES,
-    *_END,
-)  # fmt: skip
-_SESSION_COLUMNS = (
-    *_kept(NUMBER, "SESSION_ID"),
-    ("CREATED_ON", TIMESTAMP_LTZ, lambda e: timestamp(e.at_ms)),
-    *_kept(TEXT, "USER_NAME"),
-    *_always(TEXT, None, "AUTHENTICATION_METHOD"),
-    ("LOGIN_EVENT_ID", NUMBER, lambda e: e.event_id),
-    *_always(TEXT, None, "CLIENT_APPLICATION_VERSION"),
-    ("CLIENT_APPLICATION_ID", TEXT, lambda e: e.client),
-    *_always(TEXT, None, "CLIENT_ENVIRONMENT", "CLIENT_BUILD_ID", "CLIENT_VERSION", "CLOSED_REASON"),
-)
-_LOGIN_COLUMNS = (
-    *_kept(NUMBER, "EVENT_ID"),
-    ("EVENT_TIMESTAMP", TIMESTAMP_LTZ, lambda e: timestamp(e.at_ms)),
-    *_always(TEXT, "LOGIN", "EVENT_TYPE"),
-    *_kept(TEXT, "USER_NAME", "CLIENT_IP"),
-    ("REPORTED_CLIENT_TYPE", TEXT, lambda e: e.client),
-    *_always(
-        TEXT, None, "REPORTED_CLIENT_VERSION", "FIRST_AUTHENTICATION_FACTOR", "SECOND_AUTHENTICATION_FACTOR"
-    ),
-    ("IS_SUCCESS", TEXT, lambda e: "NO" if e.error_code else "YES"),
-    ("ERROR_CODE", NUMBER, lambda e: int(e.error_code) if e.error_code else None),
-    *_kept(TEXT, "ERROR_MESSAGE"),
-    *_always(NUMBER, 0, "RELATED_EVENT_ID"),
-    *_always(TEXT, None, "CONNECTION"),
-)
-_ATTRIBUTION_COLUMNS = (
-    *_kept(TEXT, "QUERY_ID"),
-    *_always(TEXT, None, "PARENT_QUERY_ID", "ROOT_QUERY_ID"),
-    *_always(NUMBER, None, "WAREHOUSE_ID"),
-    *_kept(TEXT, "WAREHOUSE_NAME"),
-    ("QUERY_HASH", TEXT, lambda s: s.text_hash),
-    *_always(TEXT, None, "QUERY_PARAMETERIZED_HASH"),
-    *_kept(TEXT, "QUERY_TAG", "USER_NAME"),
-    *_SPAN,
-    ("CREDITS_ATTRIBUTED_COMPUTE", _FLOAT, lambda s: _credits(s)),
-    *_always(_FLOAT, None, "CREDITS_USED_QUERY_ACCELERATION"),
-)
-# Each size has twice the credits of the one before (page "Overview of warehouses").
-_SIZES = ("X-Small", "Small", "Medium", "Large", "X-Large", *(f"{number}X-Large" for number in range(2, 7)))
 USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS", "LOGIN_HISTORY"})
 """Views of ACCOUNT_USAGE that this module has."""
 
@@ -297,29 +154,16 @@ def _count(statement: Statement, result: Result) -> None:
     statement.produced = statement.inserted + statement.updated + statement.deleted or len(result.rows)
 
 
-def _credits(statement: Statement) -> float:
-    """Credits of the time that a statement ran, as if a warehouse of its size had."""
-    hours = ((statement.end_ms or statement.start_ms) - statement.start_ms) / 3_600_000
-    return hours * 2.0 ** _SIZES.index(statement.warehouse_size or _SIZES[0])
-
-
 def usage_relation(session: Session, name: str) -> exp.Expr:
     """Return a query for a view of ACCOUNT_USAGE, one of :data:`USAGE_VIEWS`.
 
     The caller has checked that the roles may read it.
     """
-    since = session.catalog.clock.now_ms() - _SHOWN_USAGE_MS
+    since = session.catalog.clock.now_ms() - _USAGE_MS
     if name.startswith("QUERY"):
-        ended = [
-            s for s in session.catalog.queries.statements() if s.status != RUNNING and s.start_ms >= since
-        ]
-        if name == "QUERY_ATTRIBUTION_HISTORY":
-            return _lent(session, _ATTRIBUTION_COLUMNS, [s for s in ended if s.warehouse_size])
-        return _lent(session, _VIEW_COLUMNS, ended)
-    logins = [e for e in session.catalog.queries.logins() if e.at_ms >= since]
-    if name == "LOGIN_HISTORY":
-        return _lent(session, _LOGIN_COLUMNS, logins)
-    return _lent(session, _SESSION_COLUMNS, [e for e in logins if e.session_id is not None])
+        begun = [s for s in session.catalog.queries.statements() if s.start_ms >= since]
+        return _lent(session, name, Statement, begun)
+    return _lent(session, name, LoginEvent, [e for e in session.catalog.queries.logins() if e.at_ms >= since])
 
 
 def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
@@ -338,7 +182,6 @@ def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
     if asked:
         meant = arguments[asked].name if asked in arguments else getattr(session, own)
         shown = [each for each in shown if str(getattr(each, asked.lower())) == str(meant)]
-    found = exp.select("*").from_(aliased(_lent(session, _FUNCTION_COLUMNS, shown), "H"))
     # What still runs has no end; it counts as the newest.
     ended = exp.func(
         "IF",
@@ -346,10 +189,8 @@ def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
         _column("START_TIME"),
         _column("END_TIME"),
     )
-    for argument, compare in (("END_TIME_RANGE_START", exp.GTE), ("END_TIME_RANGE_END", exp.LTE)):
-        if argument in arguments:
-            bound = exp.cast(arguments[argument].copy(), "TIMESTAMPTZ")
-            found = found.where(compare(this=ended.copy(), expression=bound), copy=False)
+    bounds = {"END_TIME_RANGE_START": exp.GTE, "END_TIME_RANGE_END": exp.LTE}
+    found = _between(_lent(session, "INFORMATION_SCHEMA", Statement, shown), ended, arguments, bounds)
     return found.order_by(exp.Ordered(this=ended, desc=True), copy=False).limit(int(limit.name), copy=False)
 
 
@@ -369,38 +210,64 @@ def _column(name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True))
 
 
+def _timestamp(column: str) -> str:
+    return f"(make_timestamp({column} * 1000) AT TIME ZONE 'UTC')"
+
+
+# What parts of history.sql have in common; they get the others in braces when they run.
+_WORDS = {
+    "start": _timestamp("start_ms"), "stop": _timestamp("coalesce(end_ms, 0)"), "at": _timestamp("at_ms"),
+    "elapsed": "(coalesce(end_ms, start_ms) - start_ms)", "text": "CAST(NULL AS VARCHAR)",
+    "number": "CAST(NULL AS DECIMAL(38, 0))", "loaded": _timestamp("loaded_on_ms"),
+    "received": _timestamp("received_on_ms"),
+    **{word: f"{{{word}}}" for word in ("e", "database", "relation", "since", "condition")},
+}  # fmt: skip
+
+
+@functools.cache
+def _parts() -> dict[str, str]:
+    """Return the parts of history.sql by name."""
+    text = Path(__file__).with_name("history.sql").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^-- (\w+)\n", text, flags=re.MULTILINE)
+    known = dict(_WORDS)
+    for name, part in zip(parts[::2], parts[1::2], strict=True):
+        known[name] = part.strip().format_map(known)
+    return known
+
+
 def _lent(
-    session: Session, columns: Sequence[tuple[str, ColumnType, Any]], entries: Sequence[Any]
+    session: Session, name: str, kind: type[Statement | LoginEvent], entries: Sequence[Statement | LoginEvent]
 ) -> exp.Expr:
-    rows = [tuple(value(entry) if callable(value) else value for _, _, value in columns) for entry in entries]
-    return lent_result(
-        session, Result(tuple(ResultColumn(name, kind) for name, kind, _ in columns), list(rows))
-    )
+    """Return a query for a part of history.sql over some entries of the query history."""
+    types = {
+        field.name: pa.int64() if str(field.type).startswith("int") else pa.string()
+        for field in dataclasses.fields(kind)
+    }
+    kept = {each: pa.array([getattr(entry, each) for entry in entries], t) for each, t in types.items()}
+    return _computed(session, _parts()[name].format(e=quote(session.lend(pa.table(kept)))))
+
+
+def _computed(session: Session, sql: str) -> exp.Expr:
+    """Return a query for what the engine answers to another one, with names in upper case."""
+    found = session.cursor.sql(sql).to_arrow_table()
+    names = [column.upper() for column in found.column_names]
+    relation = session.lend(found.rename_columns(names))
+    return exp.select(*map(_column, names)).from_(exp.to_identifier(relation, quoted=True))
+
+
+def _between(
+    found: exp.Expr, at: exp.Expr, arguments: Mapping[str, exp.Expr], bounds: Mapping[str, type[exp.Binary]]
+) -> exp.Select:
+    """Return the rows of a query whose time is between two arguments of a call."""
+    chosen = exp.select("*").from_(aliased(found, "H"))
+    for argument, compare in bounds.items():
+        if argument in arguments:
+            bound = exp.cast(arguments[argument].copy(), "TIMESTAMPTZ")
+            chosen = chosen.where(compare(this=at.copy(), expression=bound), copy=False)
+    return chosen
 
 
 # -- ERROR_TABLE(t): the rejected rows of a table with ERROR_LOGGING = TRUE ------------------------------
-
-# Numbers of the errors that these reasons have in Snowflake's other loads.
-_CODES = """CASE WHEN error_message LIKE '%not a JSON object%' THEN 100069
-    WHEN error_message LIKE '%not valid UTF-8%' THEN 100069
-    WHEN error_message LIKE '%(NOT NULL)%' THEN 100072 WHEN error_message LIKE '%longer than%' THEN 100078
-    ELSE 100038 END"""
-_QUERY = """SELECT make_timestamp(recorded_on_ms * 1000) AT TIME ZONE 'UTC' AS "TIMESTAMP",
-    CAST(NULL AS VARCHAR) AS "QUERY_ID",
-    code AS "ERROR_CODE",
-    json_object('service', 'snowpipe_streaming', 'error_code', code, 'error_message', error_message,
-        'error_source', nullif(regexp_extract(error_message, '^column "((?:[^"]|"")*)"', 1), ''),
-        'details', json_object('pipe_name', pipe_name, 'channel_name', channel_name,
-            'offset_token_lower_bound', offset_token_lower_bound,
-            'offset_token_upper_bound', offset_token_upper_bound,
-            'error_data_truncated', false, 'error_data_content_type', kind)) AS "ERROR_METADATA",
-    json_object('$1', CASE kind WHEN 'json' THEN CAST(written AS JSON) WHEN 'json-invalid'
-        THEN to_json(written) ELSE to_json(to_base64(payload)) END) AS "ERROR_DATA"
-    FROM (SELECT *, {codes} AS code, CASE WHEN written IS NULL THEN 'binary-base64' WHEN json_valid(written)
-            THEN 'json' ELSE 'json-invalid' END AS kind
-        FROM (SELECT *, TRY(decode(payload)) AS written FROM {source}
-            WHERE schema_name = {schema} AND table_name = {table})
-        ORDER BY recorded_on_ms, offset_token_upper_bound, row_in_append)"""
 
 
 def is_error_table(table: exp.Table) -> bool:
@@ -417,12 +284,9 @@ def subquery(session: Session, table: exp.Table) -> exp.Expr:
     if len(arguments) != 1 or not isinstance(arguments[0], exp.Column):
         raise compilation_error("ERROR_TABLE needs the name of one table.")
     database, named = _logging_table(session, tuple(part.name for part in arguments[0].parts), "SELECT")
-    query = _QUERY.format(
-        codes=_CODES,
-        source=database.names.hidden("rejected_rows"),
-        schema=literal(named.schema),
-        table=literal(named.name),
-    )
+    condition = f"schema_name = {literal(named.schema)} AND table_name = {literal(named.name)}"
+    relation = database.names.hidden("rejected_rows")
+    query = _parts()["ERROR_TABLE"].format(relation=relation, condition=condition)
     return aliased(sqlglot.parse_one(query, dialect="duckdb"), table.alias or "ERROR_TABLE")
 
 
@@ -454,35 +318,6 @@ def _logging_table(session: Session, path: tuple[str, ...], privilege: str) -> t
 
 SHOWN_MS = 14 * DAY_MS
 _COPY_ARGUMENTS = ("TABLE_NAME", "START_TIME", "END_TIME", "PIPE_NAME")
-# Columns of the documentation page "COPY_HISTORY" (information schema).
-COPY_COLUMNS = """file_name AS "FILE_NAME", stage_location AS "STAGE_LOCATION",
-    {loaded} AS "LAST_LOAD_TIME", rows_loaded AS "ROW_COUNT", rows_parsed AS "ROW_PARSED",
-    file_size AS "FILE_SIZE", first_error AS "FIRST_ERROR_MESSAGE",
-    first_error_line AS "FIRST_ERROR_LINE_NUMBER", first_error_character AS "FIRST_ERROR_CHARACTER_POS",
-    first_error_column AS "FIRST_ERROR_COLUMN_NAME", errors_seen AS "ERROR_COUNT",
-    error_limit AS "ERROR_LIMIT",
-    CASE status WHEN 'LOADED' THEN 'Loaded' WHEN 'PARTIALLY_LOADED' THEN 'Partially loaded'
-        ELSE 'Load failed' END AS "STATUS",
-    {database} AS "TABLE_CATALOG_NAME", schema_name AS "TABLE_SCHEMA_NAME", table_name AS "TABLE_NAME",
-    CASE WHEN pipe_name IS NOT NULL THEN {database} END AS "PIPE_CATALOG_NAME",
-    pipe_schema AS "PIPE_SCHEMA_NAME", pipe_name AS "PIPE_NAME", {received} AS "PIPE_RECEIVED_TIME",
-    {loaded} AS "FIRST_COMMIT_TIME", CASE WHEN pipe_name IS NOT NULL THEN file_size END AS "BYTES_BILLED"
-"""
-_COPY_HISTORY = (
-    f"SELECT {COPY_COLUMNS} FROM {{relation}} WHERE loaded_on_ms >= {{since}} AND {{condition}} ORDER BY id"
-)
-# Columns of the documentation page "LOAD_HISTORY view" (information schema); it shows no loads of pipes.
-LOAD_COLUMNS = """schema_name AS "SCHEMA_NAME", file_name AS "FILE_NAME", table_name AS "TABLE_NAME",
-    {loaded} AS "LAST_LOAD_TIME", status AS "STATUS", rows_loaded AS "ROW_COUNT",
-    rows_parsed AS "ROW_PARSED", first_error AS "FIRST_ERROR_MESSAGE",
-    first_error_line AS "FIRST_ERROR_LINE_NUMBER",
-    first_error_character AS "FIRST_ERROR_CHARACTER_POSITION", first_error_column AS "FIRST_ERROR_COL_NAME",
-    errors_seen AS "ERROR_COUNT", error_limit AS "ERROR_LIMIT"
-"""
-_LOAD_HISTORY = (
-    f"SELECT {LOAD_COLUMNS} FROM {{relation}} WHERE loaded_on_ms >= {{since}} AND pipe_name IS NULL "
-    "AND {condition} ORDER BY id"
-)
 
 
 def replace_histories(session: Session, tree: exp.Expr) -> None:
@@ -514,7 +349,7 @@ def load_history(session: Session, database: Database, alias: str = "LOAD_HISTOR
         if session.can_see("TABLE", database.name, table.schema, table.name)
     ]
     condition = f"(schema_name, table_name) IN ({', '.join(visible)})" if visible else "false"
-    return aliased(query(database, _LOAD_HISTORY, condition), alias)
+    return aliased(_computed(session, _loads("LOADS", database, condition)), alias)
 
 
 def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
@@ -530,43 +365,26 @@ def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
         condition += f" AND pipe_schema = {literal(pipe_schema)} AND pipe_name = {literal(pipe)}"
     if "START_TIME" not in arguments:
         raise compilation_error("COPY_HISTORY needs START_TIME.")
-    found = query(database, _COPY_HISTORY, condition)
-    where = found.args["where"]
-    for argument, compare in (("START_TIME", exp.GTE), ("END_TIME", exp.LT)):
-        if argument in arguments:
-            timestamp = exp.cast(arguments[argument].copy(), "TIMESTAMPTZ")
-            loaded = sqlglot.parse_one(_timestamp("loaded_on_ms"), dialect="duckdb")
-            where.set("this", exp.and_(where.this, compare(this=loaded, expression=timestamp)))
-    return found
+    found = _computed(session, _loads("LOADS_BY_COPY", database, condition))
+    return _between(found, _column("LAST_LOAD_TIME"), arguments, {"START_TIME": exp.GTE, "END_TIME": exp.LT})
 
 
-def query(
-    database: Database, template: str, condition: str, relation: str | None = None, kept_ms: int = SHOWN_MS
-) -> exp.Expr:
-    """Return the query for loads of a database.
+def _loads(
+    part: str, database: Database, condition: str, relation: str | None = None, kept_ms: int = SHOWN_MS
+) -> str:
+    """Return the statement for loads of a database.
 
-    :param template: with places for ``relation``, ``since``, ``condition`` and what the columns need.
+    :param part: of history.sql.
     :param condition: which loads are selected.
     :param relation: where they are, None for the load history.
     :param kept_ms: how far back it shows them.
     """
-    sql = template.format(
-        loaded=_timestamp("loaded_on_ms"),
-        received=_timestamp("received_on_ms"),
+    return _parts()[part].format(
         database=literal(database.name),
         relation=relation or database.history.relation,
         since=database.clock.now_ms() - kept_ms,
         condition=condition,
     )
-    found = sqlglot.parse_one(sql, dialect="duckdb")
-    for identifier in found.find_all(exp.Identifier):
-        # Names of the hidden table are lower case; normalization would change them.
-        identifier.set("quoted", True)
-    return found
-
-
-def _timestamp(column: str) -> str:
-    return f"(make_timestamp({column} * 1000) AT TIME ZONE 'UTC')"
 
 
 def _string(arguments: dict[str, exp.Expr], name: str) -> str:
@@ -582,16 +400,6 @@ def _string(arguments: dict[str, exp.Expr], name: str) -> str:
 # objects (``TABLE_ID`` and the like are NULL), and are named in full only.
 
 SCHEMA = "ACCOUNT_USAGE"
-_USAGE_MS = 365 * DAY_MS
-_ID = "CAST(NULL AS DECIMAL(38, 0))"
-# Columns of the documentation pages "COPY_HISTORY view" and "LOAD_HISTORY view" (account usage).
-_VIEWS = {
-    "COPY_HISTORY": f"""SELECT {COPY_COLUMNS}, {_ID} AS "TABLE_ID", {_ID} AS "TABLE_SCHEMA_ID",
-        {_ID} AS "TABLE_CATALOG_ID" FROM {{relation}} WHERE loaded_on_ms >= {{since}} AND {{condition}}""",
-    "LOAD_HISTORY": f"""SELECT {_ID} AS "TABLE_ID", {_ID} AS "SCHEMA_ID", {_ID} AS "CATALOG_ID",
-        {{database}} AS "CATALOG_NAME", {LOAD_COLUMNS} FROM {{relation}} WHERE loaded_on_ms >= {{since}}
-        AND pipe_name IS NULL AND {{condition}}""",
-}
 _NOT_TEMPORARY = f"NOT contains(table_name, chr({ord(TEMPORARY)}))"
 
 
@@ -606,20 +414,16 @@ def relation(session: Session, schema: str, name: str) -> exp.Expr:
         raise object_missing("Schema", f"{SHARED_DATABASE}.{schema}")
     if name in USAGE_VIEWS:
         return usage_relation(session, name)
-    if name not in _VIEWS:
+    if name not in {"COPY_HISTORY", "LOAD_HISTORY"}:
         raise object_missing("Object", f"{SHARED_DATABASE}.{schema}.{name}")
-    parts = [
-        query(database, _VIEWS[name], _NOT_TEMPORARY, place, _USAGE_MS)
+    statements = [
+        _loads(name, database, _NOT_TEMPORARY, place, _USAGE_MS)
         for database in session.catalog.databases
-        for place in _places(database, name)
+        for place in (database.history.relation, database.history.of_dropped_tables)
+        # LOAD_HISTORY forgets the loads of dropped tables, as its page documents.
+        if name == "COPY_HISTORY" or place == database.history.relation
     ]
-    return functools.reduce(lambda one, other: exp.union(one, other, distinct=False, copy=False), parts)
-
-
-def _places(database: Database, view: str) -> tuple[str, ...]:
-    """Where loads are kept; LOAD_HISTORY forgets those of dropped tables, as its page documents."""
-    history = database.history
-    return (history.relation, history.of_dropped_tables) if view == "COPY_HISTORY" else (history.relation,)
+    return _computed(session, " UNION ALL ".join(statements))
 
 
 def grant_viewer(session: Session, reader: Reader) -> Result:

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, 
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, listing
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
+from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope, tables_of
 from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, Column, ColumnType, Table
 
 # Digits of seconds: microseconds, as Iceberg has them.
@@ -131,11 +131,8 @@ def show_tables(session: Session, shown: Shown) -> Result:
     rows = [
         _row(session, database, table)
         for database, schema in schemas_in_scope(session, shown)
-        for table in database.tables
-        if table.schema == schema
-        and options(database, schema, table.name) is not None
-        and shown.matches(table.name)
-        and session.can_see("TABLE", database.name, schema, table.name)
+        for table in tables_of(session, database, schema)
+        if options(database, schema, table.name) is not None and shown.matches(table.name)
     ]
     return listing(_SHOWN, rows)
 

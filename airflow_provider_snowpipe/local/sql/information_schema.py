@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlglot import exp
 
 from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.names import PipeKey
-from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, column_key
+from airflow_provider_snowpipe.local.engine.names import Pipe, PipeKey
+from airflow_provider_snowpipe.local.engine.store import SEQUENCE, VIEW, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
+from airflow_provider_snowpipe.local.loading.history import FilePipe
 from airflow_provider_snowpipe.local.sql import grants, iceberg, show
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.definition import OptionValue
+from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, OptionValue
 from airflow_provider_snowpipe.local.tables import (
     IDENTITY,
     NUMBER,
     TEXT,
     TIMESTAMP_LTZ,
     Column,
+    Table,
     quote,
     read_path,
 )
@@ -139,72 +142,55 @@ def _databases(session: Session, _database: Database) -> Iterator[_Row]:
             )  # fmt: skip
 
 
+def _each(
+    session: Session, database: Database, kind: str, known: Iterable[Any]
+) -> Iterator[tuple[Any, tuple[str, ...], str, dt.datetime]]:
+    """Yield the objects of a kind that show, with their names, their owner and when they were created."""
+    for each in known:
+        path = (database.name, each.schema, each.name)
+        if session.can_see(kind, *path):
+            yield each, path, session.owner(kind, *path), timestamp(each.created_on_ms)
+
+
 def _views(session: Session, database: Database) -> Iterator[_Row]:
-    for schema in _schemas(session, database):
-        for view in database.objects.of(VIEW, schema):
-            if session.can_see(VIEW, database.name, schema, view.name):
-                created = timestamp(view.created_on_ms)
-                yield (
-                    database.name, schema, view.name, session.owner(VIEW, database.name, schema, view.name),
-                    view.definition["text"], "NONE", "NO", "YES" if view.definition["is_secure"] else "NO",
-                    created, created, database.objects.comment(VIEW, schema, view.name) or None,
-                )  # fmt: skip
+    for view, path, owner, created in _each(session, database, VIEW, database.objects.all(VIEW)):
+        yield (
+            *path, owner, view.definition["text"], "NONE", "NO",
+            "YES" if view.definition["is_secure"] else "NO", created, created,
+            database.objects.comment(VIEW, *path[1:]) or None,
+        )  # fmt: skip
 
 
 def _pipes(session: Session, database: Database) -> Iterator[_Row]:
-    for pipe in database.pipes:
-        schema, name = pipe.key.schema, pipe.key.name
-        kind, seen = ("TABLE", pipe.table) if pipe.definition is None else ("PIPE", name)
-        if session.can_see(kind, database.name, schema, seen):
+    for pipe in (*database.pipes, *database.file_pipes.pipes):
+        path = (database.name, *pipe.key)
+        seen = pipe.seen_as(database.name)
+        if session.can_see(*seen):
             created = timestamp(pipe.created_on_ms)
-            text = pipe.definition.text if pipe.definition is not None else None
             yield (
-                database.name, schema, name, session.owner(kind, database.name, schema, seen), text, None,
-                created, created, database.objects.comment("PIPE", schema, name) or None,
-            )  # fmt: skip
-    for loading in database.file_pipes.pipes:
-        schema, name = loading.key.schema, loading.key.name
-        if session.can_see("PIPE", database.name, schema, name):
-            created = timestamp(loading.created_on_ms)
-            comment = loading.comment or database.objects.comment("PIPE", schema, name) or None
-            yield (
-                database.name, schema, name, session.owner("PIPE", database.name, schema, name),
-                loading.text, loading.notification_channel, created, created, comment,
+                *path, session.owner(*seen), pipe.text, pipe.notification_channel, created, created,
+                pipe.comment or database.objects.comment("PIPE", *pipe.key) or None,
             )  # fmt: skip
 
 
 def _stages(session: Session, database: Database) -> Iterator[_Row]:
-    for stage in database.stages.stages:
-        if session.can_see("STAGE", database.name, stage.schema, stage.name):
-            created = timestamp(stage.created_on_ms)
-            kind = "External Named" if stage.is_external else "Internal Named"
-            yield (
-                database.name, stage.schema, stage.name, stage.url or "", stage.region, kind,
-                session.owner("STAGE", database.name, stage.schema, stage.name), stage.comment, created,
-                created,
-            )  # fmt: skip
+    for stage, path, owner, created in _each(session, database, "STAGE", database.stages.stages):
+        kind = "External Named" if stage.is_external else "Internal Named"
+        yield *path, stage.url or "", stage.region, kind, owner, stage.comment, created, created
 
 
 def _file_formats(session: Session, database: Database) -> Iterator[_Row]:
-    for known in database.stages.formats:
-        if session.can_see("FILE FORMAT", database.name, known.schema, known.name):
-            created = timestamp(known.created_on_ms)
-            owner = session.owner("FILE FORMAT", database.name, known.schema, known.name)
-            kind = str(known.settings.get("TYPE", "CSV"))
-            yield database.name, known.schema, known.name, owner, kind, created, created, known.comment
+    for known, path, owner, created in _each(session, database, "FILE FORMAT", database.stages.formats):
+        yield *path, owner, str(known.settings.get("TYPE", "CSV")), created, created, known.comment
 
 
 def _sequences(session: Session, database: Database) -> Iterator[_Row]:
-    for schema in _schemas(session, database):
-        for known in database.objects.of(SEQUENCE, schema):
-            if session.can_see(SEQUENCE, database.name, schema, known.name):
-                created = timestamp(known.created_on_ms)
-                yield (
-                    database.name, schema, known.name,
-                    session.owner(SEQUENCE, database.name, schema, known.name), "NUMBER", 38, 10, 0,
-                    known.definition["start"], known.definition["increment"], "NO", created, created,
-                    "YES" if known.definition["ordered"] else "NO", known.definition["comment"] or None,
-                )  # fmt: skip
+    for known, path, owner, created in _each(session, database, SEQUENCE, database.objects.all(SEQUENCE)):
+        kept = known.definition
+        yield (
+            *path, owner, "NUMBER", 38, 10, 0, kept["start"], kept["increment"], "NO", created, created,
+            "YES" if kept["ordered"] else "NO", kept["comment"] or None,
+        )  # fmt: skip
 
 
 def _table_privileges(session: Session, database: Database) -> Iterator[_Row]:
@@ -329,48 +315,34 @@ def _schema(session: Session, database: Database, schema: str, *, whole: bool) -
     place = f"{_name(database.name)}.{_name(schema)}" if whole else _name(schema)
     yield f"create or replace schema {place};"
     for kind in _IN_SCHEMA:
-        securable, _ = _KINDS[kind]
+        securable, find, _ = _KINDS[kind]
         for name in grants.names(database, schema, securable):
-            pipe = database.pipes.find(PipeKey(schema, name)) if kind == "PIPE" else None
-            is_custom = pipe is None or pipe.definition is not None
-            if is_custom and session.can_see(securable, database.name, schema, name):
+            if find(database, schema, name) and session.can_see(securable, database.name, schema, name):
                 yield _object(session, database, kind, (schema, name), whole=whole)
 
 
 def _object(session: Session, database: Database, kind: str, place: tuple[str, str], *, whole: bool) -> str:
     schema, name = place
-    securable, write = _KINDS[kind]
-    shown = name.partition("\x01")[0]
-    if name not in grants.names(database, schema, securable) or (
-        name == shown and not session.can_see(securable, database.name, schema, name)
-    ):
+    securable, find, write = _KINDS[kind]
+    shown, known = name.partition("\x01")[0], find(database, schema, name)
+    if known is None or (name == shown and not session.can_see(securable, database.name, schema, name)):
         raise object_missing(securable.capitalize(), f"{database.name}.{schema}.{shown}")
     path = (database.name, schema, shown) if whole else (shown,)
-    return write(database, schema, name, ".".join(_name(part) for part in path))
+    return write(database, known, ".".join(_name(part) for part in path))
 
 
-def _table(database: Database, schema: str, name: str, written: str) -> str:
-    table = database.tables.find(schema, name)
-    assert table is not None  # noqa: S101 - the caller has checked
-    lines = [_column(database, schema, name, column) for column in table.columns]
-    lake = iceberg.options(database, schema, name)
-    word = "TRANSIENT " if database.objects.table_option(schema, name, "transient") else ""
+def _table(database: Database, table: Table, written: str) -> str:
+    place = (table.schema, table.name)
+    lake = iceberg.options(database, *place)
+    word = "TRANSIENT " if database.objects.table_option(*place, "transient") else ""
     word = "TEMPORARY " if table.is_temporary else word if lake is None else "ICEBERG "
-    cluster = (
-        f" cluster by {table.clustering_key.text.removeprefix('LINEAR')}" if table.clustering_key else ""
-    )
-    options = "".join(
-        f" {option}=TRUE"
-        for option, chosen in (
-            ("ERROR_LOGGING", table.error_logging),
-            ("ENABLE_SCHEMA_EVOLUTION", table.schema_evolution),
-        )
-        if chosen
-    )
+    key, comment = table.clustering_key, database.objects.comment("TABLE", *place)
+    cluster = f" cluster by {key.text.removeprefix('LINEAR')}" if key else ""
+    options = " ERROR_LOGGING=TRUE" if table.error_logging else ""
+    options += " ENABLE_SCHEMA_EVOLUTION=TRUE" if table.schema_evolution else ""
     options += "".join(f" {option} = {_text(str(value))}" for option, value in (lake or {}).items())
-    comment = database.objects.comment("TABLE", schema, name)
     options += f" COMMENT={_text(comment)}" if comment else ""
-    columns = ",\n".join(lines)
+    columns = ",\n".join(_column(database, *place, column) for column in table.columns)
     return f"create or replace {word}TABLE {written}{cluster} (\n{columns}\n){options};"
 
 
@@ -387,9 +359,7 @@ def _column(database: Database, schema: str, table: str, column: Column) -> str:
     return f"{text} COMMENT {_text(comment)}" if comment else text
 
 
-def _view_ddl(database: Database, schema: str, name: str, written: str) -> str:
-    view = database.objects.find(VIEW, schema, name)
-    assert view is not None  # noqa: S101 - the caller has checked
+def _view_ddl(_database: Database, view: SchemaObject, written: str) -> str:
     reader = Reader(str(view.definition["text"]))
     reader.verb = "CREATE"
     reader.until("VIEW")
@@ -399,9 +369,7 @@ def _view_ddl(database: Database, schema: str, name: str, written: str) -> str:
     return f"create or replace {secure}view {written} {reader.rest()};"
 
 
-def _sequence(database: Database, schema: str, name: str, written: str) -> str:
-    known = database.objects.find(SEQUENCE, schema, name)
-    assert known is not None  # noqa: S101 - the caller has checked
+def _sequence(_database: Database, known: SchemaObject, written: str) -> str:
     order = "order" if known.definition["ordered"] else "noorder"
     step = f"start with {known.definition['start']} increment by {known.definition['increment']} {order}"
     comment = known.definition["comment"]
@@ -410,9 +378,7 @@ def _sequence(database: Database, schema: str, name: str, written: str) -> str:
     )
 
 
-def _file_format(database: Database, schema: str, name: str, written: str) -> str:
-    known = database.stages.formats.find(schema, name)
-    assert known is not None  # noqa: S101 - the caller has checked
+def _file_format(_database: Database, known: FileFormatDefinition, written: str) -> str:
     lines = [
         f"\t{option} = {_value(value)}"
         for option, value in known.settings.items()
@@ -422,16 +388,16 @@ def _file_format(database: Database, schema: str, name: str, written: str) -> st
     return "\n".join([f"CREATE OR REPLACE FILE FORMAT {written}", *lines, ";"])
 
 
-def _pipe(database: Database, schema: str, name: str, written: str) -> str:
-    for pipe in database.file_pipes.pipes:
-        if (pipe.key.schema, pipe.key.name) == (schema, name):
-            ingest = " auto_ingest=true" if pipe.auto_ingest else ""
-            comment = f" COMMENT={_text(pipe.comment)}" if pipe.comment else ""
-            return f"create or replace pipe {written}{ingest}{comment} as {pipe.text};"
-    streaming = database.pipes.find(PipeKey(schema, name))
-    if streaming is None or streaming.definition is None:
-        raise object_missing("Pipe", f"{database.name}.{schema}.{name}")
-    return f"create or replace pipe {written} as {streaming.definition.text};"
+def _find_pipe(database: Database, schema: str, name: str) -> FilePipe | Pipe | None:
+    key = PipeKey(schema, name)
+    pipe = database.file_pipes.find(key) or database.pipes.find(key)
+    return pipe if pipe is not None and pipe.text else None
+
+
+def _pipe(_database: Database, pipe: FilePipe | Pipe, written: str) -> str:
+    options = " auto_ingest=true" if pipe.notification_channel else ""
+    options += f" COMMENT={_text(pipe.comment)}" if pipe.comment else ""
+    return f"create or replace pipe {written}{options} as {pipe.text};"
 
 
 def _name(name: str) -> str:
@@ -452,7 +418,13 @@ def _value(value: OptionValue) -> str:
     return str(value) if isinstance(value, int) or _PLAIN.match(str(value)) else _text(str(value))
 
 
-_KINDS: dict[str, tuple[str, Callable[[Database, str, str, str], str]]] = {
-    "SEQUENCE": ("SEQUENCE", _sequence), "TABLE": ("TABLE", _table), "ICEBERG_TABLE": ("TABLE", _table),
-    "VIEW": ("VIEW", _view_ddl), "FILE_FORMAT": ("FILE FORMAT", _file_format), "PIPE": ("PIPE", _pipe),
-}  # fmt: skip
+# How privileges name each kind, what finds an object, and what writes its statement.
+_KINDS: dict[str, tuple[str, Callable[[Database, str, str], Any], Callable[[Database, Any, str], str]]] = {
+    "SEQUENCE": (SEQUENCE, lambda database, *key: database.objects.find(SEQUENCE, *key), _sequence),
+    **dict.fromkeys(
+        ("TABLE", "ICEBERG_TABLE"), ("TABLE", lambda database, *key: database.tables.find(*key), _table)
+    ),
+    "VIEW": (VIEW, lambda database, *key: database.objects.find(VIEW, *key), _view_ddl),
+    "FILE_FORMAT": ("FILE FORMAT", lambda database, *key: database.stages.formats.find(*key), _file_format),
+    "PIPE": ("PIPE", _find_pipe, _pipe),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
@@ -21,15 +21,23 @@ from airflow_provider_snowpipe.local.errors import (
 )
 from airflow_provider_snowpipe.local.loading.history import DAY_MS, FilePipe
 from airflow_provider_snowpipe.local.loading.pipe_loads import compile_pipe, relative, unloaded
-from airflow_provider_snowpipe.local.loading.staging import SKIP_FILE, OnError
-from airflow_provider_snowpipe.local.sql.copy_into import CompiledCopy, compile_copy
-from airflow_provider_snowpipe.local.sql.reader import Reader, Target
+from airflow_provider_snowpipe.local.loading.staging import SKIP_FILE, CopyPlan, OnError
+from airflow_provider_snowpipe.local.sql.copy_into import compile_copy
+from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.record_expressions import compile_select
 from airflow_provider_snowpipe.local.sql.relations import rows_for
 from airflow_provider_snowpipe.local.sql.results import OTHER, Result, ResultColumn, done, listing, status
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
-from airflow_provider_snowpipe.local.stages.definition import Setting, invalid_parameter, invalid_value
+from airflow_provider_snowpipe.local.stages.definition import (
+    ReadsValue,
+    Setting,
+    boolean,
+    invalid_parameter,
+    invalid_value,
+    read_options,
+    string,
+)
 from airflow_provider_snowpipe.local.tables import Table, read_path
 
 # -- CREATE, ALTER and DROP of streaming pipes -----------------------------------------------------------
@@ -45,37 +53,31 @@ _SHOWN = (
 _SOURCE = "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
 
 
-def _create_streaming(session: Session, head: Target, copy: Reader, *, replace: bool) -> Result:
-    """CREATE [OR REPLACE] PIPE [IF NOT EXISTS] name AS COPY INTO table FROM (SELECT .. STREAMING) ..
+def _create_streaming(
+    session: Session, database: Database, key: PipeKey, copy: Reader, *, replace: bool
+) -> None:
+    """CREATE [OR REPLACE] PIPE name AS COPY INTO table FROM (SELECT .. STREAMING) ..
 
     :param copy: at the COPY statement.
     """
-    session.commit()
-    database, schema, name = session.resolve(head.path)
-    _refuse_default(name, "created")
-    key = PipeKey(schema, name)
-    if head.is_tolerant and database.pipes.find(key) is not None:
-        return status(f"{name} already exists, statement succeeded.")
-    session.require("CREATE PIPE", "SCHEMA", database.name, schema)
-    if replace and database.pipes.find(key) is not None:
-        session.require("OWNERSHIP", "PIPE", database.name, schema, name)
-    table, definition = _compile(session, (database, schema), copy)
-    session.require("INSERT", "TABLE", database.name, schema, table.name)
+    table, definition = _compile(session, (database, key.schema), copy)
+    session.require("INSERT", "TABLE", database.name, key.schema, table.name)
     database.pipes.create(key, table.name, definition, replace=replace)
-    session.created("PIPE", database.name, schema, name)
-    return status(f"Pipe {name} successfully created.")
 
 
-def _drop_streaming(session: Session, path: tuple[str, ...]) -> Result:
-    """DROP PIPE [IF EXISTS] name; its channels go with it."""
-    session.commit()
+def _find(session: Session, path: tuple[str, ...]) -> tuple[Database, PipeKey, FilePipe | Pipe | None]:
+    """Return where a pipe of this name is or would be, and the pipe if it exists and shows."""
     database, schema, name = session.resolve(path)
-    _refuse_default(name, "dropped")
-    if database.pipes.find(PipeKey(schema, name)) is not None:
-        session.require("OWNERSHIP", "PIPE", database.name, schema, name)
-    database.pipes.drop(PipeKey(schema, name))
-    session.dropped("PIPE", database.name, schema, name)
-    return status(f"{name} successfully dropped.")
+    key = PipeKey(schema, name)
+    pipe = database.file_pipes.find(key) or database.pipes.find(key)
+    shows = pipe is not None and session.can_see(*pipe.seen_as(database.name))
+    return database, key, pipe if shows else None
+
+
+def find_named(session: Session, path: tuple[str, ...]) -> tuple[Database, FilePipe] | None:
+    """Return the file pipe of a name, or None; hidden pipes are not found."""
+    database, _, pipe = _find(session, path)
+    return (database, pipe) if isinstance(pipe, FilePipe) else None
 
 
 def existing_pipe(session: Session, path: tuple[str, ...]) -> tuple[Database, Pipe]:
@@ -83,49 +85,29 @@ def existing_pipe(session: Session, path: tuple[str, ...]) -> tuple[Database, Pi
 
     :raises SqlError: when there is none.
     """
-    database, schema, name = session.resolve(path)
-    pipe = database.pipes.find(PipeKey(schema, name))
-    if pipe is None or not _shows(session, database, pipe):
-        raise object_missing("Pipe", f"{database.name}.{schema}.{name}")
+    database, key, pipe = _find(session, path)
+    if not isinstance(pipe, Pipe):
+        raise object_missing("Pipe", ".".join((database.name, *key)))
     return database, pipe
 
 
-def _streaming_shown(session: Session, selection: Shown) -> list[tuple[Database, Pipe]]:
-    """Return the streaming pipes that SHOW PIPES lists."""
-    return [
-        (database, pipe)
-        for database, schema in schemas_in_scope(session, selection)
-        for pipe in database.pipes
-        if pipe.key.schema == schema and selection.matches(pipe.key.name) and _shows(session, database, pipe)
-    ]
-
-
-def listed(session: Session, found: list[tuple[Database, Pipe]], others: Iterable[Sequence[Any]]) -> Result:
-    """Return the rows of SHOW PIPES and DESCRIBE PIPE.
-
-    :param others: rows of file pipes.
-    """
-    rows: list[Sequence[Any]] = list(others)
+def _listed(session: Session, found: Iterable[tuple[Database, FilePipe | Pipe]]) -> Result:
+    """Return what SHOW PIPES and DESCRIBE PIPE answer."""
+    rows = []
     for database, pipe in found:
-        written = _DEFAULT_TEXT.format(table=pipe.table) if pipe.definition is None else pipe.definition.text
-        kind, place = _securable(database, pipe)
-        owner = session.owner(kind, *place)
+        of_files = pipe if isinstance(pipe, FilePipe) else None
+        failure = session.catalog.pipe_failures.get((database.name, *pipe.key))
         rows.append(
-            (pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema, written, owner,
-             *(None,) * 5, "ROLE", None, "STREAMING")
+            (
+                pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema,
+                pipe.text or _DEFAULT_TEXT.format(table=pipe.table),
+                session.owner(*pipe.seen_as(database.name)), pipe.notification_channel, pipe.comment,
+                *((of_files.integration, of_files.pattern, of_files.error_integration)
+                  if of_files else (None,) * 3),
+                "ROLE", failure.message if failure else None, "STAGE" if of_files else "STREAMING",
+            )
         )  # fmt: skip
     return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: (row[2], row[3], row[1])))
-
-
-def _shows(session: Session, database: Database, pipe: Pipe) -> bool:
-    kind, path = _securable(database, pipe)
-    return session.can_see(kind, *path)
-
-
-def _securable(database: Database, pipe: Pipe) -> tuple[str, tuple[str, ...]]:
-    """A default pipe has no grants of its own; it shows with its table."""
-    kind, name = ("TABLE", pipe.table) if pipe.definition is None else ("PIPE", pipe.key.name)
-    return kind, (database.name, pipe.key.schema, name)
 
 
 def _refuse_default(name: str, verb: str) -> None:
@@ -204,17 +186,13 @@ REFRESH_MS = 7 * DAY_MS
 def refresh(session: Session, database: Database, pipe: FilePipe, settings: Mapping[str, Setting]) -> Result:
     """REFRESH [PREFIX = '..'] [MODIFIED_AFTER = '..']: queue files of the last 7 days that are not loaded."""
     session.require("OPERATE", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-    for name, value in settings.items():
-        if name not in ("PREFIX", "MODIFIED_AFTER"):
-            raise invalid_parameter(name)
-        if not isinstance(value, str):
-            raise invalid_value(name, value, "a string")
+    options = read_options(settings, {"PREFIX": string, "MODIFIED_AFTER": string})
     plan = compile_pipe(session.catalog, database, pipe)
     now_ms = database.clock.now_ms()
     since_ms = now_ms - REFRESH_MS
-    if "MODIFIED_AFTER" in settings:
-        since_ms = max(since_ms, _epoch_ms(str(settings["MODIFIED_AFTER"])))
-    prefix = plan.location.path_of(str(settings.get("PREFIX", ""))) if settings.get("PREFIX") else ""
+    if "MODIFIED_AFTER" in options:
+        since_ms = max(since_ms, _epoch_ms(options["MODIFIED_AFTER"]))
+    prefix = plan.location.path_of(options["PREFIX"]) if options.get("PREFIX") else ""
     fresh = [
         file
         for file in unloaded(plan, pipe, session.cursor)
@@ -237,7 +215,10 @@ def _epoch_ms(text: str) -> int:
 
 # -- CREATE, DROP, SHOW and DESCRIBE of pipes; file pipes here, streaming pipes by their own module ------
 
-_OPTIONS = ("AUTO_INGEST", "COMMENT", "INTEGRATION", "AWS_SNS_TOPIC", "ERROR_INTEGRATION")
+_OPTIONS: dict[str, ReadsValue] = {
+    "AUTO_INGEST": boolean,
+    **dict.fromkeys(("COMMENT", "INTEGRATION", "AWS_SNS_TOPIC", "ERROR_INTEGRATION"), string),
+}
 # Documentation page "CREATE PIPE": copy options that a pipe may not have.
 _FORBIDDEN = ("FILES", "SIZE_LIMIT", "PURGE", "FORCE", "RETURN_FAILED_ONLY", "VALIDATION_MODE")
 
@@ -251,26 +232,28 @@ def create_pipe(session: Session, reader: Reader) -> Result:
     session.commit()
     database, schema, name = session.resolve(head.path)
     key = PipeKey(schema, name)
-    existing = database.file_pipes.find(key)
-    if existing is not None and head.is_tolerant:
+    of_files, streaming = database.file_pipes.find(key), database.pipes.find(key)
+    streams = "TABLE(DATA_SOURCE(" in "".join(reader.text[reader.position :].upper().split())
+    if streams:
+        if set(settings) - {"COMMENT"}:
+            raise invalid_parameter(next(name for name in settings if name != "COMMENT"))
+        _refuse_default(name, "created")
+    if head.is_tolerant and (of_files or streaming):
         return status(f"{name} already exists, statement succeeded.")
-    if existing is not None:
+    session.require("CREATE PIPE", "SCHEMA", database.name, schema)
+    if of_files or streaming:
         if not replace:
             raise object_exists(f"{database.name}.{schema}.{name}")
         session.require("OWNERSHIP", "PIPE", database.name, schema, name)
-    if "TABLE(DATA_SOURCE(" in "".join(reader.text[reader.position :].upper().split()):
-        if set(settings) - {"COMMENT"}:
-            raise invalid_parameter(next(name for name in settings if name != "COMMENT"))
-        result = _create_streaming(session, head, reader, replace=replace)
-        if existing is not None:
-            database.file_pipes.drop(existing)
-        return result
-    if database.pipes.find(key) is not None and head.is_tolerant:
-        return status(f"{name} already exists, statement succeeded.")
-    session.require("CREATE PIPE", "SCHEMA", database.name, schema)
-    pipe = _compiled(session, database, key, settings, reader)
-    _replace_streaming(session, database, key, replace=replace)
-    database.file_pipes.create(pipe, replace=replace)
+    if streams:
+        _create_streaming(session, database, key, reader, replace=replace)
+        if of_files:
+            database.file_pipes.drop(of_files)
+    else:
+        pipe = _compiled(session, database, key, settings, reader)
+        if streaming:
+            database.pipes.drop(key)
+        database.file_pipes.create(pipe, replace=replace)
     session.created("PIPE", database.name, schema, name)
     session.catalog.pipe_failures.pop((database.name, schema, name), None)
     session.catalog.watch_changed()
@@ -278,82 +261,69 @@ def create_pipe(session: Session, reader: Reader) -> Result:
 
 
 def drop_pipe(session: Session, reader: Reader) -> Result:
-    """DROP PIPE [IF EXISTS] name; files that wait in its queue are not loaded."""
+    """DROP PIPE [IF EXISTS] name; its channels, or the files that wait in its queue, go with it."""
     head = reader.last_target()
-    found = find_named(session, head.path)
-    if found is None:
-        return _drop_streaming(session, head.path)
     session.commit()
-    database, pipe = found
-    place = (database.name, pipe.key.schema, pipe.key.name)
-    session.require("OWNERSHIP", "PIPE", *place)
-    database.file_pipes.drop(pipe)
-    session.dropped("PIPE", *place)
-    session.catalog.pipe_failures.pop(place, None)
+    database, schema, name = session.resolve(head.path)
+    of_files = database.file_pipes.find(PipeKey(schema, name))
+    if of_files is None:
+        _refuse_default(name, "dropped")
+    if of_files is not None or database.pipes.find(PipeKey(schema, name)) is not None:
+        session.require("OWNERSHIP", "PIPE", database.name, schema, name)
+    if of_files is not None:
+        database.file_pipes.drop(of_files)
+    else:
+        database.pipes.drop(PipeKey(schema, name))
+    session.dropped("PIPE", database.name, schema, name)
+    session.catalog.pipe_failures.pop((database.name, schema, name), None)
     session.catalog.watch_changed()
-    return status(f"{pipe.key.name} successfully dropped.")
+    return status(f"{name} successfully dropped.")
 
 
 def show_pipes(session: Session, shown: Shown) -> Result:
     """SHOW PIPES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    rows = [
-        _file_pipes_row(session, database, pipe)
+    found = [
+        (database, pipe)
         for database, schema in schemas_in_scope(session, shown)
-        for pipe in database.file_pipes.pipes
+        for pipe in (*database.file_pipes.pipes, *database.pipes)
         if pipe.key.schema == schema
         and shown.matches(pipe.key.name)
-        and _file_pipes_shows(session, database, pipe)
+        and session.can_see(*pipe.seen_as(database.name))
     ]
-    return listed(session, _streaming_shown(session, shown), rows)
+    return _listed(session, found)
 
 
 def describe_pipe(session: Session, reader: Reader) -> Result:
     """DESCRIBE PIPE name."""
     path = reader.last_path()
-    found = find_named(session, path)
-    if found is None:
-        return listed(session, [existing_pipe(session, path)], ())
-    return listed(session, [], [_file_pipes_row(session, *found)])
-
-
-def find_named(session: Session, path: tuple[str, ...]) -> tuple[Database, FilePipe] | None:
-    """Return the file pipe of a name, or None; hidden pipes are not found."""
-    database, schema, name = session.resolve(path)
-    pipe = database.file_pipes.find(PipeKey(schema, name))
-    return None if pipe is None or not _file_pipes_shows(session, database, pipe) else (database, pipe)
+    return _listed(session, [find_named(session, path) or existing_pipe(session, path)])
 
 
 def _compiled(
     session: Session, database: Database, key: PipeKey, settings: Mapping[str, Setting], reader: Reader
 ) -> FilePipe:
-    for name in settings:
-        if name not in _OPTIONS:
-            raise invalid_parameter(name)
-    auto_ingest = settings.get("AUTO_INGEST", False)
-    if not isinstance(auto_ingest, bool):
-        raise invalid_value("AUTO_INGEST", auto_ingest, "TRUE or FALSE")
+    options = read_options(settings, _OPTIONS)
     copy = reader.text[reader.position :].strip()
     reader.expect("COPY INTO")
-    compiled = compile_copy(session, reader, default=OnError(SKIP_FILE))
-    _check(compiled)
-    table = compiled.plan.table
+    plan = compile_copy(session, reader, default=OnError(SKIP_FILE))
+    _check(plan)
+    table = plan.table
     if table.database != database.name:
         raise unsupported("a pipe and its table in different databases")
     return FilePipe(
-        key, database.clock.now_ms(), copy, table.schema, table.name, auto_ingest,
-        text_setting(settings, "COMMENT"), text_setting(settings, "INTEGRATION"),
-        text_setting(settings, "AWS_SNS_TOPIC"), text_setting(settings, "ERROR_INTEGRATION"),
-        compiled.plan.pattern,
+        key, database.clock.now_ms(), copy, table.schema, table.name, options.get("AUTO_INGEST", False),
+        options.get("COMMENT"), options.get("INTEGRATION"), options.get("AWS_SNS_TOPIC"),
+        options.get("ERROR_INTEGRATION"), plan.options.pattern,
     )  # fmt: skip
 
 
-def _check(compiled: CompiledCopy) -> None:
-    plan, options = compiled.plan, compiled.options
+def _check(plan: CopyPlan) -> None:
+    options = plan.options
     written = {
         "FILES": options.files is not None,
         "SIZE_LIMIT": options.size_limit is not None,
         "VALIDATION_MODE": options.validation is not None,
-        **{name: options.flags.get(name, False) for name in ("PURGE", "FORCE", "RETURN_FAILED_ONLY")},
+        **{name: options.has(name) for name in ("PURGE", "FORCE", "RETURN_FAILED_ONLY")},
     }
     for name in _FORBIDDEN:
         if written[name]:
@@ -367,41 +337,6 @@ def _check(compiled: CompiledCopy) -> None:
         raise compilation_error("a pipe cannot load into a temporary table.")
     if plan.location.kind == "URL":
         raise compilation_error("a pipe loads from a stage, not from a URL.")
-
-
-def text_setting(settings: Mapping[str, Setting | None], name: str) -> str | None:
-    """Return an option that is a string or a name; None when it was not written.
-
-    :raises SqlError: for another kind of value.
-    """
-    value = settings.get(name)
-    if value is not None and not isinstance(value, str):
-        raise invalid_value(name, value, "a string or a name")
-    return None if value is None else str(value)
-
-
-def _replace_streaming(session: Session, database: Database, key: PipeKey, *, replace: bool) -> None:
-    if database.pipes.find(key) is None:
-        return
-    if not replace:
-        raise object_exists(f"{database.name}.{key.schema}.{key.name}")
-    session.require("OWNERSHIP", "PIPE", database.name, key.schema, key.name)
-    database.pipes.drop(key)
-
-
-def _file_pipes_shows(session: Session, database: Database, pipe: FilePipe) -> bool:
-    return session.can_see("PIPE", database.name, pipe.key.schema, pipe.key.name)
-
-
-def _file_pipes_row(session: Session, database: Database, pipe: FilePipe) -> Sequence[Any]:
-    owner = session.owner("PIPE", database.name, pipe.key.schema, pipe.key.name)
-    failure = session.catalog.pipe_failures.get((database.name, pipe.key.schema, pipe.key.name))
-    return (
-        pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema, pipe.text, owner,
-        pipe.notification_channel, pipe.comment,
-        pipe.integration, pipe.pattern, pipe.error_integration, "ROLE",
-        failure.message if failure else None, "STAGE",
-    )  # fmt: skip
 
 
 # -- ALTER PIPE: pausing and resuming, comments, REFRESH -------------------------------------------------
@@ -464,7 +399,7 @@ def _change(
             _pause_or_resume(session, database, current, paused=value is True)
         elif name == "COMMENT" or (value is not None and name in ("ERROR_INTEGRATION", "INTEGRATION")):
             session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
-            changed: Any = {name.lower(): text_setting(settings, name)}
+            changed: Any = {name.lower(): None if value is None else string(name, value)}
             database.file_pipes.change(dataclasses.replace(current, **changed))
         else:
             raise invalid_parameter(name)

@@ -53,10 +53,10 @@ _VALUES = frozenset(
      TokenType.HEX_STRING}
 )  # fmt: skip
 _STRINGS = frozenset({TokenType.STRING, TokenType.RAW_STRING})
-# What a value without quotes may be made of: X-SMALL, SKIP_FILE_10%, db.schema."Format", METADATA$FILENAME.
+# What a value without quotes may be made of: X-SMALL, db.schema."Format", METADATA$FILENAME.
 _WORD_STARTS = frozenset(
-    {TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.DASH, TokenType.MOD,
-     TokenType.PARAMETER, TokenType.TILDE}
+    {TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.DASH, TokenType.PARAMETER,
+     TokenType.TILDE}
 )  # fmt: skip
 _WORDS = _WORD_STARTS | {TokenType.DOT}
 _KEPT_CHARACTERS = 2_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import threading
 import time
@@ -48,7 +47,7 @@ def validate(session: Session, plan: CopyPlan, mode: str) -> Result:
         return _first_rows(session, plan, int(mode.split("_")[1]))
     if mode == "RETURN_ALL_ERRORS":
         # Files that were loaded in part are read again.
-        plan = dataclasses.replace(plan, force=True)
+        plan = plan.forced()
     return _errors(session, plan, loader.choose(plan, session.cursor)[0])
 
 

@@ -245,6 +245,7 @@ class Session:
     :param last_copy_id: id of the last COPY.
     :param moves_files: the client knows the file transfer of PUT and GET.
     :param client: the program at the other end, ``PYTHON``, ``JDBC`` or ``GO``; empty for any other.
+    :param used_at: monotonic time of the last request, of a connector's session.
     :param credential: mark of the key or access token that opened the session; None for any other way.
     """
 
@@ -269,6 +270,7 @@ class Session:
     variables: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     is_busy: bool = False
+    used_at: float = 0.0
     has_ended: bool = False
     lent: dict[str, pa.Table] = field(default_factory=dict, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.engine.store import VIEW, SchemaObject, column_key
 from airflow_provider_snowpipe.local.errors import compilation_error, object_missing, unsupported
@@ -143,20 +142,22 @@ def describe_table(session: Session, path: tuple[str, ...]) -> Result:
     )
 
 
+def tables_of(session: Session, database: Database, schema: str) -> Iterator[Table]:
+    """Return the tables of a schema that the session's roles may see, its own temporary ones among them."""
+    for table in database.tables:
+        hidden = table.is_temporary and table.name not in session.temporary_tables.values()
+        is_here = table.schema == schema and not hidden
+        if is_here and session.can_see("TABLE", database.name, schema, table.name):
+            yield table
+
+
 def show_tables(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    found = [
-        (database, table)
-        for database, schema in schemas_in_scope(session, shown)
-        for table in database.tables
-        if table.schema == schema
-        and shown.matches(table.name.partition(TEMPORARY)[0])
-        and (not table.is_temporary or table.name in session.temporary_tables.values())
-        and session.can_see("TABLE", database.name, schema, table.name)
-    ]
     rows = [
-        (*_table_head(database, table), *_table_details(session, database, table))
-        for database, table in found
+        _table_row(session, database, table)
+        for database, schema in schemas_in_scope(session, shown)
+        for table in tables_of(session, database, schema)
+        if shown.matches(table.name.partition(TEMPORARY)[0])
     ]
     return listing(
         ("created_on", "name", "database_name", "schema_name", "kind", "comment", "cluster_by", "rows",
@@ -168,21 +169,17 @@ def show_tables(session: Session, shown: Shown) -> Result:
     )  # fmt: skip
 
 
-def _table_head(database: Database, table: Table) -> tuple[Any, ...]:
-    name = table.name.partition(TEMPORARY)[0]
-    is_transient = database.objects.table_option(table.schema, table.name, "transient")
-    kind = "TEMPORARY" if table.is_temporary else "TRANSIENT" if is_transient else "TABLE"
-    return table.created_on_ms, name, database.name, table.schema, kind
-
-
-def _table_details(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
+def _table_row(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
+    place, objects = (table.schema, table.name), database.objects
+    kind = "TRANSIENT" if objects.table_option(*place, "transient") else "TABLE"
     return (
-        database.objects.comment("TABLE", table.schema, table.name),
+        table.created_on_ms, table.name.partition(TEMPORARY)[0], database.name, table.schema,
+        "TEMPORARY" if table.is_temporary else kind, objects.comment("TABLE", *place),
         "" if table.clustering_key is None else table.clustering_key.text, count_rows(session, table),
-        None, session.owner("TABLE", database.name, table.schema, table.name), "0", "OFF", "OFF", "N",
+        None, session.owner("TABLE", database.name, *place), "0", "OFF", "OFF", "N",
         "Y" if table.schema_evolution else "N", "ROLE", "N", None, "N",
-        "Y" if database.objects.table_option(table.schema, table.name, "iceberg") else "N",
-        "N", "N", "Y" if table.error_logging else "N",
+        "Y" if objects.table_option(*place, "iceberg") else "N", "N", "N",
+        "Y" if table.error_logging else "N",
     )  # fmt: skip
 
 
@@ -234,18 +231,25 @@ def show_databases(session: Session, shown: Shown) -> Result:
 
 def show_channels(session: Session, shown: Shown) -> Result:
     """SHOW CHANNELS [LIKE] [IN ACCOUNT | DATABASE | SCHEMA | TABLE | PIPE x]."""
-    accept = _channel_filter(session, shown.scope)
+    kind, path = shown.scope or ("", ())
+    only = None
+    if kind in {"TABLE", "PIPE"}:
+        database, schema, only = session.resolve(path)
+        places = [(database, schema)]
+    else:
+        places = schemas_in_scope(session, shown)
     rows = [
         (
-            channel.committed.created_on_ms, channel.name, database.name, channel.pipe.key.schema,
-            channel.pipe.table, channel.committed.offset_token, channel.pipe.key.name, "PIPE",
-            channel.committed.client_sequencer, channel.committed.row_sequencer,
+            channel.committed.created_on_ms, channel.name, database.name, schema, pipe.table,
+            channel.committed.offset_token, pipe.key.name, "PIPE", channel.committed.client_sequencer,
+            channel.committed.row_sequencer,
         )
-        for database in session.catalog.databases
+        for database, schema in places
         for channel in database.channels
-        if accept(database, channel)
+        if (pipe := channel.pipe).key.schema == schema
+        and only in {None, pipe.key.name if kind == "PIPE" else pipe.table}
         and shown.matches(channel.name)
-        and session.can_see("TABLE", database.name, channel.pipe.key.schema, channel.pipe.table)
+        and session.can_see("TABLE", database.name, schema, pipe.table)
     ]  # fmt: skip
     numbers = ("client_sequencer", "row_sequencer")
     return listing(
@@ -254,26 +258,6 @@ def show_channels(session: Session, shown: Shown) -> Result:
         rows,
         numbers,
     )  # fmt: skip
-
-
-def _channel_filter(
-    session: Session, scope: tuple[str, tuple[str, ...]] | None
-) -> Callable[[Database, Channel], bool]:
-    if scope is None and session.database is None:
-        scope = ("ACCOUNT", ())
-    kind, path = scope or ("SCHEMA" if session.schema else "DATABASE", ())
-    if kind == "ACCOUNT":
-        return lambda _database, _channel: True
-    if kind == "DATABASE":
-        name = path[0] if path else session.current_database()
-        return lambda database, _channel: database.name == name
-    if kind == "SCHEMA":
-        owner, schema = session.resolve_schema(path or (session.schema or "",))
-        return lambda database, channel: database is owner and channel.pipe.key.schema == schema
-    owner, schema, name = session.resolve(path)
-    if kind == "TABLE":
-        return lambda d, c: d is owner and (c.pipe.key.schema, c.pipe.table) == (schema, name)
-    return lambda d, c: d is owner and (c.pipe.key.schema, c.pipe.key.name) == (schema, name)
 
 
 def schemas_in_scope(session: Session, shown: Shown) -> list[tuple[Database, str]]:
@@ -327,14 +311,8 @@ def relations(
 
     :returns: kind, name, columns and time of creation in epoch milliseconds of each.
     """
-    for table in database.tables:
-        hidden = table.is_temporary and table.name not in session.temporary_tables.values()
-        if (
-            table.schema == schema
-            and not hidden
-            and session.can_see("TABLE", database.name, schema, table.name)
-        ):
-            yield "TABLE", table.name.partition(TEMPORARY)[0], table.columns, table.created_on_ms
+    for table in tables_of(session, database, schema):
+        yield "TABLE", table.name.partition(TEMPORARY)[0], table.columns, table.created_on_ms
     for view in database.objects.of(VIEW, schema):
         if session.can_see(VIEW, database.name, schema, view.name):
             yield VIEW, view.name, columns_of(view), view.created_on_ms

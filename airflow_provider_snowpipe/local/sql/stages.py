@@ -6,8 +6,8 @@ import dataclasses
 import itertools
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
+from email.utils import formatdate
 from typing import Any
 
 from airflow_provider_snowpipe.local.access.model import Securable
@@ -27,15 +27,20 @@ from airflow_provider_snowpipe.local.sql.show import Shown, schemas_in_scope
 from airflow_provider_snowpipe.local.stages.definition import (
     FileFormatDefinition,
     OptionValue,
+    ReadsValue,
     Setting,
     StageDefinition,
+    boolean,
     invalid_parameter,
     invalid_value,
+    number,
+    one_of,
     read_file_format,
+    read_options,
+    string,
 )
-from airflow_provider_snowpipe.local.stages.files import FolderArea, StagedFile, Transfer
+from airflow_provider_snowpipe.local.stages.files import FolderArea, Transfer
 from airflow_provider_snowpipe.local.stages.location import (
-    StageLocation,
     access_settings,
     find_defined,
     format_path,
@@ -78,14 +83,8 @@ def with_settings(
     if stage.url is None and any(name in settings for name in _EXTERNAL_ONLY):
         raise compilation_error("ENDPOINT, STORAGE_INTEGRATION and CREDENTIALS need a stage with URL.")
     stage = access_settings(stage, settings)
-    if "COMMENT" in settings:
-        stage = dataclasses.replace(stage, comment=str(settings["COMMENT"]))
-    if "DIRECTORY" in settings:
-        stage = dataclasses.replace(stage, directory=_is_enabled(settings["DIRECTORY"]))
-    if "COPY_OPTIONS" in settings:
-        copy_options = _copy_options(settings["COPY_OPTIONS"])
-        read_copy_options({name: value for name, value in copy_options.items() if value is not None})
-        stage = dataclasses.replace(stage, copy_options=copy_options)
+    read = {name.lower(): read(settings[name]) for name, read in _READERS.items() if name in settings}
+    stage = dataclasses.replace(stage, **read)
     if "ENCRYPTION" in settings:
         _check_encryption(settings["ENCRYPTION"])
     if "FILE_FORMAT" in settings:
@@ -136,7 +135,13 @@ def _is_enabled(value: Setting) -> bool:
 def _copy_options(value: Setting) -> dict[str, OptionValue]:
     if not isinstance(value, Mapping) or not all(isinstance(v, (str, int)) for v in value.values()):
         raise invalid_value("COPY_OPTIONS", "..", "(option = value ..)")
+    read_copy_options(value)
     return {name: v if isinstance(v, int) else str(v) for name, v in value.items()}
+
+
+_READERS: dict[str, Callable[[Setting], Any]] = {
+    "COMMENT": str, "DIRECTORY": _is_enabled, "COPY_OPTIONS": _copy_options,
+}  # fmt: skip
 
 
 # -- PUT, GET, LIST and REMOVE: files of stages ----------------------------------------------------------
@@ -147,8 +152,6 @@ _COMPRESSIONS = {
 }  # fmt: skip
 _FIELD = re.compile(r',("(?:[^"]|"")*"|[^,"]*)')
 _LINE = re.compile(r'((?:"(?:[^"]|"")*"|[^"\n])+)\n')
-_MOST_PARALLEL = 99
-_DEFAULT_PARALLEL = {"PUT": 4, "GET": 10}
 _PUT_COLUMNS = (
     ResultColumn("source"), ResultColumn("target"), ResultColumn("source_size", NUMBER),
     ResultColumn("target_size", NUMBER), ResultColumn("source_compression"),
@@ -160,33 +163,26 @@ _GET_COLUMNS = (
     ResultColumn("status"),
     ResultColumn("message"),
 )
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def put(session: Session, reader: Reader) -> Result:
     """PUT file://path internal-stage [PARALLEL] [AUTO_COMPRESS] [SOURCE_COMPRESSION] [OVERWRITE]."""
     _check_client(session)
     local, location = _local_path(reader), read_location(session, reader)
-    settings = _settings(
-        reader, {"PARALLEL", "AUTO_COMPRESS", "SOURCE_COMPRESSION", "OVERWRITE", "THRESHOLD"}
-    )
+    options = _options_of(reader)
     require_access(session, location, "WRITE")
     area, prefix = location.upload_folder()
     session.catalog.storage.create(area.root.name)
-    compression = settings.get("SOURCE_COMPRESSION", "AUTO_DETECT")
-    if not isinstance(compression, str) or compression.upper() not in _COMPRESSIONS:
-        raise invalid_value("SOURCE_COMPRESSION", compression, ", ".join(_COMPRESSIONS))
     transfer = Transfer(
         True,
         area.root.name,
         prefix,
         (local,),
-        parallel=_parallel(settings, "PUT"),
-        auto_compress=_flag(settings, "AUTO_COMPRESS", default=True),
-        source_compression=_COMPRESSIONS[compression.upper()],
-        overwrite=_flag(settings, "OVERWRITE", default=False),
-        threshold=_threshold(settings),
+        parallel=options.get("PARALLEL", 4),
+        auto_compress=options.get("AUTO_COMPRESS", True),
+        source_compression=_COMPRESSIONS[options.get("SOURCE_COMPRESSION", "AUTO_DETECT")],
+        overwrite=options.get("OVERWRITE", False),
+        threshold=options.get("THRESHOLD"),
     )
     return _answered_by_the_client(transfer)
 
@@ -195,7 +191,7 @@ def get(session: Session, reader: Reader) -> Result:
     """GET internal-stage file://folder [PARALLEL] [PATTERN]."""
     _check_client(session)
     location, local = read_location(session, reader), _local_path(reader)
-    settings = _settings(reader, {"PARALLEL", "PATTERN"})
+    options = _options_of(reader)
     require_access(session, location, "READ")
     if location.is_external or not isinstance(location.area, FolderArea):
         raise compilation_error(f"cannot GET files from the external stage {location.name}.")
@@ -203,9 +199,9 @@ def get(session: Session, reader: Reader) -> Result:
         False,
         location.area.root.name,
         location.prefix,
-        tuple(file.path for file in _chosen(location, settings)),
+        tuple(file.path for file in location.list(options.get("PATTERN"))),
         local_folder=local,
-        parallel=_parallel(settings, "GET"),
+        parallel=options.get("PARALLEL", 10),
     )
     return _answered_by_the_client(transfer)
 
@@ -213,9 +209,9 @@ def get(session: Session, reader: Reader) -> Result:
 def list_files(session: Session, reader: Reader) -> Result:
     """LIST | LS location [PATTERN = '..']."""
     location = read_location(session, reader)
-    settings = _settings(reader, {"PATTERN"})
+    options = _options_of(reader)
     require_access(session, location, "READ")
-    files = _chosen(location, settings)
+    files = location.list(options.get("PATTERN"))
     columns = (
         ResultColumn("name"),
         ResultColumn("size", NUMBER),
@@ -231,9 +227,9 @@ def list_files(session: Session, reader: Reader) -> Result:
 def remove_files(session: Session, reader: Reader) -> Result:
     """REMOVE | RM location [PATTERN = '..']."""
     location = read_location(session, reader)
-    settings = _settings(reader, {"PATTERN"})
+    options = _options_of(reader)
     require_access(session, location, "WRITE")
-    files = _chosen(location, settings)
+    files = location.list(options.get("PATTERN"))
     location.remove(files)
     rows: list[Sequence[Any]] = [(location.listed_name(f), "removed") for f in files]
     return Result((ResultColumn("name"), ResultColumn("result")), rows, OTHER)
@@ -267,13 +263,6 @@ def _plain_field(field: str) -> str:
     return field[1:-1].replace('""', '"') if field.startswith('"') else field
 
 
-def _chosen(location: StageLocation, settings: Mapping[str, Setting]) -> list[StagedFile]:
-    pattern = settings.get("PATTERN")
-    if pattern is not None and not isinstance(pattern, str):
-        raise invalid_value("PATTERN", pattern, "a regular expression as string")
-    return location.list(pattern)
-
-
 def _check_client(session: Session) -> None:
     if not session.moves_files:
         raise unsupported("PUT and GET through the SQL API; use the Python connector")
@@ -292,41 +281,34 @@ def _local_path(reader: Reader) -> str:
     return url.removeprefix("file://")
 
 
-def _settings(reader: Reader, known: set[str]) -> dict[str, Setting]:
+def _threshold(name: str, value: Setting) -> int | None:
+    written = str(value)
+    if written and not written.isdigit():
+        raise invalid_value(name, written, "a number of bytes")
+    return int(written) if written else None
+
+
+_FILE_OPTIONS: dict[str, dict[str, ReadsValue]] = {
+    "PUT": {
+        "PARALLEL": number(1, 99), "AUTO_COMPRESS": boolean, "OVERWRITE": boolean, "THRESHOLD": _threshold,
+        "SOURCE_COMPRESSION": one_of(*_COMPRESSIONS),
+    },
+    "GET": {"PARALLEL": number(1, 99), "PATTERN": string},
+    "LIST": {"PATTERN": string},
+    "REMOVE": {"PATTERN": string},
+}  # fmt: skip
+
+
+def _options_of(reader: Reader) -> dict[str, Any]:
+    """Read the options of PUT, GET, LIST or REMOVE, to the end of the statement."""
     settings = reader.settings()
     reader.end()
-    for name in settings:
-        if name not in known:
-            raise invalid_parameter(name)
-    return settings
-
-
-def _threshold(settings: Mapping[str, Setting]) -> int | None:
-    value = str(settings.get("THRESHOLD", ""))
-    if value and not value.isdigit():
-        raise invalid_value("THRESHOLD", value, "a number of bytes")
-    return int(value) if value else None
-
-
-def _parallel(settings: Mapping[str, Setting], command: str) -> int:
-    value = settings.get("PARALLEL", _DEFAULT_PARALLEL[command])
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_PARALLEL:
-        raise invalid_value("PARALLEL", value, f"a number from 1 to {_MOST_PARALLEL}")
-    return value
-
-
-def _flag(settings: Mapping[str, Setting], name: str, *, default: bool) -> bool:
-    value = settings.get(name, default)
-    if not isinstance(value, bool):
-        raise invalid_value(name, value, "TRUE or FALSE")
-    return value
+    return read_options(settings, _FILE_OPTIONS[reader.verb])
 
 
 def _http_date(epoch_ms: int) -> str:
-    # Not strftime: the names must not follow the locale, and Snowflake writes days without a zero.
-    at = time.gmtime(epoch_ms // 1000)
-    clock = f"{at.tm_hour:02d}:{at.tm_min:02d}:{at.tm_sec:02d}"
-    return f"{_DAYS[at.tm_wday]}, {at.tm_mday} {_MONTHS[at.tm_mon - 1]} {at.tm_year} {clock} GMT"
+    # Snowflake writes days without a zero.
+    return formatdate(epoch_ms // 1000, usegmt=True).replace(", 0", ", ")
 
 
 # -- What stages and file formats have in common: temporary ones hide others, and belong to nobody ---------

@@ -31,9 +31,12 @@ from airflow_provider_snowpipe.local.sql.results import OTHER, Bindings, Result,
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import (
     FileFormat,
+    ReadsValue,
     Setting,
-    invalid_parameter,
-    invalid_value,
+    boolean,
+    number,
+    one_of,
+    read_options,
 )
 from airflow_provider_snowpipe.local.stages.files import FolderArea
 from airflow_provider_snowpipe.local.stages.location import (
@@ -47,8 +50,11 @@ from airflow_provider_snowpipe.local.tables import NUMBER, literal, quote_path
 # -- The statement: its options, and what they exclude ---------------------------------------------------
 
 _FLAGS = ("OVERWRITE", "SINGLE", "INCLUDE_QUERY_ID", "DETAILED_OUTPUT", "HEADER")
-_OPTIONS = (*_FLAGS, "FILE_FORMAT", "MAX_FILE_SIZE", "VALIDATION_MODE")
-_DEFAULT_FILE_BYTES, _MOST_FILE_BYTES = 16 << 20, 5 << 30
+_OPTIONS: dict[str, ReadsValue] = {
+    **dict.fromkeys(_FLAGS, boolean), "FILE_FORMAT": copy_into.read_format,
+    "MAX_FILE_SIZE": number(1, 5 << 30), "VALIDATION_MODE": one_of("RETURN_ROWS"),
+}  # fmt: skip
+_DEFAULT_FILE_BYTES = 16 << 20
 _SUMMARY = tuple(ResultColumn(name, NUMBER) for name in ("rows_unloaded", "input_bytes", "output_bytes"))
 _DETAILS = (ResultColumn("FILE_NAME"), ResultColumn("FILE_SIZE", NUMBER), ResultColumn("ROW_COUNT", NUMBER))
 _BY = ResultColumn("PARTITION_NAME")
@@ -149,29 +155,20 @@ def _read(
     is_partitioned: bool,
     settings: Mapping[str, Setting],
 ) -> _Unload:
-    for name, value in settings.items():
-        if name not in _OPTIONS:
-            raise invalid_parameter(name)
-        if name in _FLAGS and not isinstance(value, bool):
-            raise invalid_value(name, value, "TRUE or FALSE")
-    if str(settings.get("VALIDATION_MODE", "RETURN_ROWS")).upper() != "RETURN_ROWS":
-        raise invalid_value("VALIDATION_MODE", settings["VALIDATION_MODE"], "RETURN_ROWS")
-    most = settings.get("MAX_FILE_SIZE", _DEFAULT_FILE_BYTES)
-    if isinstance(most, bool) or not isinstance(most, int) or not 0 < most <= _MOST_FILE_BYTES:
-        raise invalid_value("MAX_FILE_SIZE", most, f"a number of bytes from 1 to {_MOST_FILE_BYTES}")
-    flags = frozenset(name for name in _FLAGS if settings.get(name))
+    options = read_options(settings, _OPTIONS)
+    flags = frozenset(name for name in _FLAGS if options.get(name))
     is_unique = is_partitioned or "INCLUDE_QUERY_ID" in flags
     if is_unique and flags & {"SINGLE", "OVERWRITE"}:
         why = "PARTITION BY" if is_partitioned else "INCLUDE_QUERY_ID = TRUE"
         raise compilation_error(f"{why} cannot be combined with SINGLE = TRUE or OVERWRITE = TRUE.")
-    if is_partitioned and settings.get("INCLUDE_QUERY_ID") is False:
+    if is_partitioned and options.get("INCLUDE_QUERY_ID") is False:
         raise compilation_error("PARTITION BY cannot be combined with INCLUDE_QUERY_ID = FALSE.")
     require_access(session, location, "WRITE")
     if location.is_external or not isinstance(location.area, FolderArea):
         raise unsupported("COPY INTO an external stage (unloading); name an internal stage")
     session.catalog.storage.create(location.area.root.name)
-    given = copy_into.read_format(settings.get("FILE_FORMAT", {}))
-    file_format = resolve_file_format(session, given, location.file_format)
+    file_format = resolve_file_format(session, options.get("FILE_FORMAT", {}), location.file_format)
+    most = options.get("MAX_FILE_SIZE", _DEFAULT_FILE_BYTES)
     return _Unload(
         target, location.area, location.prefix, file_format, is_partitioned, flags, most, session.query_id
     )

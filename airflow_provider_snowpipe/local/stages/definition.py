@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from airflow_provider_snowpipe.local.engine.names import Rename
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
@@ -75,6 +75,63 @@ def _unescaped(match: re.Match[str]) -> str:
     if code in _ESCAPED:
         return _ESCAPED[code]
     return chr(int(code, 8)) if code[0] in "01234567" else code
+
+
+ReadsValue: TypeAlias = Callable[[str, Setting], Any]
+"""What reads the value of an option, by its name, or raises 001008."""
+
+
+def read_options(settings: Mapping[str, Setting], known: Mapping[str, ReadsValue]) -> dict[str, Any]:
+    """Return the values of the options of a statement.
+
+    :param known: what reads each of the options that there are.
+    :raises SqlError: 001420 for another option, 001008 for a wrong value.
+    """
+    for name in settings:
+        if name not in known:
+            raise invalid_parameter(name)
+    return {name: known[name](name, value) for name, value in settings.items()}
+
+
+def as_written(_name: str, value: Setting) -> Setting:
+    """Read any value."""
+    return value
+
+
+def boolean(name: str, value: Setting) -> bool:
+    """Read TRUE or FALSE."""
+    if not isinstance(value, bool):
+        raise invalid_value(name, value, "TRUE or FALSE")
+    return value
+
+
+def string(name: str, value: Setting) -> str:
+    """Read a string or a name."""
+    if not isinstance(value, str):
+        raise invalid_value(name, value, "a string or a name")
+    return str(value)
+
+
+def number(least: int, most: int) -> ReadsValue:
+    """Return what reads a whole number in a range."""
+
+    def read(name: str, value: Setting) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise invalid_value(name, value, f"a number from {least} to {most}")
+        return value
+
+    return read
+
+
+def one_of(*words: str) -> ReadsValue:
+    """Return what reads one of some words, in any case."""
+
+    def read(name: str, value: Setting) -> str:
+        if isinstance(value, str) and value.upper() in words:
+            return value.upper()
+        raise invalid_value(name, value, ", ".join(words))
+
+    return read
 
 
 # -- File formats: the options of each type, their defaults, and which values they take ------------------
@@ -167,15 +224,6 @@ def _strings(name: str, value: Setting) -> OptionValue:
     return tuple(str(entry) for entry in values)
 
 
-def _one_of(*words: str) -> Callable[[str, Setting], OptionValue]:
-    def read(name: str, value: Setting) -> OptionValue:
-        if isinstance(value, str) and value.upper() in words:
-            return value.upper()
-        raise invalid_value(name, value, ", ".join(words))
-
-    return read
-
-
 def _encoding(name: str, value: Setting) -> OptionValue:
     folded = _folded(str(value))
     if folded not in _CODECS:
@@ -200,83 +248,61 @@ def _off(name: str, value: Setting) -> OptionValue:
     return False
 
 
-_FALSE, _TRUE = _Option(False, _boolean), _Option(True, _boolean)
-_AUTO = _Option("AUTO", _pattern)
-_NO_TEXT = _Option(None, _text)
-_NULLS = _Option((), _strings)
+def _each(default: OptionValue, read: ReadsValue, names: str) -> dict[str, _Option]:
+    return dict.fromkeys(names.split(), _Option(default, read))
 
-_OPTIONS: dict[str, dict[str, _Option]] = {
-    "CSV": {
-        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS)),
-        "RECORD_DELIMITER": _Option("\n", _delimiter),
-        "FIELD_DELIMITER": _Option(",", _delimiter),
-        "FILE_EXTENSION": _NO_TEXT,
-        "PARSE_HEADER": _FALSE,
-        "SKIP_HEADER": _Option(0, _count),
-        "SKIP_BLANK_LINES": _FALSE,
-        "DATE_FORMAT": _AUTO,
-        "TIME_FORMAT": _AUTO,
-        "TIMESTAMP_FORMAT": _AUTO,
-        "BINARY_FORMAT": _Option("HEX", _one_of("HEX", "BASE64", "UTF8", "UTF-8")),
-        "ESCAPE": _Option(None, _character),
-        "ESCAPE_UNENCLOSED_FIELD": _Option("\\", _character),
-        "TRIM_SPACE": _FALSE,
-        "FIELD_OPTIONALLY_ENCLOSED_BY": _Option(None, _quote),
-        "NULL_IF": _Option(("\\N",), _strings),
-        "ERROR_ON_COLUMN_COUNT_MISMATCH": _TRUE,
-        "VALIDATE_UTF8": _TRUE,
-        "REPLACE_INVALID_CHARACTERS": _FALSE,
-        "EMPTY_FIELD_AS_NULL": _TRUE,
-        "SKIP_BYTE_ORDER_MARK": _TRUE,
-        "ENCODING": _Option("UTF8", _encoding),
-        "MULTI_LINE": _TRUE,
-    },
-    "JSON": {
-        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS)),
-        "DATE_FORMAT": _AUTO,
-        "TIME_FORMAT": _AUTO,
-        "TIMESTAMP_FORMAT": _AUTO,
-        "BINARY_FORMAT": _Option("HEX", _one_of("HEX", "BASE64", "UTF8", "UTF-8")),
-        "TRIM_SPACE": _FALSE,
-        "MULTI_LINE": _TRUE,
-        "NULL_IF": _NULLS,
-        "FILE_EXTENSION": _NO_TEXT,
-        "ENABLE_OCTAL": _Option(False, _off),
-        "ALLOW_DUPLICATE": _FALSE,
-        "STRIP_OUTER_ARRAY": _FALSE,
-        "STRIP_NULL_VALUES": _FALSE,
-        "REPLACE_INVALID_CHARACTERS": _FALSE,
-        "IGNORE_UTF8_ERRORS": _FALSE,
-        "SKIP_BYTE_ORDER_MARK": _TRUE,
-    },
-    "PARQUET": {
-        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS, "LZO", "SNAPPY")),
-        "SNAPPY_COMPRESSION": _TRUE,
-        "BINARY_AS_TEXT": _TRUE,
-        "USE_LOGICAL_TYPE": _FALSE,
-        "USE_VECTORIZED_SCANNER": _FALSE,
-        "TRIM_SPACE": _FALSE,
-        "REPLACE_INVALID_CHARACTERS": _FALSE,
-        "NULL_IF": _NULLS,
-    },
-    "AVRO": {
-        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS)),
-        "TRIM_SPACE": _FALSE,
-        "REPLACE_INVALID_CHARACTERS": _FALSE,
-        "NULL_IF": _NULLS,
-    },
-    "ORC": {"TRIM_SPACE": _FALSE, "REPLACE_INVALID_CHARACTERS": _FALSE, "NULL_IF": _NULLS},
-    "XML": {
-        "COMPRESSION": _Option("AUTO", _one_of(*_COMPRESSIONS)),
-        "IGNORE_UTF8_ERRORS": _FALSE,
-        "PRESERVE_SPACE": _FALSE,
-        "STRIP_OUTER_ELEMENT": _FALSE,
-        "DISABLE_SNOWFLAKE_DATA": _FALSE,
-        "DISABLE_AUTO_CONVERT": _FALSE,
-        "REPLACE_INVALID_CHARACTERS": _FALSE,
-        "SKIP_BYTE_ORDER_MARK": _TRUE,
-    },
+
+# Every option with its default, which two types have otherwise.
+_KNOWN: dict[str, _Option] = {
+    **_each("AUTO", one_of(*_COMPRESSIONS), "COMPRESSION"),
+    **_each("HEX", one_of("HEX", "BASE64", "UTF8", "UTF-8"), "BINARY_FORMAT"),
+    **_each("AUTO", _pattern, "DATE_FORMAT TIME_FORMAT TIMESTAMP_FORMAT"),
+    **_each("\n", _delimiter, "RECORD_DELIMITER"),
+    **_each(",", _delimiter, "FIELD_DELIMITER"),
+    **_each(None, _text, "FILE_EXTENSION"),
+    **_each(0, _count, "SKIP_HEADER"),
+    **_each(None, _character, "ESCAPE"),
+    **_each("\\", _character, "ESCAPE_UNENCLOSED_FIELD"),
+    **_each(None, _quote, "FIELD_OPTIONALLY_ENCLOSED_BY"),
+    **_each((), _strings, "NULL_IF"),
+    **_each("UTF8", _encoding, "ENCODING"),
+    **_each(False, _off, "ENABLE_OCTAL"),
+    **_each(
+        False,
+        _boolean,
+        "PARSE_HEADER SKIP_BLANK_LINES TRIM_SPACE REPLACE_INVALID_CHARACTERS ALLOW_DUPLICATE "
+        "STRIP_OUTER_ARRAY STRIP_NULL_VALUES IGNORE_UTF8_ERRORS USE_LOGICAL_TYPE USE_VECTORIZED_SCANNER "
+        "PRESERVE_SPACE STRIP_OUTER_ELEMENT DISABLE_SNOWFLAKE_DATA DISABLE_AUTO_CONVERT",
+    ),
+    **_each(
+        True,
+        _boolean,
+        "ERROR_ON_COLUMN_COUNT_MISMATCH VALIDATE_UTF8 EMPTY_FIELD_AS_NULL SKIP_BYTE_ORDER_MARK MULTI_LINE "
+        "SNAPPY_COMPRESSION BINARY_AS_TEXT",
+    ),
 }
+# The options of each type, in the order in which DESCRIBE shows them.
+_OPTIONS = {
+    kind: {name: _KNOWN[name] for name in names.split()}
+    for kind, names in {
+        "CSV": "COMPRESSION RECORD_DELIMITER FIELD_DELIMITER FILE_EXTENSION PARSE_HEADER SKIP_HEADER "
+        "SKIP_BLANK_LINES DATE_FORMAT TIME_FORMAT TIMESTAMP_FORMAT BINARY_FORMAT ESCAPE "
+        "ESCAPE_UNENCLOSED_FIELD TRIM_SPACE FIELD_OPTIONALLY_ENCLOSED_BY NULL_IF "
+        "ERROR_ON_COLUMN_COUNT_MISMATCH VALIDATE_UTF8 REPLACE_INVALID_CHARACTERS EMPTY_FIELD_AS_NULL "
+        "SKIP_BYTE_ORDER_MARK ENCODING MULTI_LINE",
+        "JSON": "COMPRESSION DATE_FORMAT TIME_FORMAT TIMESTAMP_FORMAT BINARY_FORMAT TRIM_SPACE MULTI_LINE "
+        "NULL_IF FILE_EXTENSION ENABLE_OCTAL ALLOW_DUPLICATE STRIP_OUTER_ARRAY STRIP_NULL_VALUES "
+        "REPLACE_INVALID_CHARACTERS IGNORE_UTF8_ERRORS SKIP_BYTE_ORDER_MARK",
+        "PARQUET": "COMPRESSION SNAPPY_COMPRESSION BINARY_AS_TEXT USE_LOGICAL_TYPE USE_VECTORIZED_SCANNER "
+        "TRIM_SPACE REPLACE_INVALID_CHARACTERS NULL_IF",
+        "AVRO": "COMPRESSION TRIM_SPACE REPLACE_INVALID_CHARACTERS NULL_IF",
+        "ORC": "TRIM_SPACE REPLACE_INVALID_CHARACTERS NULL_IF",
+        "XML": "COMPRESSION IGNORE_UTF8_ERRORS PRESERVE_SPACE STRIP_OUTER_ELEMENT DISABLE_SNOWFLAKE_DATA "
+        "DISABLE_AUTO_CONVERT REPLACE_INVALID_CHARACTERS SKIP_BYTE_ORDER_MARK",
+    }.items()
+}
+_OPTIONS["CSV"]["NULL_IF"] = _Option(("\\N",), _strings)
+_OPTIONS["PARQUET"]["COMPRESSION"] = _Option("AUTO", one_of(*_COMPRESSIONS, "LZO", "SNAPPY"))
 TYPES = tuple(_OPTIONS)
 
 
@@ -332,7 +358,8 @@ def read_file_format(settings: Mapping[str, Setting], *inherited: Mapping[str, O
         kind = _type(settings["TYPE"])
     else:
         kind = next((str(layer["TYPE"]) for layer in inherited if "TYPE" in layer), "CSV")
-    chosen = {name: _read(kind, name, value) for name, value in settings.items() if name != "TYPE"}
+    known = {name: option.read for name, option in _OPTIONS[kind].items()}
+    chosen = read_options({name: value for name, value in settings.items() if name != "TYPE"}, known)
     for layer in inherited:
         if layer.get("TYPE") == kind:
             chosen = {**{name: value for name, value in layer.items() if name != "TYPE"}, **chosen}
@@ -356,13 +383,6 @@ def _type(value: Setting) -> str:
     if not isinstance(value, str) or value.upper() not in _OPTIONS:
         raise invalid_value("TYPE", value, ", ".join(TYPES))
     return value.upper()
-
-
-def _read(kind: str, name: str, value: Setting) -> OptionValue:
-    option = _OPTIONS[kind].get(name)
-    if option is None:
-        raise invalid_parameter(name)
-    return option.read(name, value)
 
 
 # -- What CREATE STAGE and CREATE FILE FORMAT define -----------------------------------------------------
@@ -413,6 +433,11 @@ class Definition:
     def folders(self) -> tuple[str, ...]:
         """Folder of an internal stage's files."""
         return ()
+
+    def moved(self, change: Rename) -> Self:
+        """Return it as it is after a rename of its database or schema."""
+        database, schema = change.moved((self.database, self.schema))
+        return dataclasses.replace(self, database=database, schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,9 +499,8 @@ class StageDefinition(Definition):
 
     def moved(self, change: Rename) -> StageDefinition:
         """Return the stage as it is after a rename of its database or schema, or of its file format's."""
-        database, schema = change.moved((self.database, self.schema))
-        named = change.moved(self.format_name)
-        return dataclasses.replace(self, database=database, schema=schema, format_name=named)
+        moved = Definition.moved(self, change)
+        return dataclasses.replace(moved, format_name=change.moved(self.format_name))
 
     def to_json(self) -> str:
         """Return the form that the hidden table keeps."""
@@ -516,11 +540,6 @@ class FileFormatDefinition(Definition):
     settings: Mapping[str, OptionValue]
     comment: str | None = None
     temporary: bool = False
-
-    def moved(self, change: Rename) -> FileFormatDefinition:
-        """Return the file format as it is after a rename of its database or schema."""
-        database, schema = change.moved((self.database, self.schema))
-        return dataclasses.replace(self, database=database, schema=schema)
 
     def to_row(self) -> list[Any]:
         """Return the row of the hidden table."""

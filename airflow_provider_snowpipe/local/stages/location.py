@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -274,15 +275,8 @@ def access_settings(stage: StageDefinition, settings: Mapping[str, Setting]) -> 
 
     :raises SqlError: for an endpoint that is not loopback, or credentials of another kind.
     """
-    if "ENDPOINT" in settings:
-        stage = dataclasses.replace(stage, endpoint=loopback_endpoint(str(settings["ENDPOINT"])))
-    if "REGION" in settings:
-        stage = dataclasses.replace(stage, region=str(settings["REGION"]))
-    if "STORAGE_INTEGRATION" in settings:
-        stage = dataclasses.replace(stage, storage_integration=_object_name(settings["STORAGE_INTEGRATION"]))
-    if "CREDENTIALS" in settings:
-        stage = dataclasses.replace(stage, credentials=_credentials(settings["CREDENTIALS"]))
-    return stage
+    read = {field: read(settings[name]) for name, (field, read) in _ACCESS.items() if name in settings}
+    return dataclasses.replace(stage, **read)
 
 
 def _reference(session: Session, text: str, *, is_quoted: bool) -> tuple[StageLocation, str]:
@@ -373,6 +367,15 @@ def _object_name(value: Setting) -> str:
     if not isinstance(value, str):
         raise invalid_value("STORAGE_INTEGRATION", value, "a name")
     return read_path(value)[0][-1] if isinstance(value, Word) else str(value)
+
+
+# Field of a stage and what reads its value, by the option.
+_ACCESS: dict[str, tuple[str, Callable[[Setting], Any]]] = {
+    "ENDPOINT": ("endpoint", lambda value: loopback_endpoint(str(value))),
+    "REGION": ("region", str),
+    "STORAGE_INTEGRATION": ("storage_integration", _object_name),
+    "CREDENTIALS": ("credentials", _credentials),
+}
 
 
 # -- Who may read and write staged files ("Access control privileges", stage privileges) -----------------

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.cli.definition import parser
+from airflow_provider_snowpipe.local.cli import parser as service_parser
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit, committed, connect, make_table
 
@@ -138,3 +139,12 @@ def test_airflow_offers_the_commands():
     parsed: Any = get_parser().parse_args(["snowpipe", "backup", "/tmp/x", "--table", "T", "--dry-run"])  # noqa: S108
 
     assert (parsed.path, parsed.table, parsed.dry_run) == ("/tmp/x", "T", True)  # noqa: S108
+
+
+def test_the_help_of_local_names_every_command_of_the_service(capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--help"])
+    shown = capsys.readouterr().out
+    of_service = next(action for action in service_parser()._actions if action.choices)
+    assert of_service.choices is not None
+    assert f"({', '.join(of_service.choices)})" in " ".join(shown.split())

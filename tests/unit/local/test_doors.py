@@ -103,6 +103,28 @@ def test_bindings_of_the_sql_api_are_numbered(service: ServiceInProcess, admin: 
     assert "positions" in refused.json()["message"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"statement": ["SELECT 1"]}, "statement"),
+        ({"statement": {"text": "SELECT 1"}}, "statement"),
+        ({"statement": 1}, "statement"),
+        ({"role": ["PUBLIC"]}, "role"),
+        ({"parameters": ["query_tag"]}, "parameters"),
+        ({"parameters": "query_tag"}, "parameters"),
+        ({"parameters": {"query_tag": ["a"]}}, "query_tag"),
+    ],
+)
+def test_the_sql_api_names_a_value_of_the_wrong_type(
+    service: ServiceInProcess, wrong: Any, named: str
+) -> None:
+    refused = service.call(
+        "POST", "/api/v2/statements", {"statement": "SELECT 1", **wrong}, token=service.jwt()
+    )
+    assert (refused.status, refused.json()["code"]) == (400, "391902")
+    assert named in refused.json()["message"]
+
+
 @pytest.mark.parametrize("path", ["/health", "/openapi.json"])
 def test_what_anybody_may_read_takes_get_only(service: ServiceInProcess, path: str) -> None:
     assert [service.call(method, path).status for method in ("GET", "POST", "DELETE")] == [200, 405, 405]

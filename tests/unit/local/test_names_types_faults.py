@@ -193,7 +193,7 @@ def test_a_request_is_held_up_by_its_number_from_now_until_the_faults_are_cleare
     faults = parse_faults("hold-answer=2")
     faults.requests = 5
     faults.add("hold-request=3")
-    assert (faults.hold_request, faults.shown()) == (8, ["hold-request=3"])
+    assert (faults.holds("hold-request", 8), faults.shown()) == (True, ["hold-request=3"])
 
     async def both() -> None:
         held = asyncio.create_task(faults.hold_if(True))
@@ -204,4 +204,4 @@ def test_a_request_is_held_up_by_its_number_from_now_until_the_faults_are_cleare
         await held
 
     asyncio.run(both())
-    assert (faults.held, faults.hold_request, faults.shown()) == (0, 0, [])
+    assert (faults.held, faults.holds("hold-request", 8), faults.shown()) == (0, False, [])

@@ -570,6 +570,7 @@ def test_options_may_stand_inside_of_the_select(local):
         ("COPY INTO t FROM @s MATCH_BY_COLUMN_NAME = CASE_SENSITIVE", "001003"),
         ("COPY INTO t FROM @s ON_ERROR = PANIC", "001008"),
         ("COPY INTO t FROM @s ON_ERROR = SKIP_FILE_0", "001008"),
+        ("COPY INTO t FROM @s ON_ERROR = SKIP_FILE_50%", "001003"),
         ("COPY INTO t FROM @s SIZE_LIMIT = 0", "001008"),
         ("COPY INTO t FROM @s FORCE = 1", "001008"),
         ("COPY INTO t FROM @s FRCE = TRUE", "001420"),
