@@ -313,9 +313,7 @@ def _replace(session: Session, node: exp.Expr) -> None:
 
 
 def _lent(session: Session, result: Result, alias: exp.Expr) -> exp.Subquery:
-    lent = exp.Subquery(this=lent_result(session, result), alias=alias)
-    lent.meta["columns"] = [Column(column.name, column.type) for column in result.columns]
-    return lent
+    return exp.Subquery(this=lent_result(session, result), alias=alias)
 
 
 def _identifier_of(name: str) -> exp.Identifier:
@@ -546,7 +544,9 @@ def lent_result(session: Session, result: Result) -> exp.Expr:
         f"{_converted(position, column.type)} AS {quote(column.name)}"
         for position, column in enumerate(result.columns)
     )
-    return sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb")  # noqa: S608
+    query = sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb")  # noqa: S608
+    query.meta["columns"] = [Column(column.name, column.type) for column in result.columns]
+    return query
 
 
 def _array(values: list[object], kind: ColumnType) -> pa.Array:
