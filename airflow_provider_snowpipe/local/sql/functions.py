@@ -642,10 +642,6 @@ _NAMED: dict[str, Callable[[exp.Anonymous], exp.Expr]] = {
 }  # fmt: skip
 
 
-def _to_char(node: exp.ToChar) -> exp.Expr:
-    return node if node.args.get("format") is None else timestamps.to_char(node)
-
-
 _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     **dict.fromkeys((*_AROUND, exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg), _of_no_rows),
     **dict.fromkeys((exp.Uniform, exp.Randstr), _drawn),
@@ -657,9 +653,9 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     **dict.fromkeys((exp.TsOrDsToDate, exp.TsOrDsToTime), timestamps.read_by_format),
     **dict.fromkeys((exp.Ceil, exp.Floor), _rounded),
     **dict.fromkeys(_LACKING, _lacking),
-    exp.JSONObject: _kept, exp.Substring: _substring, exp.SHA2: _sha2,
+    exp.JSONObject: _kept, exp.Substring: _substring, exp.SHA2: _sha2, exp.ToChar: timestamps.to_char,
     exp.Rand: _random, exp.Trim: _trim, exp.AddMonths: _add_months, exp.Count: _count,
-    exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json, exp.ToChar: _to_char,
+    exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json,
     exp.ConvertTimezone: _convert_timezone, exp.CurrentTimestamp: _sysdate,
     exp.TimestampTzFromParts: _tz_from_parts, exp.ToBinary: _to_binary, exp.Extract: _extract,
     exp.StrToTime: timestamps.parsed, exp.DateAdd: _date_add, exp.Base64Encode: _base64,

@@ -53,10 +53,6 @@ def check_rows(kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 # Where the result may need more, an operand is made one of 128 bits. Columns of tables are decimal numbers.
 
 
-# Of a whole number of the engine's, these are a DOUBLE in the engine.
-_WHOLE_ALREADY = (exp.Ceil, exp.Floor)
-
-
 def _operation(node: exp.Expr) -> exp.Expr:
     """Return ``+``, ``-`` and ``*`` with 128 bits where they may need them, and Snowflake's scale.
 
@@ -167,7 +163,9 @@ def computed(node: exp.Expr) -> exp.Expr:
     """
     if isinstance(node, OPERATIONS):
         return _operation(node)
-    if isinstance(node, _WHOLE_ALREADY) and not node.args.get("decimals") and type_of(node.this).bits:
+    is_whole = isinstance(node, (exp.Ceil, exp.Floor)) and type_of(node.this).bits > 0
+    if is_whole and not node.args.get("decimals"):
+        # The engine would make a DOUBLE of it.
         whole: exp.Expr = node.this
         return whole
     if isinstance(node, CHOICES):

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.local.sql import functions, numbers, timestamps
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.types import (
     CHOICES,
+    COMPARED,
     MOVED,
     TEXT_SCALE,
     Scopes,
@@ -100,9 +101,6 @@ _OF_TEXT = (
 _LONG, _LONG_SCALE = re.compile(r"(?=.{17})\d+(?:\.\d*)?"), 12
 # Macros that read a value of any type, JSON by its text.
 _READING = frozenset({"_ntz", "_ltz", "_tz", "_date", "_time", "_boolean", "_binary", "_scaled"})
-_COMPARED = (
-    exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.NullSafeEQ, exp.NullSafeNEQ,
-)  # fmt: skip
 _CHOICES = (exp.Case, exp.If, exp.Coalesce, exp.DecodeCase, exp.Nvl2)
 _CHOSEN = (exp.Min, exp.Max, exp.Nullif)
 # Functions of dates and times, which read a text as a timestamp.
@@ -299,7 +297,7 @@ def _read_operands(node: exp.Expr) -> None:
         others = [value for value in values if not _is_json(value)]
         for value in others if len(others) < len(values) else ():
             value.replace(timestamps.call("to_json", value))
-    elif isinstance(node, _COMPARED):
+    elif isinstance(node, COMPARED):
         _compare(node)
     elif isinstance(node, (*_OF_NUMBERS, *_ARITHMETIC)):
         _each(node, "DOUBLE")
@@ -360,7 +358,7 @@ def _read_texts(node: exp.Expr) -> None:
         tested, others = _tested(node)
         given = [tested, *others] if tested is not None else []
     else:
-        is_compared = isinstance(node, _COMPARED) and not _is_assignment(node)
+        is_compared = isinstance(node, COMPARED) and not _is_assignment(node)
         given = list(node.iter_expressions()) if is_compared else []
     found = {timestamps.kind_of(value) for value in given} - {None}
     kind = found.pop() if len(found) == 1 else None
@@ -387,7 +385,7 @@ def _beside(node: exp.Expr) -> list[list[exp.Expr]]:
         return [list((node.this if isinstance(node.this, exp.Distinct) else node).iter_expressions())]
     if isinstance(node, _ARITHMETIC):
         return [[node.this, node.expression] if isinstance(node, exp.Binary) else [node.this]]
-    if isinstance(node, _COMPARED):
+    if isinstance(node, COMPARED):
         return [] if _is_assignment(node) else [list(node.iter_expressions())]
     groups = [choices(node)] if isinstance(node, CHOICES) else []
     if isinstance(node, (exp.Case, exp.DecodeCase)):

@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import unsupported
 from airflow_provider_snowpipe.local.sql.show import DEFAULT_PARAMETERS
-from airflow_provider_snowpipe.local.sql.types import CHOICES, MOVED, TIMES, choices, type_of
+from airflow_provider_snowpipe.local.sql.types import CHOICES, COMPARED, MOVED, TIMES, choices, type_of
 from airflow_provider_snowpipe.local.tables import ColumnType
 
 KINDS = TIMES | {"FLOAT", "BINARY"}
@@ -31,7 +31,6 @@ _BY_TYPE = {
     "_ntz": "TIMESTAMP", "_ltz": "TIMESTAMPTZ", "_tz": "TIMESTAMPTZ", "_date": "DATE", "_time": "TIME",
     "_formatted": "VARCHAR", "_cut": "", "_binary": "BLOB",
 }  # fmt: skip
-_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
 _OF_VARIANT = frozenset({"to_json", "to_variant"})
 _MIXED = (exp.Case, exp.If, exp.DecodeCase, exp.Coalesce, exp.Greatest, exp.Least, exp.Nullif)
 # These pass a value on, or count it, whatever its type is.
@@ -301,7 +300,7 @@ def _of_aggregate(node: exp.Anonymous, kind: str | None) -> exp.Expr:
 
 def _operands(node: exp.Expr, zoned: list[exp.Expr]) -> tuple[str, list[exp.Expr]]:
     """Return the macro that an expression with a TIMESTAMP_TZ in it needs, and for which of its operands."""
-    if isinstance(node, _COMPARED):
+    if isinstance(node, COMPARED):
         texts = [
             child for child in node.iter_expressions() if isinstance(child, exp.Literal) and child.is_string
         ]
@@ -356,7 +355,9 @@ def to_char(node: exp.ToChar) -> exp.Expr:
 
     :raises SqlError: 000002 for a format of numbers.
     """
-    written = node.args["format"]
+    written = node.args.get("format")
+    if written is None:
+        return node
     kind = _BINARY_FORMATS.get(written.name.upper()) if isinstance(written, exp.Literal) else None
     if kind is not None:
         return call(kind, node.this)

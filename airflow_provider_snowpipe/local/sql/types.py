@@ -103,10 +103,7 @@ _RETURNED: dict[type, Type] = {
     **dict.fromkeys((exp.TimestampFromParts, exp.ConvertTimezone, exp.AtTimeZone), Type("TIMESTAMP_NTZ")),
     **dict.fromkeys((exp.CurrentTimestamp, exp.TimestampLtzFromParts), Type("TIMESTAMP_LTZ")),
     exp.DateDiff: Type("NUMBER", 0, _LASTED, _LONG_BITS),
-    exp.JSONExtractScalar: _TEXT,
-    exp.ToNumber: _NUMBER,
-    exp.Corr: _FLOAT,
-    exp.Null: _NULL,
+    exp.JSONExtractScalar: _TEXT, exp.ToNumber: _NUMBER, exp.Corr: _FLOAT, exp.Null: _NULL,
 }  # fmt: skip
 # Macros of the engine and its functions, by which the translation writes others.
 _CALLED = {
@@ -136,6 +133,10 @@ CHOICES = (
     exp.If, exp.Case, exp.Coalesce, exp.Greatest, exp.Least, exp.DecodeCase, exp.Nvl2, exp.Lag, exp.Lead,
 )  # fmt: skip
 OPERATIONS = (exp.Add, exp.Sub, exp.Mul)
+COMPARED = (
+    exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.NullSafeEQ, exp.NullSafeNEQ,
+    exp.EqualNull,
+)  # fmt: skip
 MOVED = (
     exp.DateAdd, exp.DateSub, exp.AddMonths, exp.TimestampTrunc, exp.DateTrunc, exp.TimeSlice, exp.TimeAdd,
 )  # fmt: skip
@@ -488,7 +489,7 @@ class Scopes:
                 return columns.get(name, _UNKNOWN)
             is_open |= has_more
         if named is not None:
-            self.note(named.walk())
+            self._note_whole(named)
             return type_of(named.this)
         return _UNKNOWN if is_open else None
 
@@ -535,8 +536,16 @@ class Scopes:
         return self._outputs(relation.this) if is_query else None
 
     def _outputs(self, query: exp.Expr) -> list[tuple[str, Type]] | None:
-        self.note(query.walk())
+        self._note_whole(query)
         return outputs(query)
+
+    def _note_whole(self, tree: exp.Expr) -> None:
+        nodes = list(tree.walk())
+        self.note(nodes)
+        # From the leaves up, for a sum may have a thousand terms.
+        for node in reversed(nodes):
+            if type(node) in _KEPT:
+                type_of(node)
 
     def _star(self, select: exp.Select, star: exp.Expr) -> list[tuple[str, Type]] | None:
         written = star.this if isinstance(star, exp.Column) else star
