@@ -47,7 +47,7 @@ def _convert(side: exp.Expr, own: list[tuple[str, Type]], others: list[tuple[str
             this=exp.to_identifier("_side", quoted=True), columns=[column.this.copy() for column in columns]
         )
         named = [
-            exp.alias_(value or column.copy(), name, quoted=True)
+            exp.alias_(value or column.copy(), name or column.name, quoted=True)
             for column, value, (name, _) in zip(columns, values, own, strict=True)
         ]
         side.replace(exp.select(*named).from_(exp.Subquery(this=side.copy(), alias=alias)))

@@ -53,6 +53,10 @@ def test_a_choice_keeps_the_digits_of_each_of_its_values(sql, expression, value)
         ("SELECT i FROM t UNION SELECT n / 3 FROM t ORDER BY 1", [(Decimal("0.41666667"),), (Decimal(7),)]),
         ("WITH a AS (SELECT i FROM t UNION ALL SELECT 0.5) SELECT SUM(i) FROM a", [(Decimal("7.5"),)]),
         ("SELECT i FROM t INTERSECT SELECT 7.4", []),
+        (
+            "SELECT x.* FROM (SELECT '', 1 UNION ALL SELECT '', 2.5) x ORDER BY 2 DESC LIMIT 1",
+            [("", Decimal("2.5"))],
+        ),
         ("SELECT s FROM t UNION ALL SELECT NULL ORDER BY 1", [("x",), (None,)]),
         ("SELECT i FROM t UNION ALL SELECT '5' ORDER BY 1", [(5,), (7,)]),
         ("SELECT x::VARCHAR FROM (SELECT v:k AS x FROM t UNION ALL SELECT 'l') ORDER BY 1", [("l",), ("q",)]),
