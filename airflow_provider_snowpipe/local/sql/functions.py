@@ -16,8 +16,6 @@ from airflow_provider_snowpipe.local.sql import timestamps
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
-CUT = "cut"
-"""Key of the length of a cast to VARCHAR among the metadata of what it became."""
 _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _WHOLE_DRAWN = "CAST(_0 + CAST(hash(_2) AS HUGEINT) % (_1 - _0 + 1) AS BIGINT)"
@@ -50,21 +48,20 @@ _TEMPLATES = {
     "TO_OBJECT": "_object(to_json(_0))",
     "TO_VARIANT": "to_json(_0)",
     "AS_INTEGER": f"CASE WHEN json_type(_0) IN {_INTEGERS} THEN CAST(_0 AS DECIMAL(38, 0)) END",
-    "AS_DOUBLE": _AS_DOUBLE,
-    "AS_REAL": _AS_DOUBLE,
+    **dict.fromkeys(("AS_DOUBLE", "AS_REAL"), _AS_DOUBLE),
     "AS_BOOLEAN": "CASE WHEN json_type(_0) = 'BOOLEAN' THEN CAST(_0 AS BOOLEAN) END",
-    "AS_VARCHAR": "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END",
-    "AS_CHAR": "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END",
+    **dict.fromkeys(
+        ("AS_VARCHAR", "AS_CHAR"), "CASE WHEN json_type(_0) = 'VARCHAR' THEN json_extract_string(_0, '$') END"
+    ),
     "AS_ARRAY": "CASE WHEN json_type(_0) = 'ARRAY' THEN _0 END",
     "AS_OBJECT": "CASE WHEN json_type(_0) = 'OBJECT' THEN _0 END",
     "IS_OBJECT": "json_type(_0) = 'OBJECT'",
     "IS_BOOLEAN": "json_type(_0) = 'BOOLEAN'",
-    "IS_VARCHAR": "json_type(_0) = 'VARCHAR'",
-    "IS_CHAR": "json_type(_0) = 'VARCHAR'",
+    **dict.fromkeys(("IS_VARCHAR", "IS_CHAR"), "json_type(_0) = 'VARCHAR'"),
     "IS_INTEGER": f"json_type(_0) IN {_INTEGERS}",
-    "IS_DECIMAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
-    "IS_DOUBLE": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
-    "IS_REAL": "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')",
+    **dict.fromkeys(
+        ("IS_DECIMAL", "IS_DOUBLE", "IS_REAL"), "json_type(_0) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')"
+    ),
     "TYPEOF": "_variant_type(_0)",
     "OBJECT_AGG": (
         "coalesce(_object_of(map_from_entries(list(row(CAST(_0 AS VARCHAR), to_json(_1))) "
@@ -264,9 +261,7 @@ def _cast(node: exp.Cast) -> exp.Expr:
         length = node.to.expressions[0].name if node.to.expressions else default
         if not length.isdigit():
             return node
-        cut = timestamps.call("left", exp.cast(node.this.copy(), "TEXT"), exp.Literal.number(length))
-        cut.meta[CUT] = int(length)
-        return cut
+        return timestamps.call("left", exp.cast(node.this.copy(), "TEXT"), exp.Literal.number(length))
     if node.to.is_type(exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY):
         return binary_of(node.this)
     if node.to.is_type(exp.DataType.Type.BOOLEAN) and isinstance(node.this, _READ_AS_TEXT):
@@ -647,10 +642,6 @@ _NAMED: dict[str, Callable[[exp.Anonymous], exp.Expr]] = {
 }  # fmt: skip
 
 
-def _to_char(node: exp.ToChar) -> exp.Expr:
-    return node if node.args.get("format") is None else timestamps.to_char(node)
-
-
 _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     **dict.fromkeys((*_AROUND, exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg), _of_no_rows),
     **dict.fromkeys((exp.Uniform, exp.Randstr), _drawn),
@@ -662,9 +653,9 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     **dict.fromkeys((exp.TsOrDsToDate, exp.TsOrDsToTime), timestamps.read_by_format),
     **dict.fromkeys((exp.Ceil, exp.Floor), _rounded),
     **dict.fromkeys(_LACKING, _lacking),
-    exp.JSONObject: _kept, exp.Substring: _substring, exp.SHA2: _sha2,
+    exp.JSONObject: _kept, exp.Substring: _substring, exp.SHA2: _sha2, exp.ToChar: timestamps.to_char,
     exp.Rand: _random, exp.Trim: _trim, exp.AddMonths: _add_months, exp.Count: _count,
-    exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json, exp.ToChar: _to_char,
+    exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json,
     exp.ConvertTimezone: _convert_timezone, exp.CurrentTimestamp: _sysdate,
     exp.TimestampTzFromParts: _tz_from_parts, exp.ToBinary: _to_binary, exp.Extract: _extract,
     exp.StrToTime: timestamps.parsed, exp.DateAdd: _date_add, exp.Base64Encode: _base64,

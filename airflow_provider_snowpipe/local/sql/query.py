@@ -8,6 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.local.engine.database import Database
 from airflow_provider_snowpipe.local.errors import SqlError, compilation_error, unsupported
 from airflow_provider_snowpipe.local.limits import DEFAULTS
 from airflow_provider_snowpipe.local.sql import (
+    assignments,
     checks,
     functions,
     numbers,
@@ -31,6 +33,7 @@ from airflow_provider_snowpipe.local.sql import (
 from airflow_provider_snowpipe.local.sql.relations import lent_result
 from airflow_provider_snowpipe.local.sql.results import Bindings, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
+from airflow_provider_snowpipe.local.sql.types import Type
 from airflow_provider_snowpipe.local.tables import MAX_VARCHAR, NUMBER, ZONED, Column, ColumnType, Table
 
 # -- Lengths of VARCHAR and BINARY, and text for BINARY, in what DML writes ("String & binary data types") --
@@ -60,64 +63,26 @@ def is_plain(value: Any, kind: str) -> bool:
     return not isinstance(value, str) or written.fullmatch(value) is not None
 
 
-def enforce(database: Database, tree: exp.Expr, typed: Collection[int] = ()) -> None:
+def enforce(session: Session, tree: exp.Expr, typed: Collection[int] = ()) -> None:
     """Let a prepared INSERT, UPDATE or MERGE check what it writes; a table without limits stays as it is.
 
     :param typed: numbers of the placeholders whose values need no reading (:func:`is_plain`).
     :raises SqlError: 100078 for a literal that is too long, 100115 for one that is no hexadecimal text.
     """
-    target = translate.target_of(tree)
-    table = sources.find(database, target) if target is not None else None
-    if table is None:
-        return
-    names = [column.name for column in table.columns]
-    limited = {column.name: column for column in table.columns if _is_limited(column)}
-    if not limited:
-        return
-    for change in tree.find_all(exp.Insert, exp.Update):
-        if isinstance(change, exp.Update):
-            for part in change.expressions:
-                if isinstance(part, exp.EQ) and part.this.name in limited:
-                    part.set("expression", _guard(part.expression, limited[part.this.name]))
-        elif isinstance(change, exp.Insert):
-            listed = change.this.expressions if isinstance(change.this, (exp.Tuple, exp.Schema)) else []
-            _enforce_rows(change, [part.name for part in listed] or names, limited, typed)
-
-
-def _enforce_rows(
-    insert: exp.Insert, names: list[str], limited: dict[str, Column], typed: Collection[int]
-) -> None:
-    source = insert.expression
-    if isinstance(source, (exp.Values, exp.Tuple)):
-        for row in source.expressions if isinstance(source, exp.Values) else [source]:
-            values = row.expressions if isinstance(row, exp.Tuple) else [row.this]
-            for name, value in zip(names, list(values), strict=False):
-                is_read = name in limited and limited[name].type.kept_micros == 1
-                if is_read and limited[name].type.kind in MACROS and value.meta.get(_BOUND) in typed:
-                    continue
-                if name in limited:
-                    value.replace(_guard(value, limited[name]))
-        return
-    if isinstance(source, exp.Query) and limited.keys() & set(names):
-        insert.set("expression", _enforced(source, names, limited))
+    table = sources.changed_table(session, tree)
+    if table is not None and any(map(_is_limited, table.columns)):
+        assignments.convert(tree, table.columns, partial(_checked, typed=typed))
 
 
 def checked(query: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
     """Return a prepared query that checks what it writes into these columns, all of them in their order."""
-    limited = {column.name: column for column in columns if _is_limited(column)}
-    return _enforced(query, [column.name for column in columns], limited) if limited else query
+    return assignments.converted(query, columns, _checked)
 
 
-def _enforced(query: exp.Expr, names: list[str], limited: dict[str, Column]) -> exp.Expr:
-    given = [exp.to_identifier(f"_{number}", quoted=True) for number in range(len(names))]
-    columns = [exp.Column(this=name.copy()) for name in given]
-    alias = exp.TableAlias(this=exp.to_identifier("_new", quoted=True), columns=given)
-    return exp.select(
-        *(
-            _guard(value, limited[name]) if name in limited else value
-            for name, value in zip(names, columns, strict=True)
-        )
-    ).from_(exp.Subquery(this=query.copy(), alias=alias))
+def _checked(value: exp.Expr, _own: Type, column: Column, typed: Collection[int] = ()) -> exp.Expr:
+    is_read = column.type.kind in MACROS and column.type.kept_micros == 1
+    is_typed = is_read and value.meta_get(_BOUND) in typed
+    return _guard(value, column) if _is_limited(column) and not is_typed else value
 
 
 def _is_limited(column: Column) -> bool:
@@ -345,7 +310,6 @@ def _branches(session: Session, tree: exp.MultitableInserts, found: Result) -> l
     first = str(tree.args["kind"]).upper() == "FIRST"
     if first and not any(branch.args.get("expression") for branch in tree.expressions):
         raise compilation_error("syntax error: INSERT FIRST needs WHEN.")
-    columns = [Column(column.name, column.type) for column in found.columns]
     before: list[exp.Expr] = []
     condition: exp.Expr | None = None
     made: list[exp.Insert] = []
@@ -358,7 +322,6 @@ def _branches(session: Session, tree: exp.MultitableInserts, found: Result) -> l
             before.append(written)
         insert = branch.this.copy()
         source = timestamps.aliased(lent_result(session, found), "SOURCE")
-        source.meta["columns"] = columns
         select = exp.select(*_values(insert)).from_(source, copy=False)
         insert.set(
             "expression", select.where(condition.copy(), copy=False) if condition is not None else select
@@ -394,11 +357,11 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     tree = translate.prepare(session, tree)
     database = _target(session, tree)
     replaced = _replaced(session, database, tree) if overwrite else None
-    targets = _bound_columns(database, tree, session.parameters)
+    targets = _bound_columns(session, tree)
     rows = _bound_rows(bindings, targets)
     # A value that is missing is the engine's to refuse.
     typed = {n for n, kind in targets.items() if all(n < len(row) and is_plain(row[n], kind) for row in rows)}
-    enforce(database, tree, typed)
+    enforce(session, tree, typed)
     sql = translate.to_duckdb(tree)
     if isinstance(tree, exp.Merge):
         sql += " RETURNING merge_action"
@@ -439,14 +402,13 @@ def _insert_at_once(session: Session, tree: exp.Expr, rows: list[list[Any]]) -> 
     return True
 
 
-def _bound_columns(database: Database, tree: exp.Expr, parameters: Mapping[str, Any]) -> dict[int, str]:
+def _bound_columns(session: Session, tree: exp.Expr) -> dict[int, str]:
     """Return the types of the columns that an INSERT of one row of placeholders fills, by their numbers.
 
     A date or time for a VARCHAR becomes the text that the session writes.
     """
     values = tree.expression if isinstance(tree, exp.Insert) else None
-    table = translate.target_of(tree)
-    known = sources.find(database, table) if table is not None else None
+    known = sources.changed_table(session, tree)
     if not isinstance(values, exp.Values) or len(values.expressions) != 1 or known is None:
         return {}
     listed = [part.name for part in tree.this.expressions] if isinstance(tree.this, exp.Schema) else []
@@ -457,16 +419,15 @@ def _bound_columns(database: Database, tree: exp.Expr, parameters: Mapping[str, 
         if isinstance(value, exp.Parameter) and value.name.isdigit():
             found[int(value.name) - 1] = types.get(name, "")
             value.meta[_BOUND] = int(value.name) - 1
-            bound = timestamps.kind_of(value, {})
+            bound = timestamps.kind_of(value)
             if bound is not None and types.get(name) == "VARCHAR":
-                value.replace(timestamps.text_of(value.copy(), bound, parameters))
+                value.replace(timestamps.text_of(value.copy(), bound, session.parameters))
     return found
 
 
 def _replaced(session: Session, database: Database, tree: exp.Expr) -> Table:
     """Return the table whose rows an INSERT OVERWRITE replaces."""
-    target = translate.target_of(tree)
-    table = sources.find(database, target) if target is not None else None
+    table = sources.changed_table(session, tree)
     if table is None:
         raise unsupported("INSERT OVERWRITE into something that is not a table")
     session.require("DELETE", "TABLE", database.name, table.schema, table.name)
@@ -519,7 +480,7 @@ def _run(
 
 
 def _target(session: Session, tree: exp.Expr) -> Database:
-    target = translate.target_of(tree)
+    target = sources.target_of(tree)
     if target is None:
         raise unsupported(f"{tree.key.upper()} into something that is not a table")
     return sources.database_of(session, target)

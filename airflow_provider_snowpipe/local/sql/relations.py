@@ -186,20 +186,14 @@ def replace_table_functions(session: Session, tree: exp.Expr) -> None:
     """
     found = list(tree.find_all(*_COMPLETED, exp.Lateral))
     for node in found:
-        _complete(node)
+        if type(node) in _COMPLETED:
+            _COMPLETED[type(node)](node)
     for node in found:
         if isinstance(node, (exp.Lateral, exp.TableFromRows)) and node.parent is not None:
             if isinstance(node.parent, exp.Subquery) and isinstance(node.parent.parent, (exp.From, exp.Join)):
                 node.set("alias", node.args.get("alias") or node.parent.args.get("alias"))
                 node.parent.replace(node)
             _replace(session, node)
-
-
-def _complete(node: exp.Expr) -> None:
-    """Write a relation, a clause or a number of rows in a form that the engine takes, or refuse it."""
-    change = _COMPLETED.get(type(node))
-    if change is not None:
-        change(node)
 
 
 def _complete_table(node: exp.Table) -> None:
@@ -269,6 +263,7 @@ def _order_by_all(order: exp.Order) -> None:
     order.set("expressions", each)
 
 
+# Relations, clauses and numbers of rows that are to be written in a form that the engine takes, or refused.
 _COMPLETED: dict[type[exp.Expr], Callable[[Any], None]] = {
     exp.Values: lambda node: _name_values(node),
     exp.Table: _complete_table,
@@ -312,9 +307,7 @@ def _replace(session: Session, node: exp.Expr) -> None:
 
 
 def _lent(session: Session, result: Result, alias: exp.Expr) -> exp.Subquery:
-    lent = exp.Subquery(this=lent_result(session, result), alias=alias)
-    lent.meta["columns"] = [Column(column.name, column.type) for column in result.columns]
-    return lent
+    return exp.Subquery(this=lent_result(session, result), alias=alias)
 
 
 def _identifier_of(name: str) -> exp.Identifier:
@@ -545,7 +538,9 @@ def lent_result(session: Session, result: Result) -> exp.Expr:
         f"{_converted(position, column.type)} AS {quote(column.name)}"
         for position, column in enumerate(result.columns)
     )
-    return sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb")  # noqa: S608
+    query = sqlglot.parse_one(f"SELECT {selected} FROM {quote(relation)}", dialect="duckdb")  # noqa: S608
+    query.meta["columns"] = [Column(column.name, column.type) for column in result.columns]
+    return query
 
 
 def _array(values: list[object], kind: ColumnType) -> pa.Array:

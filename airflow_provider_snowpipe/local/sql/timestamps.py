@@ -1,8 +1,7 @@
 """TIMESTAMP values inside expressions: casts, TO_TIMESTAMP, output formats, and the offset of TIMESTAMP_TZ.
 
 The macros of :mod:`engine.values` convert values by the type that they have when the query is bound. A
-TIMESTAMP_TZ is a pair of instant and offset, which the engine's own functions do not take: which expressions
-are one is known by the names of columns, by casts and by calls.
+TIMESTAMP_TZ is a pair of instant and offset, which the engine's own functions do not take.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ from sqlglot import exp
 
 from airflow_provider_snowpipe.local.errors import unsupported
 from airflow_provider_snowpipe.local.sql.show import DEFAULT_PARAMETERS
+from airflow_provider_snowpipe.local.sql.types import CHOICES, COMPARED, MOVED, TIMES, choices, type_of
 from airflow_provider_snowpipe.local.tables import ColumnType
 
-BOUND_TYPE = "type"
-"""Key of the type word of a bound date or time among the metadata of its placeholder."""
-
-_TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
-KINDS = _TIMES | {"FLOAT", "BINARY"}
+KINDS = TIMES | {"FLOAT", "BINARY"}
 _MACROS = {
     "TO_TIMESTAMP": "_ntz", "TO_TIMESTAMP_NTZ": "_ntz", "TO_TIMESTAMP_LTZ": "_ltz", "TO_TIMESTAMP_TZ": "_tz",
 }  # fmt: skip
@@ -30,60 +26,13 @@ _TYPES = {
     exp.DataType.Type.TIMESTAMP: "_ntz", exp.DataType.Type.TIMESTAMPNTZ: "_ntz",
     exp.DataType.Type.TIMESTAMPLTZ: "_ltz", exp.DataType.Type.TIMESTAMPTZ: "_tz",
 }  # fmt: skip
-_CALLED = {
-    "_ntz": "TIMESTAMP_NTZ", "_ltz": "TIMESTAMP_LTZ", "_tz": "TIMESTAMP_TZ", "_added": "TIMESTAMP_TZ",
-    "_instant": "TIMESTAMP_LTZ", "_clock": "TIMESTAMP_NTZ", "_in_zone": "TIMESTAMP_TZ", "_date": "DATE",
-    "_time": "TIME", "_binary": "BINARY", "unhex": "BINARY", "_hex": "BINARY", "_zoned_local": "TIMESTAMP_TZ",
-    "_zoned": "TIMESTAMP_TZ", "_scaled": "TIMESTAMP_NTZ", "_at_offset": "TIMESTAMP_TZ",
-}  # fmt: skip
-_CAST = {
-    exp.DataType.Type.FLOAT: "FLOAT", exp.DataType.Type.DOUBLE: "FLOAT", exp.DataType.Type.BINARY: "BINARY",
-    exp.DataType.Type.DATE: "DATE", exp.DataType.Type.TIME: "TIME",
-    exp.DataType.Type.TIMESTAMP: "TIMESTAMP_NTZ", exp.DataType.Type.TIMESTAMPNTZ: "TIMESTAMP_NTZ",
-    exp.DataType.Type.TIMESTAMPLTZ: "TIMESTAMP_LTZ", exp.DataType.Type.TIMESTAMPTZ: "TIMESTAMP_LTZ",
-}  # fmt: skip
 # Macros that the engine chooses by the type of their argument, and the engine's type of what they return.
 _BY_TYPE = {
     "_ntz": "TIMESTAMP", "_ltz": "TIMESTAMPTZ", "_tz": "TIMESTAMPTZ", "_date": "DATE", "_time": "TIME",
     "_formatted": "VARCHAR", "_cut": "", "_binary": "BLOB",
 }  # fmt: skip
-_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
-_SAME_TYPE = (
-    exp.Paren, exp.Min, exp.Max, exp.AnyValue, exp.Window, exp.Mode, exp.ArgMax, exp.ArgMin, exp.FirstValue,
-    exp.LastValue, exp.NthValue, exp.Lag, exp.Lead, exp.IgnoreNulls, exp.Nullif,
-)  # fmt: skip
-MOVED = (
-    exp.DateAdd, exp.DateSub, exp.AddMonths, exp.TimestampTrunc, exp.DateTrunc, exp.TimeSlice, exp.TimeAdd,
-)  # fmt: skip
-_SAME_CALLS = frozenset({"TRY", "_cut", "cast_to_type"})
 _OF_VARIANT = frozenset({"to_json", "to_variant"})
-_OF_DAYS = frozenset({"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
-_RETURNED: dict[type[exp.Expr], str] = {
-    exp.CurrentTimestamp: "TIMESTAMP_LTZ", exp.ToBinary: "BINARY", exp.CurrentDate: "DATE",
-    exp.TsOrDsToDate: "DATE", exp.Localtime: "TIME", exp.TimestampFromParts: "TIMESTAMP_NTZ",
-    exp.TimestampLtzFromParts: "TIMESTAMP_LTZ", exp.ConvertTimezone: "TIMESTAMP_NTZ",
-    exp.AtTimeZone: "TIMESTAMP_NTZ", exp.TsOrDsToTime: "TIME",
-    exp.LastDay: "DATE", exp.NextDay: "DATE", exp.PreviousDay: "DATE", exp.DateFromParts: "DATE",
-    exp.TimeFromParts: "TIME", exp.HexString: "BINARY",
-    **dict.fromkeys(
-        (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan, exp.Asin,
-         exp.Acos, exp.Atan, exp.Atan2, exp.Sinh, exp.Cosh, exp.Tanh, exp.Degrees, exp.Radians, exp.ToDouble,
-         exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Corr, exp.CumeDist, exp.PercentRank,
-         exp.ApproxQuantile),
-        "FLOAT",
-    ),
-}  # fmt: skip
-# What is a FLOAT when one of its operands is.
-_COMPUTED = (
-    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Abs, exp.Round, exp.Floor, exp.Ceil, exp.Trunc,
-    exp.Sum, exp.Avg, exp.Median,
-)  # fmt: skip
-# What a choice is of, and what its other values may be of; None for what is not known, as a NUMBER.
-_WIDER: dict[str, tuple[str | None, ...]] = {
-    "FLOAT": (None,), "TIMESTAMP_NTZ": ("DATE",), "TIMESTAMP_LTZ": ("DATE", "TIMESTAMP_NTZ"),
-}  # fmt: skip
-_CHOICES = (exp.Case, exp.If, exp.DecodeCase, exp.Coalesce, exp.Greatest, exp.Least)
-_MIXED = (*_CHOICES, exp.Nullif)
+_MIXED = (exp.Case, exp.If, exp.DecodeCase, exp.Coalesce, exp.Greatest, exp.Least, exp.Nullif)
 # These pass a value on, or count it, whatever its type is.
 _PASSED_ON = (
     exp.Count, exp.Min, exp.Max, exp.AnyValue, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.Lag,
@@ -252,118 +201,45 @@ def call(name: str, *given: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this=name, expressions=[value.copy() for value in given])
 
 
-def kind_of(node: exp.Expr | None, kinds: Mapping[str, str]) -> str | None:
-    """Return the type word of an expression that is known to be one of :data:`KINDS`, None for others.
-
-    :param kinds: type words of columns and aliases by name.
-    """
-    if isinstance(node, _SAME_TYPE):
-        return kind_of(node.this, kinds)
-    if isinstance(node, exp.Parameter):
-        bound: str | None = node.meta.get(BOUND_TYPE)
-        return bound
-    if isinstance(node, exp.Column):
-        return kinds.get(node.name) or kinds.get(f"{node.table}.{node.name}")
-    if isinstance(node, exp.Literal):
-        return "FLOAT" if not node.is_string and "e" in node.name.lower() else None
-    if isinstance(node, _COMPUTED) and any(kind_of(part, kinds) == "FLOAT" for part in _values(node)):
-        return "FLOAT"
-    if isinstance(node, _CHOICES):
-        return _common({kind_of(value, kinds) for value in _values(node) if not _fits_any(value)})
-    if isinstance(node, exp.WithinGroup):
-        return kind_of(node.expression.expressions[0].this, kinds)
-    if isinstance(node, exp.Subquery):
-        chosen = node.unnest()
-        return kind_of(chosen.selects[0].unalias(), kinds) if isinstance(chosen, exp.Select) else None
-    return _kind_made(node, kinds) if node is not None else None
-
-
-def _kind_made(node: exp.Expr, kinds: Mapping[str, str]) -> str | None:
-    """Return the type word of what a call, a cast or an operator makes, None for others."""
-    if isinstance(node, exp.Anonymous):
-        inner = node.expressions[0] if node.name in _SAME_CALLS and node.expressions else None
-        return kind_of(inner, kinds) if inner is not None else _CALLED.get(node.name)
-    if isinstance(node, (exp.Add, exp.Sub)):
-        days = next((part for part in (node.this, node.expression) if _name(part) == "to_days"), None)
-        if days is not None:
-            return kind_of(node.this if days is node.expression else node.expression, kinds)
-    is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
-    if is_moved or isinstance(node, MOVED):
-        kind = kind_of(node.this, kinds)
-        unit = node.args.get("unit")
-        is_day = unit is None or unit.name.upper().rstrip("S") in _OF_DAYS
-        keeps_date = is_of_days(node.expression) if is_moved else is_day
-        return "TIMESTAMP_NTZ" if kind == "DATE" and not keeps_date else kind
-    if isinstance(node, (exp.UnixToTime, exp.StrToTime)):
-        target = node.args.get("target_type")
-        return "TIMESTAMP_NTZ" if target is None else _CAST.get(target.this)
-    if isinstance(node, (exp.DPipe, exp.Concat)):
-        return "BINARY" if {kind_of(part, kinds) for part in _values(node)} == {"BINARY"} else None
-    return _CAST.get(node.to.this) if isinstance(node, exp.Cast) else _RETURNED.get(type(node))
-
-
-def is_of_days(interval: exp.Interval) -> bool:
-    """Return True for an interval that leaves a DATE a DATE ("Interval constants")."""
-    unit = interval.args.get("unit")
-    words = [unit.name] if unit is not None else re.findall(r"[A-Za-z]+", interval.name)
-    return bool(words) and all(word.upper().rstrip("S") in _OF_DAYS for word in words)
-
-
-def _fits_any(value: exp.Expr) -> bool:
-    """Return True for a value that takes the type of the others of a choice."""
-    return isinstance(value, exp.Null) or (isinstance(value, exp.Literal) and bool(value.is_string))
+def kind_of(node: exp.Expr | None) -> str | None:
+    """Return the type word of an expression that is known to be one of :data:`KINDS`, None for others."""
+    kind = type_of(node).kind
+    return kind if kind in KINDS else None
 
 
 def _values(node: exp.Expr) -> list[exp.Expr]:
     """Return what an expression is computed from; of a choice the values of which it has one."""
-    if isinstance(node, exp.DecodeCase):
-        rest = node.expressions[1:]
-        return [*rest[1::2], *(rest[-1:] if len(rest) % 2 else [])]
-    if not isinstance(node, _CHOICES) or isinstance(node, (exp.Coalesce, exp.Greatest, exp.Least)):
-        return list(node.iter_expressions())
-    values = [part.args["true"] for part in node.args.get("ifs") or ()]
-    return [*values, *(value for name in ("true", "false", "default") if (value := node.args.get(name)))]
+    return choices(node) if isinstance(node, CHOICES) else list(node.iter_expressions())
 
 
-def _common(found: set[str | None]) -> str | None:
-    """Return the type of a choice: that to which the engine converts its values, as far as it is known."""
-    if len(found) == 1:
-        return next(iter(found))
-    for kind, others in _WIDER.items():
-        if kind in found and found <= {kind, *others}:
-            return kind
-    return "TIMESTAMP_TZ" if "TIMESTAMP_TZ" in found else None
-
-
-def change(node: exp.Expr, kinds: Mapping[str, str], parameters: Mapping[str, Any]) -> exp.Expr:
+def change(node: exp.Expr, parameters: Mapping[str, Any]) -> exp.Expr:
     """Return an expression over times as the engine can compute it; any other one as it is.
 
-    :param kinds: as for :func:`kind_of`.
     :param parameters: of the session, with its output formats.
     """
     if isinstance(node, (exp.Cast, exp.ToChar)):
-        return _written(node, kinds, parameters)
+        return _written(node, parameters)
     if isinstance(node, exp.Anonymous) and node.name in _BY_TYPE and _has_aggregate(node):
-        return _of_aggregate(node, kind_of(node.expressions[0], kinds))
+        return _of_aggregate(node, kind_of(node.expressions[0]))
     is_joined = isinstance(node, (exp.DPipe, exp.Concat, exp.ConcatWs))
     is_listed = isinstance(node, (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat))
     if is_joined or is_listed or _name(node) in _OF_VARIANT:
         children = list(node.iter_expressions())
-        if is_joined and {kind_of(child, kinds) for child in children} == {"BINARY"}:
+        if is_joined and {kind_of(child) for child in children} == {"BINARY"}:
             return node
         for child in children:
-            kind = kind_of(child, kinds)
+            kind = kind_of(child)
             if kind is not None and (is_joined or kind == "BINARY" or kind.startswith("TIMESTAMP")):
                 child.replace(text_of(child, kind, parameters))
         return node
-    zoned = [child for child in _values(node) if kind_of(child, kinds) == "TIMESTAMP_TZ"]
+    zoned = [child for child in _values(node) if kind_of(child) == "TIMESTAMP_TZ"]
     # SET a = b is no comparison.
     if not zoned or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
         return node
-    return _of_zoned(node, zoned, kinds)
+    return _of_zoned(node, zoned)
 
 
-def _of_zoned(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -> exp.Expr:
+def _of_zoned(node: exp.Expr, zoned: list[exp.Expr]) -> exp.Expr:
     """Return an expression of which some values are a TIMESTAMP_TZ."""
     zone_part = _ZONE_PARTS.get(node.name.upper()) if isinstance(node, exp.Extract) else None
     if zone_part is not None:
@@ -374,7 +250,7 @@ def _of_zoned(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -
         wall, offset_of = _moved_before(given) or (call("_clock", given), given)
         node.set("this", wall)
         return call("_added", node, offset_of)
-    read, changed = _operands(node, zoned, kinds)
+    read, changed = _operands(node, zoned)
     for operand in changed:
         is_text = isinstance(operand, exp.Literal)
         moved = _moved_before(operand) if read == "_clock" else None
@@ -404,7 +280,7 @@ def _of_aggregate(node: exp.Anonymous, kind: str | None) -> exp.Expr:
     value: exp.Expr = node.expressions[0]
     if node.name == "_formatted":
         written = node.expressions[1]
-        if kind in _TIMES:
+        if kind in TIMES:
             return call(f"_format_{kind.lower()}", value, written)
         return call("strftime", value, exp.Literal.string(re.sub("[\x01-\x03]", "", written.name)))
     if node.name == "_cut":
@@ -422,9 +298,9 @@ def _of_aggregate(node: exp.Anonymous, kind: str | None) -> exp.Expr:
     return call("_zoned_local", plain) if node.name == "_tz" else plain
 
 
-def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -> tuple[str, list[exp.Expr]]:
+def _operands(node: exp.Expr, zoned: list[exp.Expr]) -> tuple[str, list[exp.Expr]]:
     """Return the macro that an expression with a TIMESTAMP_TZ in it needs, and for which of its operands."""
-    if isinstance(node, _COMPARED):
+    if isinstance(node, COMPARED):
         texts = [
             child for child in node.iter_expressions() if isinstance(child, exp.Literal) and child.is_string
         ]
@@ -439,7 +315,7 @@ def _operands(node: exp.Expr, zoned: list[exp.Expr], kinds: Mapping[str, str]) -
         return "_instant", zoned
     if isinstance(node, _MIXED):
         others = [child for child in _values(node) if child not in zoned]
-        return "_tz", [child for child in others if kind_of(child, kinds) in _TIMES]
+        return "_tz", [child for child in others if kind_of(child) in TIMES]
     is_ours = isinstance(node, exp.Anonymous) and node.name.startswith("_")
     takes_any = is_ours or isinstance(node, _PASSED_ON) or not isinstance(node, exp.Func)
     return "_clock", [] if takes_any else zoned
@@ -449,10 +325,8 @@ def _name(node: exp.Expr) -> str:
     return node.name.lower() if isinstance(node, exp.Anonymous) else ""
 
 
-def _written(
-    node: exp.Cast | exp.ToChar, kinds: Mapping[str, str], parameters: Mapping[str, Any]
-) -> exp.Expr:
-    kind = kind_of(node.this, kinds)
+def _written(node: exp.Cast | exp.ToChar, parameters: Mapping[str, Any]) -> exp.Expr:
+    kind = kind_of(node.this)
     if kind is None:
         return node
     if isinstance(node, exp.Cast) and not node.to.is_type(*exp.DataType.TEXT_TYPES):
@@ -469,7 +343,7 @@ def _written(
 
 def text_of(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Expr:
     """Return the text of a value of one of :data:`KINDS`, as the session writes it."""
-    if kind not in _TIMES:
+    if kind not in TIMES:
         return call("hex" if kind == "BINARY" else "_float_text", node)
     return call(
         f"_format_{kind.lower()}", node, exp.Literal.string(output_format(of_parameters(kind, parameters)))
@@ -481,7 +355,9 @@ def to_char(node: exp.ToChar) -> exp.Expr:
 
     :raises SqlError: 000002 for a format of numbers.
     """
-    written = node.args["format"]
+    written = node.args.get("format")
+    if written is None:
+        return node
     kind = _BINARY_FORMATS.get(written.name.upper()) if isinstance(written, exp.Literal) else None
     if kind is not None:
         return call(kind, node.this)

@@ -37,6 +37,7 @@ from airflow_provider_snowpipe.local.sql import (
     sources,
     staged_rows,
     timestamps,
+    types,
 )
 from airflow_provider_snowpipe.local.sql.relations import last_query_id, replace_table_functions
 from airflow_provider_snowpipe.local.sql.session import Session
@@ -266,14 +267,11 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
         qualify_tables(session, tree)
         _check_case(session, tree, quoted)
         tree = functions.rewrite_all(tree, partial(sources.of_star, session))
-    table = assignments.target(session, tree)
-    if table is not None:
-        assignments.cast_assigned(tree, table)
-    with _literal_rows_aside(tree):
         tree = sources.read_as_text_or_number(session, tree)
-        assignments.align(session, tree)
+        assignments.align(tree)
+    table = sources.changed_table(session, tree)
     if table is not None:
-        assignments.assign(session, tree, table)
+        assignments.convert(tree, table.columns, partial(assignments.given, session))
     for node in list(tree.find_all(exp.Anonymous, exp.JSONExtractScalar)):
         _exact_path(node)
         if isinstance(node, exp.Anonymous) and node.name.upper() in _TRIED:
@@ -458,7 +456,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
 
     :raises SqlError: when a table's database, schema or the table itself does not exist.
     """
-    changed = target_of(tree)
+    changed = sources.target_of(tree)
     for table in list(tree.find_all(exp.Table)):
         if history.is_error_table(table):
             table.replace(history.subquery(session, table))
@@ -486,14 +484,6 @@ def _dotted(name: exp.Dot, *before: str) -> str:
         parts.append(rest.expression.name)
         rest = rest.this
     return ".".join(reversed([*parts, rest if isinstance(rest, str) else rest.name, *before]))
-
-
-def target_of(tree: exp.Expr) -> exp.Table | None:
-    """Return the table that a DML statement changes, or None for a query."""
-    if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete, exp.Merge)):
-        return None
-    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-    return target if isinstance(target, exp.Table) else None
 
 
 def written_privileges(tree: exp.Expr) -> tuple[str, ...]:
@@ -641,7 +631,7 @@ def name_projections(tree: exp.Expr) -> None:
 
 def _unqualify_targets(tree: exp.Expr) -> None:
     """``SET t.a = ..`` and ``INSERT (t.a)`` name columns of the target, which DuckDB takes without it."""
-    target = target_of(tree)
+    target = sources.target_of(tree)
     if target is None:
         return
     for change in tree.find_all(exp.Update, exp.Insert):
@@ -778,5 +768,5 @@ def number_placeholders(
             # Unlike the $1 of VALUES and of staged files, which stays a column.
             bound.meta.update(node.meta, bound=True)
             if int(written) - 1 in times:
-                bound.meta[timestamps.BOUND_TYPE] = times[int(written) - 1]
+                bound.meta[types.BOUND_TYPE] = times[int(written) - 1]
             node.replace(bound)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.local.errors import (
     object_missing,
     unsupported,
 )
-from airflow_provider_snowpipe.local.sql import functions, sources, translate
+from airflow_provider_snowpipe.local.sql import translate, types
 from airflow_provider_snowpipe.local.sql.grants import locate, names
 from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.local.sql.results import Result, done, listing, status
@@ -395,36 +395,12 @@ def columns_of(session: Session, query: exp.Expr, sql: str) -> list[Column]:
     """
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(str(row[1]))) for row in described]
-    if not isinstance(query, exp.Select) or query.args.get("with_"):
-        return found
-    first = query.args.get("from_")
-    known: list[tuple[str, Column]] = []
-    for relation in [first.this, *(join.this for join in query.args.get("joins") or ())] if first else []:
-        # Where its VARIANT columns are shown, a table stands in a query of its own.
-        is_wrapped = relation.meta.get("engine") and isinstance(relation.this, exp.Select)
-        inner = (
-            relation.this.args["from_"].this if is_wrapped and "columns" not in relation.meta else relation
-        )
-        table = sources.find_anywhere(session, inner) if isinstance(inner, exp.Table) else None
-        columns = relation.meta.get("columns", ()) if table is None else table.columns
-        known += [(relation.alias_or_name, column) for column in columns]
-    shown = [column for _, column in known] if query.is_star else [_shown(v, known) for v in query.selects]
-    if query.is_star and [column.name for _, column in known] != [column.name for column in found]:
-        return found
+    known = [kind for _, kind in types.outputs(query) or ()]
     return [
-        dataclasses.replace(column, type=own.type)
-        if own is not None and own.type.length and own.type.kind == column.type.kind
+        Column(column.name, ColumnType(own.kind, length=own.length))
+        if own.length and own.kind == column.type.kind
         else column
-        for own, column in zip(shown, found, strict=True)
+        for own, column in zip(
+            known if len(known) == len(found) else [types.Type()] * len(found), found, strict=True
+        )
     ]
-
-
-def _shown(projection: exp.Expr, known: Sequence[tuple[str, Column]]) -> Column | None:
-    """Return the column of a table that a query shows as it is, or a cast makes; None for other values."""
-    value = projection.unalias()
-    if functions.CUT in value.meta:
-        return Column("", ColumnType("VARCHAR", length=value.meta[functions.CUT]))
-    if not isinstance(value, exp.Column):
-        return None
-    found = [column for name, column in known if column.name == value.name and value.table in {"", name}]
-    return found[0] if len(found) == 1 else None

@@ -101,3 +101,11 @@ def test_casts_cut_text_and_read_binary(sql: SqlSessions, expression: str, value
 )
 def test_wrong_values_have_snowflakes_numbers(sql: SqlSessions, statement: str, code: str) -> None:
     assert sql.refused(statement).code == code
+
+
+def test_a_column_keeps_its_length_through_subqueries_and_aggregates(sql):
+    sql.run(
+        "CREATE OR REPLACE TABLE words (w VARCHAR(10))",
+        "CREATE OR REPLACE TABLE copied AS SELECT q.*, MAX(w) OVER () AS m FROM (SELECT w FROM words) q",
+    )
+    assert [row["type"] for row in sql.run("DESCRIBE TABLE copied")] == ["VARCHAR(10)", "VARCHAR(10)"]

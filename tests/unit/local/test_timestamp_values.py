@@ -356,3 +356,18 @@ def test_a_time_without_an_offset_is_bound_to_a_timestamp_tz(service):
     assert session.query("INSERT INTO o VALUES (?)", bindings=bound)["success"]
     found = session.query("SELECT at::VARCHAR FROM o")["data"]["rowset"]
     assert found == [["2026-01-02 10:00:00.000 +0900"]]
+
+
+# "EQUAL_NULL": as IS NOT DISTINCT FROM, and times with offsets are compared by their instants
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("EQUAL_NULL('2026-01-02 03:04:05 +0200'::TIMESTAMP_TZ, '2026-01-02 01:04:05Z'::TIMESTAMP_TZ)", True),
+        ("EQUAL_NULL('2026-01-02 03:04:05 +0200'::TIMESTAMP_TZ, NULL)", False),
+        ("EQUAL_NULL(NULL::TIMESTAMP_TZ, NULL)", True),
+        ("EQUAL_NULL(PARSE_JSON('\"q\"'), 'q')", True),
+        ("EQUAL_NULL(1::INT, '1')", True),
+    ],
+)
+def test_equal_null_compares_as_the_operators_do(sql, expression, value):
+    assert sql.values(f"SELECT {expression}") == [(value,)]
