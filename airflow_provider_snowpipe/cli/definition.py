@@ -94,8 +94,7 @@ def get_cli_commands() -> list[CLICommand]:
         ),
         _command(
             "local",
-            "Run the local service's own command line "
-            "(serve, env, sql, status, campaign, admin, rotate-key)",
+            "Run the local service's own command line (serve, env, sql, status, campaign, admin, rotate-key)",
             _arg("arguments", nargs=argparse.REMAINDER, help="after --, what snowpipe-local takes"),
             description="For example: airflow snowpipe local -- serve --data-dir ~/snowpipe",
         ),
