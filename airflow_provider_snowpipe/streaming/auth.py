@@ -287,13 +287,11 @@ def _load_private_key(data: bytes, password: bytes | None, user: str) -> RSAPriv
         else:
             key = load_der_private_key(base64.b64decode(b"".join(data.split()), validate=True), password)
     except TypeError:
-        state = "is not encrypted, but a passphrase was given" if password else "is encrypted"
-        remedy = (
-            "drop the passphrase, which is the password of an Airflow connection"
-            if password
-            else "give its passphrase, which is the password of an Airflow connection"
-        )
-        raise AuthenticationError(f"the private key of user {user!r} {state}: {remedy}") from None
+        state = "is not encrypted, but a passphrase" if password else "is encrypted, but no passphrase"
+        raise AuthenticationError(
+            f"the private key of user {user!r} {state} was given: {'drop' if password else 'give'} it, which "
+            "is the password of an Airflow connection"
+        ) from None
     except (ValueError, binascii.Error, UnsupportedAlgorithm):
         raise AuthenticationError(
             f"the private key of user {user!r} cannot be read (damaged, or the passphrase is wrong): {remedy}"

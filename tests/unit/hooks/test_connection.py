@@ -154,7 +154,7 @@ class TestKeyPair:
     ):
         key, password = (encrypted_pem, None) if is_encrypted else (pem, "a-passphrase")
         connection = snowflake(account="a", private_key_content=key, password=password)
-        text = "is encrypted: give its passphrase" if is_encrypted else "is not encrypted.*: drop the passphr"
+        text = "is encrypted, but no.*: give it" if is_encrypted else "is not encrypted.*: drop it"
         with pytest.raises(AuthenticationError, match=f"{text}.*password of an Airflow connection") as raised:
             connection.credentials()
         assert "a-passphrase" not in str(raised.value)
