@@ -196,7 +196,7 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _OF_RUN = re.compile(
-    r"\b(?:ds|ts|ds_\w+|ts_\w+|\w+_ds|\w+_ds_nodash|(?:logical|execution)_date|data_interval_\w+|run_id|dag_run)\b"
+    r"\b(?:ds|ts|ds_\w+|ts_\w+|\w+_ds|\w+_ds_nodash|(?:logical|execution)_date|data_interval_\w+|run_id|dag_run(?!\.conf))\b"
 )
 
 
@@ -234,7 +234,10 @@ def _require_own_channels_of_run(operator: Any) -> None:
 
 
 def _mark_of_run(found: re.Match[str]) -> str:
-    """What stands for a template: NUL for one that is rendered to something else in each run."""
+    """What stands for a template: NUL for one that is rendered to something else in each run.
+
+    What a run is triggered with, ``params`` and ``dag_run.conf``, may be the same in all of them.
+    """
     return "\0" if _OF_RUN.search(found[0]) else "x"
 
 

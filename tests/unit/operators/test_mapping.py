@@ -380,6 +380,7 @@ class TestSources:
             ("/data/{{ ds }}/", {}),
             ("/data/orders", {}),
             ("/data/{{ params.root }}/orders", {}),
+            ("{{ dag_run.conf['root'] }}/orders", {}),
             ("/data/{{ var.value.data_dir }}/orders", {}),
             ("/data/{{ ds }}/orders", {"source_name": "orders_{{ ds }}"}),
             ("/data/{{ ds }}/orders", {"channel_prefix": "{{ dag_run.run_id }}"}),
@@ -399,7 +400,7 @@ class TestSources:
             "/data/{{ ds }}/orders",
             "/data/{{ data_interval_start | ds }}/orders/",
             "/data/{{ logical_date.strftime('%Y/%m/%d') }}/orders",
-            {"path": "/data/{{ dag_run.conf['day'] }}/orders", "group_by": "all"},
+            {"path": "/data/{{ dag_run.run_id }}/orders", "group_by": "all"},
             FileSource(path="/data/{{ macros.ds_add(ds, -1) }}/orders"),
         ],
     )
