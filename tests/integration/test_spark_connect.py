@@ -67,7 +67,7 @@ def test_groups_load_once_and_what_a_task_refuses_is_reported_in_one_line(
     assert second.code == 1
     (line,) = second.error_lines
     assert line.startswith(f"snowpipe error: SourcePositionError: channel {job.channel('b')!r}: ")
-    assert "150 line(s)" in line
+    assert "'2.ndjson' (overwritten, " in line
     assert "Traceback" not in second.out + second.err
     assert_exact(job)
 

@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.names import TABLE_ID_SUFFIX, with_suffix
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, Partition
@@ -59,8 +60,11 @@ class SourceId:
 
         :param committed: the committed position of each of them, None for NULL
         """
-        known = ((name, str(one)) for name, one in committed.items() if one is not None)
-        return cls(what, channel, now, next((f"channel {n!r}: {one!r} is committed" for n, one in known), ""))
+        for name, one in committed.items():
+            if one is not None:
+                position = f"offset {one}" if isinstance(one, IntegerOffset) else repr(str(one))
+                return cls(what, channel, now, f"channel {name!r}: {position} is committed")
+        return cls(what, channel, now)
 
 
 class KeptIds:
