@@ -259,8 +259,8 @@ def document() -> dict[str, Any]:
     }
 
 
-def _parameter(name: str, place: str, *, required: bool) -> dict[str, Any]:
-    return {"name": name, "in": place, "required": required, "schema": _TEXT}
+def _parameter(name: str, position: str, *, required: bool) -> dict[str, Any]:
+    return {"name": name, "in": position, "required": required, "schema": _TEXT}
 
 
 def _reference(name: str) -> dict[str, str]:

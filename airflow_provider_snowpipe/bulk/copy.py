@@ -292,7 +292,7 @@ def quoted_location(location: str) -> str:
         raise ConfigurationError(
             f"location is {location[:80]!r}: give a stage with @, and a path after a slash"
         )
-    if "\0" in location or any("\ud800" <= letter <= "\udfff" for letter in location):
+    if "\0" in location or any("\ud800" <= character <= "\udfff" for character in location):
         raise ConfigurationError(
             f"stage path {location!r} has a NUL or half a surrogate pair, which no SQL text can have: stage "
             "the files under another path"

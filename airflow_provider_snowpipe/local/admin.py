@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.local.engine.channel import ELASTIC, Channel
 from airflow_provider_snowpipe.local.engine.committer import Backlog
 from airflow_provider_snowpipe.local.engine.database import PIPE_MISSING, Database
 from airflow_provider_snowpipe.local.engine.ingest import MUST_REOPEN
-from airflow_provider_snowpipe.local.engine.spool import is_full, no_room
+from airflow_provider_snowpipe.local.engine.spool import disk_full, is_full
 from airflow_provider_snowpipe.local.errors import ConfigurationError, Refusal, ServiceError
 from airflow_provider_snowpipe.local.faults import Faults, pipe_parts
 from airflow_provider_snowpipe.local.tables import UrlName
@@ -265,7 +265,7 @@ def _answer(commands: Commands, line: bytes) -> bytes:
         answer = {"ok": False, "error": str(error)}
     except Exception as error:
         if is_full(error):
-            return json.dumps({"ok": False, "error": no_room().message}).encode() + b"\n"
+            return json.dumps({"ok": False, "error": disk_full().message}).encode() + b"\n"
         log.exception("an admin command failed inside the service")
         answer = {"ok": False, "error": f"the service failed on it, see its log: {type(error).__name__}"}
     return json.dumps(answer).encode() + b"\n"

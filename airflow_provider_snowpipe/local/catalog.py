@@ -240,7 +240,7 @@ class Catalog:
                 }
                 self._finish_renames(database)
                 self.pipe_failures = {
-                    change.moved_object(place): failure for place, failure in self.pipe_failures.items()
+                    change.moved_object(pipe): failure for pipe, failure in self.pipe_failures.items()
                 }
                 for reference in self.sessions.valuerefs():
                     session = reference()

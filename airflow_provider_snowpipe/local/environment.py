@@ -296,10 +296,10 @@ def render(
     from rich.table import Table
 
     rows = list(_rows(status, rates))
-    room = len(rows) if lines is None else max(lines - _FRAME_LINES, 1)
+    most = len(rows) if lines is None else max(lines - _FRAME_LINES, 1)
     shown = rows
-    if len(rows) > room:
-        busiest = sorted(range(len(rows)), key=lambda index: rows[index][0], reverse=True)[:room]
+    if len(rows) > most:
+        busiest = sorted(range(len(rows)), key=lambda index: rows[index][0], reverse=True)[:most]
         shown = [rows[index] for index in sorted(busiest)]
     title = f"Local Snowpipe service, {status['now']}"
     if status["clock_moved_seconds"]:
@@ -311,8 +311,8 @@ def render(
         table.add_column(heading, justify="right", no_wrap=True)
     for _, cells in shown:
         table.add_row(*cells)
-    if len(rows) > room:
-        table.caption = f"{len(rows) - room} more channels; --once shows all"
+    if len(rows) > most:
+        table.caption = f"{len(rows) - most} more channels; --once shows all"
     return table
 
 

@@ -295,7 +295,7 @@ class Service:
             return Refusal(503, "SERVICE_UNAVAILABLE", "the database was being recovered; send again")
         if spool.is_full(error):
             log.warning("a request found no room on the disk: %s", error)
-            return spool.no_room()
+            return spool.disk_full()
         return None
 
     def _handled(self, request: Request) -> Response:

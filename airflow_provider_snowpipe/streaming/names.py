@@ -247,12 +247,12 @@ def read_string_literal(written: str) -> str:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    unicode, byte, octal, letter = found.groups()
+    unicode, byte, octal, character = found.groups()
     if unicode or byte:
         return chr(int(unicode or byte, 16))
     if octal:
         return chr(int(octal, 8))
-    return "'" if letter is None else _CONTROLS.get(letter, letter)
+    return "'" if character is None else _CONTROLS.get(character, character)
 
 
 # -- What opens an object that Snowflake refuses -----------------------------------------------------------

@@ -427,10 +427,10 @@ def _matches(body: pa.Array, patterns: Sequence[str]) -> bool:
 
 
 def _patterns(key: str) -> Iterator[str]:
-    for index, letter in enumerate(key):
-        if letter.swapcase() != letter:
+    for index, character in enumerate(key):
+        if character.swapcase() != character:
             rest = re.escape(key[index + 1 :])
-            yield f"{re.escape(key[:index])}{re.escape(letter.swapcase())}(?i:{rest})"
+            yield f"{re.escape(key[:index])}{re.escape(character.swapcase())}(?i:{rest})"
 
 
 def _form_of(value: Any) -> Form:

@@ -264,7 +264,7 @@ class Access:
         above = [Securable("DATABASE", target.path[:1])]
         if target.depth == 3:
             above.append(Securable("SCHEMA", target.path[:2]))
-        return all(self.allows(active, "USAGE", place) for place in above) and bool(self.held(active, target))
+        return all(self.allows(active, "USAGE", each) for each in above) and bool(self.held(active, target))
 
     def sees_usage(self, roles: Iterable[str]) -> bool:
         """Return True when some roles may read the history views of the database SNOWFLAKE.

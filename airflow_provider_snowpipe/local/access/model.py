@@ -306,7 +306,7 @@ def _name(value: Any) -> str:
     return str(value.name)
 
 
-def _place(stored: dict[str, Any]) -> Securable:
+def _securable(stored: dict[str, Any]) -> Securable:
     return Securable(stored["kind"], tuple(stored["path"]))
 
 
@@ -318,8 +318,8 @@ _KEPT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 }  # fmt: skip
 # Fields whose values JSON does not know.
 _FIELDS: dict[str, Callable[[Any], Any]] = {
-    "target": _place,
-    "scope": _place,
+    "target": _securable,
+    "scope": _securable,
     "public_keys": tuple,
     "access_tokens": lambda tokens: tuple(AccessToken(**token) for token in tokens),
     "properties": lambda pairs: tuple((name, value) for name, value in pairs),

@@ -474,7 +474,7 @@ class Channels:
         with self._database.write_lock:
             current = self._database.pipes.current(pipe)
             if (pipe.key, name) not in self._channels:
-                self._check_room(pipe, name)
+                self._check_limit(pipe, name)
                 database = self._database
                 state = database.store.add_channel(self._cursor, pipe.key, name, database.clock.now_ms())
                 self._channels[pipe.key, name] = Channel(database.name, current, name, state, self._limits)
@@ -501,7 +501,7 @@ class Channels:
         for key, name in list(self._channels):
             self._live(key, name)
 
-    def _check_room(self, pipe: Pipe, name: str) -> None:
+    def _check_limit(self, pipe: Pipe, name: str) -> None:
         most = self._limits.channels_per_pipe
         if not most or name == ELASTIC:
             return

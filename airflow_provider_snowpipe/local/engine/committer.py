@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from airflow_provider_snowpipe.local.engine.append import Append
 from airflow_provider_snowpipe.local.engine.channel import Channel
 from airflow_provider_snowpipe.local.engine.ingest import commit_group
-from airflow_provider_snowpipe.local.engine.spool import Spool, no_room
+from airflow_provider_snowpipe.local.engine.spool import Spool, disk_full
 from airflow_provider_snowpipe.local.errors import Refusal
 from airflow_provider_snowpipe.local.limits import Limits
 
@@ -324,18 +324,18 @@ class Committer:
 
         :raises Refusal: 429 while too many bytes wait for their commit, 503 when the disk takes no more.
         """
-        if not self._database.has_room(2 * append.size):
-            raise no_room()
+        if not self._database.has_space(2 * append.size):
+            raise disk_full()
         with self._changed:
             if self._queued_bytes and self._queued_bytes + append.size > self._limits.queued_bytes:
                 raise Refusal(
                     429, "RECEIVER_SATURATED", "too many rows wait for their commit; send again later"
                 )
             self._queued_bytes += append.size
-            room = self._bytes_in_memory + append.size <= self._limits.queued_bytes_in_memory
-            if room or self._spool is None:
+            fits = self._bytes_in_memory + append.size <= self._limits.queued_bytes_in_memory
+            if fits or self._spool is None:
                 self._bytes_in_memory += append.size
-        if not room and self._spool is not None:
+        if not fits and self._spool is not None:
             self._park(append, self._spool)
         with self._changed:
             if self._schedule.add(append, time.monotonic()):
@@ -348,7 +348,7 @@ class Committer:
             with self._changed:
                 self._queued_bytes -= append.size
             log.warning("rows cannot wait on disk: %s", error)
-            raise no_room() from error
+            raise disk_full() from error
 
     def _left_queue(self, appends: list[Append]) -> None:
         self._queued_bytes -= sum(append.size for append in appends)

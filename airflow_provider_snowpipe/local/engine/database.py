@@ -149,8 +149,8 @@ class Pipes:
         with self._database.write_lock:
             table = find_name(table_name, self._database.tables.names(schema))
             if table is None:
-                place = f"{self._database.name}.{schema}.{table_name}"
-                raise Refusal(404, TABLE_MISSING, f"table {place} {_MISSING_TEXT}")
+                full_name = f"{self._database.name}.{schema}.{table_name}"
+                raise Refusal(404, TABLE_MISSING, f"table {full_name} {_MISSING_TEXT}")
             key = PipeKey(schema, table + DEFAULT_PIPE_SUFFIX)
             if key not in self._pipes:
                 pipe = Pipe(key, table, _new_key(), self._database.clock.now_ms())
@@ -473,7 +473,7 @@ class Database:
             self.dirty = False
             if not is_free:
                 return False
-            if not self.has_room(2 * self._log_bytes()):
+            if not self.has_space(2 * self._log_bytes()):
                 # The engine gives up a database whose checkpoint failed.
                 log.warning("checkpoint of %s postponed: the disk is full", self.name)
                 return False
@@ -491,9 +491,9 @@ class Database:
                 return False
             return True
 
-    def has_room(self, size: int) -> bool:
+    def has_space(self, size: int) -> bool:
         """Return True when the database's disk takes so many more bytes."""
-        return self._file is None or disk.has_room(self._file.parent, size)
+        return self._file is None or disk.has_space(self._file.parent, size)
 
     def _log_bytes(self) -> int:
         log_file = self._file.with_suffix(".duckdb.wal") if self._file else None

@@ -292,11 +292,11 @@ def _drop_out_of_sequence(group: Sequence[Append]) -> list[Append]:
     orphans: list[Append] = []
     due: dict[Channel, tuple[int, int]] = {}
     for append in group:
-        channel, place = append.channel, (append.client_sequencer, append.row_sequencer)
+        channel, position = append.channel, (append.client_sequencer, append.row_sequencer)
         stored = channel.committed
         expected = due.get(channel, (stored.client_sequencer, stored.row_sequencer))
-        if channel.name == ELASTIC or place == expected:
-            due[channel] = (place[0], place[1] + 1)
+        if channel.name == ELASTIC or position == expected:
+            due[channel] = (position[0], position[1] + 1)
             live.append(append)
         else:
             orphans.append(append)

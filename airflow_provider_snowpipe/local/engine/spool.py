@@ -33,7 +33,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _WORDS = ("No space left on device", "Disk quota exceeded")
 
 
-def has_room(folder: Path, size: int) -> bool:
+def has_space(folder: Path, size: int) -> bool:
     """Return True when a folder's disk takes so many bytes and keeps its reserve."""
     return shutil.disk_usage(folder).free >= size + RESERVED_BYTES
 
@@ -45,7 +45,7 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, duckdb.Error) and any(word in str(error) for word in _WORDS)
 
 
-def no_room() -> Refusal:
+def disk_full() -> Refusal:
     """Return the refusal of a call for which there is no room now."""
     return Refusal(503, "SERVICE_UNAVAILABLE", "the disk of the local service is full; send again")
 

@@ -355,7 +355,7 @@ class StageFilesFront:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = request_of(scope)
-        area, path = self._place(request)
+        area, path = self._address(request)
         if request.method not in {"PUT", "GET", "HEAD"}:
             raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
         token = request.query.get("token") or request.bearer()
@@ -368,7 +368,7 @@ class StageFilesFront:
         else:
             await _send_file(area.path(path), send, with_body=request.method == "GET")
 
-    def _place(self, request: Request) -> tuple[FolderArea, str]:
+    def _address(self, request: Request) -> tuple[FolderArea, str]:
         # A slash that is encoded separates as well.
         parts = "/".join(request.segments).split("/")[1:]
         is_name = all(len(part.encode()) <= _NAME_BYTES for part in parts)
@@ -421,7 +421,7 @@ class StageFilesFront:
         temporary = self._storage.incoming / secrets.token_hex(16)
         try:
             known = await _receive_into(temporary, receive, decryption)
-            await in_thread(lambda: _move_into_place(temporary, area, path, known))
+            await in_thread(lambda: _move_in(temporary, area, path, known))
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -511,10 +511,10 @@ def _write(handle: Any, md5: Any, block: bytes) -> None:
         view = view[handle.write(view) :]
 
 
-def _move_into_place(temporary: Path, area: FolderArea, path: str, known: str) -> None:
+def _move_in(temporary: Path, area: FolderArea, path: str, known: str) -> None:
     remember_digest(temporary, known)
     try:
-        area.place(temporary, path)
+        area.move_in(temporary, path)
     except FileExistsError as error:
         raise Refusal(
             400, "INVALID_FILE_PATH", f"'{path}' meets a file of the stage where it needs a folder"

@@ -60,27 +60,27 @@ def authorized_pipe(
     exact = schema.find(database.schemas)
     if exact is None:
         raise _missing(PIPE_MISSING, f"schema {database.name}.{schema.text}")
-    place = f"{database.name}.{exact}"
+    namespace = f"{database.name}.{exact}"
     text = name.text if name.is_quoted else name.text.upper()
     found = name.find([pipe.key.name for pipe in database.pipes if pipe.key.schema == exact])
     if not text.endswith(DEFAULT_PIPE_SUFFIX):
         if found is None:
-            raise _missing(PIPE_MISSING, f"pipe {place}.{name.text}")
+            raise _missing(PIPE_MISSING, f"pipe {namespace}.{name.text}")
         target = Securable("PIPE", (database.name, exact, found))
-        _check(catalog, roles, target, privileges, PIPE_MISSING, f"pipe {place}.{found}")
+        _check(catalog, roles, target, privileges, PIPE_MISSING, f"pipe {namespace}.{found}")
         return database, database.pipes.resolve(exact, found)
     default_table = UrlName(name.text[: -len(DEFAULT_PIPE_SUFFIX)], name.is_quoted)
     table = default_table.find(database.tables.names(exact))
     if table is not None:
         # Before the pipe is created: a call that is refused leaves nothing behind.
         target = Securable("TABLE", (database.name, exact, table))
-        _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {place}.{table}")
+        _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {namespace}.{table}")
         return database, database.pipes.resolve(exact, table + DEFAULT_PIPE_SUFFIX)
     if found is None:
-        raise _missing(TABLE_MISSING, f"table {place}.{default_table.text}")
+        raise _missing(TABLE_MISSING, f"table {namespace}.{default_table.text}")
     pipe = database.pipes.resolve(exact, found)
     target = Securable("TABLE", (database.name, exact, pipe.table))
-    _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {place}.{default_table.text}")
+    _check(catalog, roles, target, ("INSERT",), TABLE_MISSING, f"table {namespace}.{default_table.text}")
     return database, pipe
 
 

@@ -283,13 +283,13 @@ class _Documents:
         strange = np.flatnonzero((gaps & ~allowed)[:complete])
         documents = [text[start:stop] for start, stop in zip(starts, stops, strict=True)]
         reasons: list[str | None] = [None] * len(documents)
-        places = list(starts)
+        offsets = list(starts)
         for position in strange[:1]:
             # What follows the first strange character cannot be trusted to be cut rightly.
             kept = int(np.searchsorted(starts, position))
             found = text[position : position + 20].decode(errors="replace")
             documents, reasons = [*documents[:kept], b""], [*reasons[:kept], f"Error parsing JSON: {found}"]
-            places = [*places[:kept], position]
+            offsets = [*offsets[:kept], position]
             complete = len(text)
         base, before = self._records, self._lines
         self._records += len(documents)
@@ -312,9 +312,9 @@ class _Documents:
         ).set_column(1, "x", pa.array(reasons, pa.string()))
 
         def locate(record: int, _field: int | None) -> Position:
-            place = int(places[record - base])
-            line = text.count(b"\n", 0, place)
-            return Position(before + line + 1, place - text.rfind(b"\n", 0, place))
+            offset = int(offsets[record - base])
+            line = text.count(b"\n", 0, offset)
+            return Position(before + line + 1, offset - text.rfind(b"\n", 0, offset))
 
         return Chunk(_SHAPE, table, locate), complete
 

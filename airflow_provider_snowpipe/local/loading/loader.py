@@ -169,9 +169,9 @@ def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> tuple[list[Stag
         return files, missing
     now_ms = plan.database.clock.now_ms()
     old_ms = now_ms - history.COPY_MEMORY_MS
-    place = (plan.table.schema, plan.table.name)
-    known = plan.database.history.loaded_by_copy(cursor, *place, old_ms)
-    first_ms = plan.database.history.first_load_ms(cursor, *place)
+    table = (plan.table.schema, plan.table.name)
+    known = plan.database.history.loaded_by_copy(cursor, *table, old_ms)
+    first_ms = plan.database.history.first_load_ms(cursor, *table)
     load, skipped = [], []
     for file in files:
         uncertain = file.modified_ms < old_ms and first_ms is not None and first_ms < old_ms

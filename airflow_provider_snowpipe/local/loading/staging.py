@@ -133,10 +133,10 @@ class CopyPlan:
 
     def file_key(self, file: StagedFile) -> str:
         """Return what the load history recognises a file by: its stage and its path."""
-        return self.place + file.path
+        return self.base + file.path
 
     @property
-    def place(self) -> str:
+    def base(self) -> str:
         """The bucket or folder of an external location; the identity of an internal stage."""
         location = self.location
         if location.is_external:
@@ -314,8 +314,8 @@ class RowError:
 
     def abort(self, file: str) -> SqlError:
         """Return the error of a statement that this record aborts."""
-        place = f"\n  File '{file}', line {self.line}, character {self.character}\n  Row {self.row}"
-        where = f"{place}, column {self.column}" if self.column else place
+        at = f"\n  File '{file}', line {self.line}, character {self.character}\n  Row {self.row}"
+        where = f"{at}, column {self.column}" if self.column else at
         return SqlError(self.code, self.sqlstate, f"{self.message}{where}\n  {_CONTINUE}")
 
 
@@ -472,11 +472,11 @@ class StagedRecords:
         ).fetchall()
         for record, bad, shown, found in rows:
             code, sqlstate, message = describe(bad, shown, columns, fields, found)
-            place = chunk.locate(record, _field(bad, projection.filled, fields))
+            position = chunk.locate(record, _field(bad, projection.filled, fields))
             name = column_name(self._plan.table, bad, columns, fields, found)
             text = self._record_text(chunk, record - first) if self._with_records else None
             self.errors.append(
-                RowError(code, sqlstate, message, record + 1, place.line, place.character, name, text)
+                RowError(code, sqlstate, message, record + 1, position.line, position.character, name, text)
             )
 
     def _record_text(self, chunk: Chunk, position: int) -> str:

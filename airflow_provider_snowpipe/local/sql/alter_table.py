@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.tables import TEMPORARY, Column, ColumnType, Table, quote
 
-_Place = tuple[Session, Database, Table]
+_Target = tuple[Session, Database, Table]
 
 
 def alter_table(session: Session, reader: Reader) -> Result:
@@ -42,21 +42,21 @@ def alter_table(session: Session, reader: Reader) -> Result:
     return done()
 
 
-def _set(place: _Place, reader: Reader) -> Iterator[None]:
+def _set(target: _Target, reader: Reader) -> Iterator[None]:
     settings = reader.settings(needed=True)
     reader.end()
     yield
-    ddl.alter_table(*place, settings)
+    ddl.alter_table(*target, settings)
 
 
-def _unset(place: _Place, reader: Reader) -> Iterator[None]:
+def _unset(target: _Target, reader: Reader) -> Iterator[None]:
     names = reader.names()
     reader.end()
     yield
-    ddl.alter_table(*place, dict.fromkeys(names))
+    ddl.alter_table(*target, dict.fromkeys(names))
 
 
-def _add_key(kind: str, place: _Place, reader: Reader) -> Iterator[None]:
+def _add_key(kind: str, target: _Target, reader: Reader) -> Iterator[None]:
     """Keys are not enforced in Snowflake either."""
     tree = translate.parse(f"CREATE TABLE t (c INT, {kind} {reader.rest()})")
     if (
@@ -66,7 +66,7 @@ def _add_key(kind: str, place: _Place, reader: Reader) -> Iterator[None]:
     ):
         raise compilation_error("syntax error in ALTER TABLE .. ADD.")
     translate.normalize_identifiers(tree.this)
-    _, database, table = place
+    _, database, table = target
     keyed = ddl.with_keys(tree.this, table.columns)
     yield
     # Values that are NULL already stay.
@@ -76,14 +76,14 @@ def _add_key(kind: str, place: _Place, reader: Reader) -> Iterator[None]:
     database.tables.change(dataclasses.replace(table, columns=tuple(columns)))
 
 
-def _drop_key(kind: str, place: _Place, reader: Reader) -> Iterator[None]:
+def _drop_key(kind: str, target: _Target, reader: Reader) -> Iterator[None]:
     if kind == "CONSTRAINT":
         reader.name()
     named = reader.name_list()
     reader.accept("CASCADE", "RESTRICT")
     reader.end()
     yield
-    _, database, table = place
+    _, database, table = target
     columns = tuple(
         dataclasses.replace(column, keys=column.keys - {kind.removesuffix(" KEY")})
         if named is None or column.name in named
@@ -93,14 +93,14 @@ def _drop_key(kind: str, place: _Place, reader: Reader) -> Iterator[None]:
     database.tables.change(dataclasses.replace(table, columns=columns))
 
 
-def _ignore(_place: _Place, reader: Reader) -> Iterator[None]:
+def _ignore(_target: _Target, reader: Reader) -> Iterator[None]:
     """Nothing here clusters rows again."""
     reader.end()
     yield
 
 
-def _add(place: _Place, reader: Reader) -> Iterator[None]:
-    session, database, table = place
+def _add(target: _Target, reader: Reader) -> Iterator[None]:
+    session, database, table = target
     reader.accept("COLUMN")
     is_tolerant = bool(reader.accept("IF NOT EXISTS"))
     tree = translate.parse(f"CREATE TABLE t ({reader.rest()})")
@@ -147,8 +147,8 @@ def _refuse_filled(session: Session, table: Table, column: Column) -> None:
         raise compilation_error(why)
 
 
-def _drop(place: _Place, reader: Reader) -> Iterator[None]:
-    _, database, table = place
+def _drop(target: _Target, reader: Reader) -> Iterator[None]:
+    _, database, table = target
     reader.accept("COLUMN")
     is_tolerant = bool(reader.accept("IF EXISTS"))
     columns, statements = list(table.columns), []
@@ -168,8 +168,8 @@ def _drop(place: _Place, reader: Reader) -> Iterator[None]:
     database.tables.change(dataclasses.replace(table, columns=tuple(columns)), statements)
 
 
-def _rename_column(place: _Place, reader: Reader) -> Iterator[None]:
-    _, database, table = place
+def _rename_column(target: _Target, reader: Reader) -> Iterator[None]:
+    _, database, table = target
     old = reader.name()
     reader.expect("TO")
     new = reader.name()
@@ -185,12 +185,12 @@ def _rename_column(place: _Place, reader: Reader) -> Iterator[None]:
     database.tables.change(dataclasses.replace(table, columns=columns), [statement])
 
 
-def _rename(place: _Place, reader: Reader) -> Iterator[None]:
-    session, database, table = place
+def _rename(target: _Target, reader: Reader) -> Iterator[None]:
+    session, database, table = target
     path = reader.last_path()
-    target, schema, name = session.place_new_table(path, temporary=table.is_temporary)
+    where, schema, name = session.resolve_new_table(path, temporary=table.is_temporary)
     yield
-    if (target, schema) != (database, table.schema):
+    if (where, schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. RENAME TO another schema")
     if not table.is_temporary:
         ddl.refuse_view(database, schema, name)
@@ -202,12 +202,12 @@ def _rename(place: _Place, reader: Reader) -> Iterator[None]:
         session.temporary_tables[database.name, schema, path[-1]] = name
 
 
-def _swap(place: _Place, reader: Reader) -> Iterator[None]:
-    session, database, table = place
+def _swap(target: _Target, reader: Reader) -> Iterator[None]:
+    session, database, table = target
     path = reader.last_path()
     yield
-    target, other = session.table(path, "OWNERSHIP")
-    if (target, other.schema) != (database, table.schema):
+    of_other, other = session.table(path, "OWNERSHIP")
+    if (of_other, other.schema) != (database, table.schema):
         raise unsupported("ALTER TABLE .. SWAP WITH a table of another schema")
     if table.is_temporary or other.is_temporary:
         raise unsupported("ALTER TABLE .. SWAP WITH of a temporary table")
@@ -219,8 +219,8 @@ def _swap(place: _Place, reader: Reader) -> Iterator[None]:
         _grants_follow(session, old, name)
 
 
-def _cluster(place: _Place, reader: Reader) -> Iterator[None]:
-    session, database, table = place
+def _cluster(target: _Target, reader: Reader) -> Iterator[None]:
+    session, database, table = target
     reader.accept("LINEAR")
     tree = translate.parse(f"SELECT {reader.parenthesized()}")
     reader.end()
@@ -229,15 +229,15 @@ def _cluster(place: _Place, reader: Reader) -> Iterator[None]:
     database.tables.change(dataclasses.replace(table, clustering_key=key))
 
 
-def _uncluster(place: _Place, reader: Reader) -> Iterator[None]:
+def _uncluster(target: _Target, reader: Reader) -> Iterator[None]:
     reader.end()
     yield
-    _, database, table = place
+    _, database, table = target
     database.tables.change(dataclasses.replace(table, clustering_key=None))
 
 
-def _columns(place: _Place, reader: Reader) -> Iterator[None]:
-    _, database, table = place
+def _columns(target: _Target, reader: Reader) -> Iterator[None]:
+    _, database, table = target
     is_enclosed = reader.accept_sign("(")
     changes = [_read_change(reader)]
     while reader.accept_sign(","):
@@ -319,9 +319,9 @@ def _refuse_custom_pipes(database: Database, table: Table) -> None:
 
 
 def _grants_follow(session: Session, table: Table, name: str) -> None:
-    place = (table.database, table.schema)
+    namespace = (table.database, table.schema)
     session.catalog.access.renamed(
-        Securable("TABLE", (*place, table.name)), Securable("TABLE", (*place, name))
+        Securable("TABLE", (*namespace, table.name)), Securable("TABLE", (*namespace, name))
     )
 
 
@@ -332,7 +332,7 @@ _UNKNOWN = (
 )  # fmt: skip
 _KEYS = ("CONSTRAINT", "PRIMARY KEY", "UNIQUE", "FOREIGN KEY")
 # The first that fits.
-_ACTIONS: dict[str, Callable[[_Place, Reader], Iterator[None]]] = {
+_ACTIONS: dict[str, Callable[[_Target, Reader], Iterator[None]]] = {
     "SET": _set,
     "UNSET": _unset,
     "DROP CLUSTERING KEY": _uncluster,

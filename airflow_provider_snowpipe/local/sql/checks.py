@@ -334,7 +334,7 @@ _PARSER = sqlglot.Dialect.get_or_raise("snowflake").parser_class
 # What sqlglot reads as a function because another database has it.
 FOREIGN = frozenset({*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS}) - {*_ARGUMENTS, "AND", "OR"}
 # sqlglot leaves no position at what it reads by a parser of its own.
-_WITHOUT_PLACE = frozenset({*_PARSER.FUNCTION_PARSERS, *_PARSER.NO_PAREN_FUNCTION_PARSERS})
+_WITHOUT_START = frozenset({*_PARSER.FUNCTION_PARSERS, *_PARSER.NO_PAREN_FUNCTION_PARSERS})
 _BEFORE_NAMES = frozenset(
     {TokenType.INTO, TokenType.ALIAS, TokenType.TABLE, TokenType.JOIN, TokenType.FROM, TokenType.WITH,
      TokenType.UPDATE, TokenType.USING, TokenType.DOT, TokenType.DCOLON}
@@ -385,8 +385,8 @@ def check_calls(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> No
         if node.meta and not isinstance(node, (exp.Identifier, exp.Star))
     }
     for call in wrong:
-        has_place = tree is not None and call.name not in _WITHOUT_PLACE
-        if (call.start not in starts) if has_place else call.may_be_name:
+        has_start = tree is not None and call.name not in _WITHOUT_START
+        if (call.start not in starts) if has_start else call.may_be_name:
             continue
         if call.name in FOREIGN:
             raise compilation_error(f"Unknown function {call.name}", "002140", "42601")

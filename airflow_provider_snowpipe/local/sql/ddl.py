@@ -174,11 +174,11 @@ def alter_table(
 
 def _set_stage(session: Session, database: Database, table: Table, staged: Mapping[str, Setting]) -> None:
     known = database.objects.find(TABLE_OPTIONS, table.schema, table.name)
-    place = (database.name, table.schema, table.name, 0)
+    key = (database.name, table.schema, table.name, 0)
     old = (
-        StageDefinition.from_row(*place, "", str(known.definition["stage"]))
+        StageDefinition.from_row(*key, "", str(known.definition["stage"]))
         if known is not None and "stage" in known.definition
-        else StageDefinition(*place)
+        else StageDefinition(*key)
     )
     stage = with_settings(session, old, staged)
     definition = {**(known.definition if known else {}), "stage": stage.to_json()}
@@ -246,7 +246,7 @@ def _claim(
     :returns: where it is to be, and the table that is there.
     :raises SqlError: 003001 or 002003 without the privilege, 001998 for the name of a view.
     """
-    database, schema, name = session.place_new_table(path, temporary=temporary)
+    database, schema, name = session.resolve_new_table(path, temporary=temporary)
     known = database.tables.find(schema, name)
     if not temporary:
         session.require(f"CREATE {kind}", "SCHEMA", database.name, schema)

@@ -400,7 +400,7 @@ log = logging.getLogger(__name__)
 
 # Errors of an object that does not exist, and of a session without a current database or schema.
 _MISSING = frozenset({"002003", "002043"})
-_NO_PLACE = frozenset({"090105", "090106"})
+_NO_NAMESPACE = frozenset({"090105", "090106"})
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES"})
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 _WORD = re.compile(r"\w+")
@@ -443,7 +443,7 @@ def execute(
         try:
             result = _run(session, text, Bindings(bindings or {}))
         except SqlError as error:
-            if error.code in _NO_PLACE:
+            if error.code in _NO_NAMESPACE:
                 words = error.message.replace("Cannot perform operation", f"Cannot perform {_verb(text)}")
                 raise SqlError(error.code, error.sqlstate, words) from error
             raise
@@ -517,7 +517,7 @@ def _restoring(session: Session) -> Iterator[None]:
         session.transaction.restore()
         raise
     finally:
-        session.forget_lent()
+        session.unregister()
 
 
 def _run(session: Session, text: str, bindings: Bindings) -> Result:

@@ -88,7 +88,7 @@ def locate(session: Session, kind: str, path: tuple[str, ...]) -> Securable:
         if path[-1] not in database.schemas:
             raise object_missing("Schema", f"{database.name}.{path[-1]}")
         return Securable(kind, (database.name, path[-1]))
-    database, schema, name = session.place(path)
+    database, schema, name = session.locate(path)
     if name not in names(database, schema, kind):
         raise object_missing(kind.capitalize(), f"{database.name}.{schema}.{name}")
     return Securable(kind, (database.name, schema, name))
@@ -152,12 +152,12 @@ def show_grants(session: Session, reader: Reader) -> Result:
 def show_future_grants(session: Session, reader: Reader) -> Result:
     """SHOW FUTURE GRANTS IN SCHEMA s | IN DATABASE d | TO ROLE r."""
     state = session.catalog.access.state
-    place = reader.expect("IN SCHEMA", "IN DATABASE", "TO ROLE").split(" ")[1]
-    path = reader.path(2 if place == "SCHEMA" else 1)
-    if place == "ROLE":
+    kind = reader.expect("IN SCHEMA", "IN DATABASE", "TO ROLE").split(" ")[1]
+    path = reader.path(2 if kind == "SCHEMA" else 1)
+    if kind == "ROLE":
         chosen = [g for g in state.future_grants.values() if g.role == path[-1]]
     else:
-        scope = locate(session, place, path)
+        scope = locate(session, kind, path)
         chosen = [g for g in state.future_grants.values() if g.scope == scope]
     rows = [
         (

@@ -162,8 +162,10 @@ def usage_relation(session: Session, name: str) -> exp.Expr:
     since = session.catalog.clock.now_ms() - _USAGE_MS
     if name.startswith("QUERY"):
         begun = [s for s in session.catalog.queries.statements() if s.start_ms >= since]
-        return _lent(session, name, Statement, begun)
-    return _lent(session, name, LoginEvent, [e for e in session.catalog.queries.logins() if e.at_ms >= since])
+        return _registered(session, name, Statement, begun)
+    return _registered(
+        session, name, LoginEvent, [e for e in session.catalog.queries.logins() if e.at_ms >= since]
+    )
 
 
 def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
@@ -190,7 +192,7 @@ def history_of(session: Session, call: exp.Anonymous) -> exp.Expr:
         _column("END_TIME"),
     )
     bounds = {"END_TIME_RANGE_START": exp.GTE, "END_TIME_RANGE_END": exp.LTE}
-    found = _between(_lent(session, "INFORMATION_SCHEMA", Statement, shown), ended, arguments, bounds)
+    found = _between(_registered(session, "INFORMATION_SCHEMA", Statement, shown), ended, arguments, bounds)
     return found.order_by(exp.Ordered(this=ended, desc=True), copy=False).limit(int(limit.name), copy=False)
 
 
@@ -235,7 +237,7 @@ def _parts() -> dict[str, str]:
     return known
 
 
-def _lent(
+def _registered(
     session: Session, name: str, kind: type[Statement | LoginEvent], entries: Sequence[Statement | LoginEvent]
 ) -> exp.Expr:
     """Return a query for a part of history.sql over some entries of the query history."""
@@ -244,14 +246,14 @@ def _lent(
         for field in dataclasses.fields(kind)
     }
     kept = {each: pa.array([getattr(entry, each) for entry in entries], t) for each, t in types.items()}
-    return _computed(session, _parts()[name].format(e=quote(session.lend(pa.table(kept)))))
+    return _computed(session, _parts()[name].format(e=quote(session.register(pa.table(kept)))))
 
 
 def _computed(session: Session, sql: str) -> exp.Expr:
     """Return a query for what the engine answers to another one, with names in upper case."""
     found = session.cursor.sql(sql).to_arrow_table()
     names = [column.upper() for column in found.column_names]
-    relation = session.lend(found.rename_columns(names))
+    relation = session.register(found.rename_columns(names))
     return exp.select(*map(_column, names)).from_(exp.to_identifier(relation, quoted=True))
 
 
@@ -417,11 +419,11 @@ def relation(session: Session, schema: str, name: str) -> exp.Expr:
     if name not in {"COPY_HISTORY", "LOAD_HISTORY"}:
         raise object_missing("Object", f"{SHARED_DATABASE}.{schema}.{name}")
     statements = [
-        _loads(name, database, _NOT_TEMPORARY, place, _USAGE_MS)
+        _loads(name, database, _NOT_TEMPORARY, relation_name, _USAGE_MS)
         for database in session.catalog.databases
-        for place in (database.history.relation, database.history.of_dropped_tables)
+        for relation_name in (database.history.relation, database.history.of_dropped_tables)
         # LOAD_HISTORY forgets the loads of dropped tables, as its page documents.
-        if name == "COPY_HISTORY" or place == database.history.relation
+        if name == "COPY_HISTORY" or relation_name == database.history.relation
     ]
     return _computed(session, " UNION ALL ".join(statements))
 

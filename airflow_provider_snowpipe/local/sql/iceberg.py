@@ -139,10 +139,10 @@ def show_tables(session: Session, shown: Shown) -> Result:
 
 def _row(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
     chosen = options(database, table.schema, table.name) or {}
-    place = (database.name, table.schema, table.name)
+    full_name = (database.name, table.schema, table.name)
     return (
         table.created_on_ms, table.name, database.name, table.schema,
-        session.owner("TABLE", *place), chosen.get("EXTERNAL_VOLUME", ""),
+        session.owner("TABLE", *full_name), chosen.get("EXTERNAL_VOLUME", ""),
         chosen["CATALOG"], "MANAGED", "", "", chosen.get("BASE_LOCATION", ""), "Y",
         database.objects.comment("TABLE", table.schema, table.name), "ROLE",
     )  # fmt: skip

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.local.errors import compilation_error, object_mis
 from airflow_provider_snowpipe.local.loading.history import FilePipe
 from airflow_provider_snowpipe.local.sql import grants, iceberg, show
 from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.sql.relations import lent_result
+from airflow_provider_snowpipe.local.sql.relations import registered_result
 from airflow_provider_snowpipe.local.sql.results import Result, ResultColumn, timestamp
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.stages.definition import FileFormatDefinition, OptionValue
@@ -47,7 +47,7 @@ def relation(session: Session, database: Database, name: str) -> exp.Expr:
     :raises SqlError: 002003 for a view that the local service does not have.
     """
     columns, rows = _view(database, name)
-    return lent_result(session, Result(columns, list(rows(session, database))))
+    return registered_result(session, Result(columns, list(rows(session, database))))
 
 
 def describe_view(session: Session, reader: Reader) -> Result:
@@ -312,8 +312,8 @@ def _database(session: Session, path: tuple[str, ...], *, whole: bool) -> str:
 def _schema(session: Session, database: Database, schema: str, *, whole: bool) -> Iterator[str]:
     if schema not in database.schemas:
         raise object_missing("Schema", f"{database.name}.{schema}")
-    place = f"{_name(database.name)}.{_name(schema)}" if whole else _name(schema)
-    yield f"create or replace schema {place};"
+    written = f"{_name(database.name)}.{_name(schema)}" if whole else _name(schema)
+    yield f"create or replace schema {written};"
     for kind in _IN_SCHEMA:
         securable, find, _ = _KINDS[kind]
         for name in grants.names(database, schema, securable):
@@ -321,8 +321,8 @@ def _schema(session: Session, database: Database, schema: str, *, whole: bool) -
                 yield _object(session, database, kind, (schema, name), whole=whole)
 
 
-def _object(session: Session, database: Database, kind: str, place: tuple[str, str], *, whole: bool) -> str:
-    schema, name = place
+def _object(session: Session, database: Database, kind: str, key: tuple[str, str], *, whole: bool) -> str:
+    schema, name = key
     securable, find, write = _KINDS[kind]
     shown, known = name.partition("\x01")[0], find(database, schema, name)
     if known is None or (name == shown and not session.can_see(securable, database.name, schema, name)):
@@ -332,17 +332,17 @@ def _object(session: Session, database: Database, kind: str, place: tuple[str, s
 
 
 def _table(database: Database, table: Table, written: str) -> str:
-    place = (table.schema, table.name)
-    lake = iceberg.options(database, *place)
-    word = "TRANSIENT " if database.objects.table_option(*place, "transient") else ""
+    path = (table.schema, table.name)
+    lake = iceberg.options(database, *path)
+    word = "TRANSIENT " if database.objects.table_option(*path, "transient") else ""
     word = "TEMPORARY " if table.is_temporary else word if lake is None else "ICEBERG "
-    key, comment = table.clustering_key, database.objects.comment("TABLE", *place)
+    key, comment = table.clustering_key, database.objects.comment("TABLE", *path)
     cluster = f" cluster by {key.text.removeprefix('LINEAR')}" if key else ""
     options = " ERROR_LOGGING=TRUE" if table.error_logging else ""
     options += " ENABLE_SCHEMA_EVOLUTION=TRUE" if table.schema_evolution else ""
     options += "".join(f" {option} = {_text(str(value))}" for option, value in (lake or {}).items())
     options += f" COMMENT={_text(comment)}" if comment else ""
-    columns = ",\n".join(_column(database, *place, column) for column in table.columns)
+    columns = ",\n".join(_column(database, *path, column) for column in table.columns)
     return f"create or replace {word}TABLE {written}{cluster} (\n{columns}\n){options};"
 
 
@@ -420,11 +420,11 @@ def _value(value: OptionValue) -> str:
 
 # How privileges name each kind, what finds an object, and what writes its statement.
 _KINDS: dict[str, tuple[str, Callable[[Database, str, str], Any], Callable[[Database, Any, str], str]]] = {
-    "SEQUENCE": (SEQUENCE, lambda database, *key: database.objects.find(SEQUENCE, *key), _sequence),
+    "SEQUENCE": (SEQUENCE, lambda database, *path: database.objects.find(SEQUENCE, *path), _sequence),
     **dict.fromkeys(
-        ("TABLE", "ICEBERG_TABLE"), ("TABLE", lambda database, *key: database.tables.find(*key), _table)
+        ("TABLE", "ICEBERG_TABLE"), ("TABLE", lambda database, *path: database.tables.find(*path), _table)
     ),
-    "VIEW": (VIEW, lambda database, *key: database.objects.find(VIEW, *key), _view_ddl),
-    "FILE_FORMAT": ("FILE FORMAT", lambda database, *key: database.stages.formats.find(*key), _file_format),
+    "VIEW": (VIEW, lambda database, *path: database.objects.find(VIEW, *path), _view_ddl),
+    "FILE_FORMAT": ("FILE FORMAT", lambda database, *path: database.stages.formats.find(*path), _file_format),
     "PIPE": ("PIPE", _find_pipe, _pipe),
 }

@@ -29,10 +29,10 @@ def check_literal(node: exp.Literal) -> None:
         return
     mantissa, _, exponent = node.name.lower().partition("e")
     if exponent:
-        has_room = float(node.name) != float("inf")
+        fits = float(node.name) != float("inf")
     else:
-        has_room = len(mantissa.partition(".")[0].lstrip("0")) <= _DIGITS
-    if not has_room:
+        fits = len(mantissa.partition(".")[0].lstrip("0")) <= _DIGITS
+    if not fits:
         raise SqlError("100039", "22003", f"Numeric value '{node.name}' is out of range")
 
 

@@ -120,7 +120,7 @@ def _refuse_default(name: str, verb: str) -> None:
         )
 
 
-def _compile(session: Session, place: tuple[Database, str], copy: Reader) -> tuple[Table, PipeDefinition]:
+def _compile(session: Session, namespace: tuple[Database, str], copy: Reader) -> tuple[Table, PipeDefinition]:
     text = copy.text[copy.position :].strip()
     copy.expect("COPY INTO")
     path = copy.path()
@@ -137,7 +137,7 @@ def _compile(session: Session, place: tuple[Database, str], copy: Reader) -> tup
     settings = copy.settings()
     copy.end()
     database, schema, name = session.resolve(path)
-    if (database, schema) != place:
+    if (database, schema) != namespace:
         raise unsupported("a pipe and its table in different schemas")
     table = database.tables.find(schema, name)
     if table is None:
@@ -503,10 +503,10 @@ def iso(epoch_ms: int) -> str:
     return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _require_monitor(session: Session, place: tuple[str, str, str]) -> None:
-    held = session.catalog.access.held(session.roles, Securable("PIPE", place))
+def _require_monitor(session: Session, full_name: tuple[str, str, str]) -> None:
+    held = session.catalog.access.held(session.roles, Securable("PIPE", full_name))
     if not held & {"MONITOR", "OPERATE", "OWNERSHIP"}:
-        session.require("MONITOR", "PIPE", *place)
+        session.require("MONITOR", "PIPE", *full_name)
 
 
 def _force_resume(session: Session, database: Database, pipe: FilePipe, option: str = "") -> str:

@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.local.sql import (
     timestamps,
     translate,
 )
-from airflow_provider_snowpipe.local.sql.relations import lent_result
+from airflow_provider_snowpipe.local.sql.relations import registered_result
 from airflow_provider_snowpipe.local.sql.results import Bindings, Result, ResultColumn
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.types import Type
@@ -321,7 +321,7 @@ def _branches(session: Session, tree: exp.MultitableInserts, found: Result) -> l
             condition = exp.and_(*(_is_not(each) for each in before), written) if first else written
             before.append(written)
         insert = branch.this.copy()
-        source = timestamps.aliased(lent_result(session, found), "SOURCE")
+        source = timestamps.aliased(registered_result(session, found), "SOURCE")
         select = exp.select(*_values(insert)).from_(source, copy=False)
         insert.set(
             "expression", select.where(condition.copy(), copy=False) if condition is not None else select
@@ -396,7 +396,9 @@ def _insert_at_once(session: Session, tree: exp.Expr, rows: list[list[Any]]) -> 
         table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=names)
     except (pa.ArrowException, OverflowError):
         return False
-    tree.set("expression", exp.select(*row.expressions).from_(exp.table_(session.lend(table), quoted=True)))
+    tree.set(
+        "expression", exp.select(*row.expressions).from_(exp.table_(session.register(table), quoted=True))
+    )
     for parameter in list(tree.find_all(exp.Parameter)):
         parameter.replace(exp.column(f"_{parameter.name}", quoted=True))
     return True

@@ -297,7 +297,7 @@ def _replace(session: Session, node: exp.Expr) -> None:
     if isinstance(call, exp.Dot):
         raise unsupported(f"table function {name}")
     if name in _RESULTS:
-        node.replace(_lent(session, _RESULTS[name](session, call), named))
+        node.replace(_registered(session, _RESULTS[name](session, call), named))
     elif name == "GENERATOR":
         node.replace(exp.Subquery(this=_generator(session, call), alias=named))
     elif name == "SPLITTOTABLE":
@@ -306,8 +306,8 @@ def _replace(session: Session, node: exp.Expr) -> None:
         raise unsupported(f"table function {name}")
 
 
-def _lent(session: Session, result: Result, alias: exp.Expr) -> exp.Subquery:
-    return exp.Subquery(this=lent_result(session, result), alias=alias)
+def _registered(session: Session, result: Result, alias: exp.Expr) -> exp.Subquery:
+    return exp.Subquery(this=registered_result(session, result), alias=alias)
 
 
 def _identifier_of(name: str) -> exp.Identifier:
@@ -424,7 +424,7 @@ def rows_for(session: Session, seconds: float) -> str:
             yield batch
 
     batch = pa.record_batch([pa.array(range(10), pa.int64())], names=["n"])
-    return quote(session.lend(pa.RecordBatchReader.from_batches(batch.schema, batches())))
+    return quote(session.register(pa.RecordBatchReader.from_batches(batch.schema, batches())))
 
 
 def _split(call: exp.Expr) -> exp.Expr:
@@ -526,14 +526,14 @@ def last_query_id(session: Session, given: list[exp.Expr]) -> str | None:
     return known[index] if -len(known) <= index < len(known) else None
 
 
-def lent_result(session: Session, result: Result) -> exp.Expr:
+def registered_result(session: Session, result: Result) -> exp.Expr:
     """Return a query for the rows of a result, readable until the end of the statement."""
     arrays = []
     for position, column in enumerate(result.columns):
         values = [row[position] for row in result.rows]
         arrays.append(_array(values, column.type))
     table = pa.Table.from_arrays(arrays, names=[str(position) for position in range(len(arrays))])
-    relation = session.lend(table)
+    relation = session.register(table)
     selected = ", ".join(
         f"{_converted(position, column.type)} AS {quote(column.name)}"
         for position, column in enumerate(result.columns)

@@ -58,12 +58,14 @@ class Transaction:
     transaction is lost, and every statement fails until it is rolled back.
 
     :param cursor: returns the session's cursor.
-    :param lent: Arrow tables that statements read; DuckDB forgets them with a transaction.
+    :param registered: Arrow tables that statements read; DuckDB forgets them with a transaction.
     """
 
-    def __init__(self, cursor: Callable[[], duckdb.DuckDBPyConnection], lent: Mapping[str, pa.Table]) -> None:
+    def __init__(
+        self, cursor: Callable[[], duckdb.DuckDBPyConnection], registered: Mapping[str, pa.Table]
+    ) -> None:
         self._cursor = cursor
-        self._lent = lent
+        self._registered = registered
         self.is_open = False
         self._number = 0
         self._is_partial = False
@@ -178,7 +180,7 @@ class Transaction:
         self._is_partial = False
         self._roll_back_engine()
         self._cursor().execute("BEGIN")
-        for name, table in self._lent.items():
+        for name, table in self._registered.items():
             self._cursor().register(name, table)
         for work, result in self._changes:
             if work() != result:
@@ -272,13 +274,13 @@ class Session:
     is_busy: bool = False
     used_at: float = 0.0
     has_ended: bool = False
-    lent: dict[str, pa.Table] = field(default_factory=dict, repr=False)
+    registered: dict[str, pa.Table] = field(default_factory=dict, repr=False)
     _cursor: duckdb.DuckDBPyConnection | None = None
     user_since_ms: int = field(init=False)
     transaction: Transaction = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.transaction = Transaction(lambda: self.cursor, self.lent)
+        self.transaction = Transaction(lambda: self.cursor, self.registered)
         access = self.catalog.access
         self.role = self.role or access.default_role(self.user)
         known = access.state.users.get(self.user)
@@ -428,22 +430,22 @@ class Session:
         while len(known) > _REMEMBERED_COPIES:
             known.popitem(last=False)
 
-    def lend(self, table: pa.Table | pa.RecordBatchReader) -> str:
+    def register(self, table: pa.Table | pa.RecordBatchReader) -> str:
         """Make Arrow rows readable under the returned name until the end of the statement."""
-        name = f"_lent_{uuid.uuid4().hex}"
+        name = f"_rows_{uuid.uuid4().hex}"
         # The engine registers nothing while rows of an earlier statement are not fetched.
         self.cursor.execute("SELECT 1").fetchall()
         self.cursor.register(name, table)
-        self.lent[name] = table
+        self.registered[name] = table
         return name
 
-    def forget_lent(self) -> None:
-        """Remove the relations that the statement was lent, unless a transaction may repeat it."""
-        if self._cursor is None or not self.lent or self.transaction.has_changes:
+    def unregister(self) -> None:
+        """Remove the relations that the statement registered, unless a transaction may repeat it."""
+        if self._cursor is None or not self.registered or self.transaction.has_changes:
             return
         self._cursor.execute("SELECT 1").fetchall()
-        while self.lent:
-            self._cursor.unregister(self.lent.popitem()[0])
+        while self.registered:
+            self._cursor.unregister(self.registered.popitem()[0])
 
     def close(self) -> None:
         """Roll back an open transaction, drop temporary objects and release the cursor."""
@@ -504,7 +506,7 @@ class Session:
         inner = Session(self.catalog, self.user, database, schema, role=role, warehouse=self.warehouse)
         inner.secondary_roles = False
         inner._cursor = self.cursor
-        inner.lent = self.lent
+        inner.registered = self.registered
         inner.results = self.results
         inner.temporary_tables = self.temporary_tables
         return inner
@@ -577,7 +579,7 @@ class Session:
         if len(path) <= 3:
             # Before the schema is searched: a hidden database does not show which schemas it has.
             self.visible_database(path[0] if len(path) == 3 else self.current_database())
-        database, schema, name = self.place(path)
+        database, schema, name = self.locate(path)
         self.require("USAGE", "SCHEMA", database.name, schema)
         # A temporary table hides a table of the same name.
         return database, schema, self.temporary_tables.get((database.name, schema, name), name)
@@ -601,7 +603,7 @@ class Session:
             return database, None
         return self.table(head.path, privilege)
 
-    def place_new_table(self, path: tuple[str, ...], *, temporary: bool) -> tuple[Database, str, str]:
+    def resolve_new_table(self, path: tuple[str, ...], *, temporary: bool) -> tuple[Database, str, str]:
         """Resolve the name of a table to be created.
 
         A temporary one gets a name that only this session knows.
@@ -623,7 +625,7 @@ class Session:
             self.temporary_tables[database, schema, shown] = name
         self.created("TABLE", database, schema, name, grants_of=grants_of)
 
-    def place(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
+    def locate(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` without checking privileges, for GRANT and REVOKE."""
         if len(path) > 3:
             raise compilation_error(f"'{'.'.join(path)}' has too many parts.")

@@ -170,15 +170,15 @@ def show_tables(session: Session, shown: Shown) -> Result:
 
 
 def _table_row(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
-    place, objects = (table.schema, table.name), database.objects
-    kind = "TRANSIENT" if objects.table_option(*place, "transient") else "TABLE"
+    key, objects = (table.schema, table.name), database.objects
+    kind = "TRANSIENT" if objects.table_option(*key, "transient") else "TABLE"
     return (
         table.created_on_ms, table.name.partition(TEMPORARY)[0], database.name, table.schema,
-        "TEMPORARY" if table.is_temporary else kind, objects.comment("TABLE", *place),
+        "TEMPORARY" if table.is_temporary else kind, objects.comment("TABLE", *key),
         "" if table.clustering_key is None else table.clustering_key.text, count_rows(session, table),
-        None, session.owner("TABLE", database.name, *place), "0", "OFF", "OFF", "N",
+        None, session.owner("TABLE", database.name, *key), "0", "OFF", "OFF", "N",
         "Y" if table.schema_evolution else "N", "ROLE", "N", None, "N",
-        "Y" if objects.table_option(*place, "iceberg") else "N", "N", "N",
+        "Y" if objects.table_option(*key, "iceberg") else "N", "N", "N",
         "Y" if table.error_logging else "N",
     )  # fmt: skip
 
@@ -235,16 +235,16 @@ def show_channels(session: Session, shown: Shown) -> Result:
     only = None
     if kind in {"TABLE", "PIPE"}:
         database, schema, only = session.resolve(path)
-        places = [(database, schema)]
+        namespaces = [(database, schema)]
     else:
-        places = schemas_in_scope(session, shown)
+        namespaces = schemas_in_scope(session, shown)
     rows = [
         (
             channel.committed.created_on_ms, channel.name, database.name, schema, pipe.table,
             channel.committed.offset_token, pipe.key.name, "PIPE", channel.committed.client_sequencer,
             channel.committed.row_sequencer,
         )
-        for database, schema in places
+        for database, schema in namespaces
         for channel in database.channels
         if (pipe := channel.pipe).key.schema == schema
         and only in {None, pipe.key.name if kind == "PIPE" else pipe.table}
@@ -296,7 +296,7 @@ _OF_PROCEDURES = (
 )  # fmt: skip
 _OF_FUNCTIONS = ("is_external_function", "language", "is_memoizable", "is_data_metric")
 _MOST_OCTETS = 16_777_216
-_NAME, _PLACE = ("created_on", "name"), ("database_name", "schema_name")
+_NAME, _NAMESPACE = ("created_on", "name"), ("database_name", "schema_name")
 
 
 def columns_of(view: SchemaObject) -> tuple[Column, ...]:
@@ -323,12 +323,12 @@ def show_columns(session: Session, shown: Shown) -> Result:
     named = shown.scope is not None and shown.scope[0] in {"TABLE", "VIEW"}
     if shown.scope is not None and named:
         database, schema, only = session.resolve(shown.scope[1])
-        places = [(database, schema)]
+        namespaces = [(database, schema)]
         found = [r for r in relations(session, database, schema) if r[1] == only.partition(TEMPORARY)[0]]
         if not found:
             raise object_missing("Table", f"{database.name}.{schema}.{only}")
     else:
-        places = schemas_in_scope(session, shown)
+        namespaces = schemas_in_scope(session, shown)
     rows = [
         (
             name, schema, column.name, _data_type(column.type, column.nullable),
@@ -336,7 +336,7 @@ def show_columns(session: Session, shown: Shown) -> Result:
             database.objects.comment("COLUMN", schema, column_key(name, column.name)), database.name, "",
             None,
         )
-        for database, schema in places
+        for database, schema in namespaces
         for _, name, columns, _ in relations(session, database, schema)
         if not named or name == found[0][1]
         for column in columns
@@ -360,7 +360,7 @@ def show_objects(session: Session, shown: Shown) -> Result:
         for kind, name, _, created_on_ms in relations(session, database, schema)
         if shown.matches(name)
     ]  # fmt: skip
-    return listing((*_NAME, *_PLACE, "kind", "comment", "owner"), rows)
+    return listing((*_NAME, *_NAMESPACE, "kind", "comment", "owner"), rows)
 
 
 def describe_relation(session: Session, reader: Reader) -> Result:
@@ -437,7 +437,7 @@ def show_nothing(_session: Session, shown: Shown) -> Result:
         more = () if shown.kind.endswith("PROCEDURES") else _OF_FUNCTIONS
         return listing((*_OF_PROCEDURES, *more), [])
     of_kind = ("table_name", "column_name") if shown.kind.endswith("KEYS") else ("owner", "comment")
-    return listing((*_NAME, *_PLACE, *of_kind), [])
+    return listing((*_NAME, *_NAMESPACE, *of_kind), [])
 
 
 def undrop(_session: Session, reader: Reader) -> Result:

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.local.tables import Column, Table, quote
 
 # -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------
 
-_PLACE = "place"
+_FULL_NAME = "full name"
 
 
 def new(database: Database, schema: str, name: str, columns: tuple[Column, ...]) -> Table:
@@ -51,7 +51,7 @@ def put(node: exp.Table, database: Database, schema: str, name: str) -> None:
     engine = (*database.names.home(schema), name if table is None else table.engine)
     for part, word in zip(("catalog", "db", "this"), engine, strict=True):
         node.set(part, exp.to_identifier(word, quoted=True))
-    node.meta[_PLACE] = (database.name, schema, name)
+    node.meta[_FULL_NAME] = (database.name, schema, name)
 
 
 def database_of(session: Session, node: exp.Table) -> Database:
@@ -59,14 +59,14 @@ def database_of(session: Session, node: exp.Table) -> Database:
 
     :raises SqlError: when it was dropped meanwhile.
     """
-    return session.catalog.database(node.meta[_PLACE][0])
+    return session.catalog.database(node.meta[_FULL_NAME][0])
 
 
 def find_anywhere(session: Session, node: exp.Table) -> Table | None:
     """Return the table that :func:`put` named, or None for another relation."""
-    place = node.meta.get(_PLACE)
-    database = session.catalog.find(place[0]) if place is not None else None
-    return database.tables.find(*place[1:]) if place is not None and database is not None else None
+    full_name = node.meta.get(_FULL_NAME)
+    database = session.catalog.find(full_name[0]) if full_name is not None else None
+    return database.tables.find(*full_name[1:]) if full_name is not None and database is not None else None
 
 
 def changed_table(session: Session, tree: exp.Expr) -> Table | None:

@@ -260,7 +260,7 @@ def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Sub
     parts = [_empty(columns)]
     for file in location.list(pattern.name if pattern is not None else None):
         parts += _file(session, location, file_format, file, columns)
-    relation = session.lend(pa.concat_tables(parts))
+    relation = session.register(pa.concat_tables(parts))
     selected = ", ".join(
         f"CAST(_shallow({quote(column.name)}) AS JSON) AS {quote(column.name)}"
         if column.type is _VARIANT
@@ -359,6 +359,6 @@ def _unreadable(
     location: StageLocation, file: StagedFile, chunk: Chunk, record: int, reason: str
 ) -> SqlError:
     code, sqlstate, message = staging.describe(staging.UNREADABLE, reason, (), 0, 0)
-    place = chunk.locate(record, None)
-    error = RowError(code, sqlstate, message, record + 1, place.line, place.character, None)
+    position = chunk.locate(record, None)
+    error = RowError(code, sqlstate, message, record + 1, position.line, position.character, None)
     return error.abort(location.listed_name(file))

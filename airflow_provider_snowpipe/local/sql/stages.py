@@ -235,15 +235,15 @@ def remove_files(session: Session, reader: Reader) -> Result:
     return Result((ResultColumn("name"), ResultColumn("result")), rows, OTHER)
 
 
-def staged_bindings(session: Session, place: str) -> dict[str, dict[str, Any]]:
+def staged_bindings(session: Session, address: str) -> dict[str, dict[str, Any]]:
     """Return the bound values that a client uploaded, because they are many, as it would have sent them.
 
-    :param place: ``@stage/path``; below it are CSV files in which an empty field is NULL and ``""`` is empty
-        (observed with connector 4.8.1).
+    :param address: ``@stage/path``; below it are CSV files in which an empty field is NULL and ``""``
+        is empty (observed with connector 4.8.1).
     """
-    location, rest = resolve_location(session, place)
+    location, rest = resolve_location(session, address)
     if rest:
-        raise compilation_error(f"invalid place '{place[:60]}' of bound values.")
+        raise compilation_error(f"invalid location '{address[:60]}' of bound values.")
     require_access(session, location, "READ")
     rows: list[list[str | None]] = []
     for file in sorted(location.list(), key=lambda one: (len(one.path), one.path)):

@@ -467,7 +467,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
             raise compilation_error(f"'{_dotted(table.this, table.db, table.catalog)}' has too many parts.")
         if not isinstance(table.this, exp.Identifier):
             raise unsupported(f"table function {table.this.sql(dialect='snowflake')}")
-        if not table.args.get("db") and table.name in session.lent:
+        if not table.args.get("db") and table.name in session.registered:
             continue
         if checks.is_common(table):
             continue
@@ -521,8 +521,8 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
     missing = object_missing("Object", ".".join(path))
     if view is None and database.tables.find(schema, name) is None:
         raise missing
-    place = "VIEW" if view else "TABLE", database.name, schema, name
-    _require(session, privileges, place, missing)
+    securable = "VIEW" if view else "TABLE", database.name, schema, name
+    _require(session, privileges, securable, missing)
     if view is not None:
         _expand(session, table, database, view)
         return
@@ -533,12 +533,12 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
 
 
 def _require(
-    session: Session, privileges: Sequence[str], place: tuple[str, str, str, str], missing: SqlError
+    session: Session, privileges: Sequence[str], securable: tuple[str, str, str, str], missing: SqlError
 ) -> None:
     """Require privileges on an object; one that is hidden looks like one that does not exist."""
     try:
         for privilege in privileges:
-            session.require(privilege, *place)
+            session.require(privilege, *securable)
     except SqlError as error:
         raise missing if error.code == missing.code else error from None
 

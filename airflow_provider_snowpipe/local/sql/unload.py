@@ -365,12 +365,12 @@ class _Files:
             )
             raise SqlError("100001", "22000", f"{why} Set MAX_FILE_SIZE, or SINGLE = FALSE.")
 
-    def place(self) -> None:
+    def move_into_stage(self) -> None:
         """Move all files into the stage, or none: then the files that they would replace stay.
 
         :raises SqlError: 001030 when one of them is there already.
         """
-        placed: list[Path] = []
+        moved: list[Path] = []
         kept: dict[Path, Path] = {}
         replace = "OVERWRITE" in self._unload.flags
         try:
@@ -379,9 +379,9 @@ class _Files:
                 if replace and old.is_file():
                     kept[old] = self._incoming / secrets.token_hex(16)
                     os.link(old, kept[old])
-                placed += [self._unload.area.place(file.temporary, file.path, replace=replace)]
+                moved += [self._unload.area.move_in(file.temporary, file.path, replace=replace)]
         except OSError as error:
-            for path in placed:
+            for path in moved:
                 if path in kept:
                     kept[path].replace(path)
                 else:
@@ -468,7 +468,7 @@ def _run(session: Session, made: _Unload, tree: exp.Expr) -> Result:
                 for partition, part in _parts(group) if made.is_partitioned else [(None, group)]:
                     files.write(partition, part)
         files.close()
-        files.place()
+        files.move_into_stage()
     finally:
         files.discard()
     return _result(made, files)

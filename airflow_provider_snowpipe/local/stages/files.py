@@ -51,7 +51,7 @@ _MAX_PATH_BYTES = 1024
 _MAX_PART_BYTES = 255
 _DIGESTS = 10_000
 _BLOCK = 1 << 20
-_PLACE_ATTEMPTS = 5
+_MOVE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class FolderArea:
             raise access_error(f"file '{name}' lies outside of its stage.")
         return path
 
-    def place(self, temporary: Path, name: str, *, replace: bool = True) -> Path:
+    def move_in(self, temporary: Path, name: str, *, replace: bool = True) -> Path:
         """Give a complete file its path in the folder, at once, and return it.
 
         :param temporary: the file, on the same file system; without ``replace`` it keeps this path as well.
@@ -181,7 +181,7 @@ class FolderArea:
             replaced.
         """
         target = self.path(name)
-        for attempt in range(_PLACE_ATTEMPTS):
+        for attempt in range(_MOVE_ATTEMPTS):
             try:
                 make_private_folder(target.parent)
                 (os.replace if replace else os.link)(temporary, target)
@@ -190,7 +190,7 @@ class FolderArea:
                 raise FileExistsError(*error.args) from error
             except FileNotFoundError:
                 # REMOVE has just deleted the empty folder.
-                if attempt == _PLACE_ATTEMPTS - 1:
+                if attempt == _MOVE_ATTEMPTS - 1:
                     raise
         return target
 

@@ -466,7 +466,7 @@ class TestBounds:
     def test_a_disk_that_has_not_room_for_rows_and_log_refuses_them(self, small, monkeypatch):
         made, table = waiting(small), small.table()
         channel = table.open()
-        monkeypatch.setattr(small.database, "has_room", lambda size: size <= 60)
+        monkeypatch.setattr(small.database, "has_space", lambda size: size <= 60)
         made.enqueue(sized(table, channel, 30))
         with pytest.raises(Refusal) as refusal:
             made.enqueue(sized(table, channel, 31))

@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_snowpipe.local import admin, cli
 from airflow_provider_snowpipe.local.admin import Commands
 from airflow_provider_snowpipe.local.datadir import Clock, DataDirectory, write_file
-from airflow_provider_snowpipe.local.engine.spool import no_room
+from airflow_provider_snowpipe.local.engine.spool import disk_full
 from airflow_provider_snowpipe.local.engine.store import transact
 from airflow_provider_snowpipe.local.faults import Faults
 from tests.unit.local.service_in_process import ServiceInProcess
@@ -48,7 +48,7 @@ def test_a_database_that_a_checkpoint_broke_is_back_at_once(service: ServiceInPr
     assert session.query("SELECT id FROM t")["data"]["total"] == 3
 
 
-def _no_room(*_arguments: Any) -> None:
+def _disk_full(*_arguments: Any) -> None:
     raise duckdb.TransactionException("Failed to commit: could not write: No space left on device")
 
 
@@ -65,12 +65,12 @@ def test_channels_are_opened_and_dropped_when_there_is_room_again(
 
     for written in ("add_channel", "update_channels"):
         with monkeypatch.context() as patch:
-            patch.setattr(store, written, _no_room)
+            patch.setattr(store, written, _disk_full)
             refused = answer("PUT")
         assert (refused.status, "disk" in refused.json()["message"]) == (503, True)
     continuation = answer("PUT").json()["next_continuation_token"]
     with monkeypatch.context() as patch:
-        patch.setattr(store, "remove_channel", _no_room)
+        patch.setattr(store, "remove_channel", _disk_full)
         assert answer("DELETE").status == 503
     query = f"/rows?continuationToken={continuation}&requestId=r&endOffsetToken=1"
     assert answer("POST", "data/", query).status == 200
@@ -87,7 +87,7 @@ def test_an_inactive_channel_stays_until_it_can_be_removed(
     channels.open(pipe, "c", offset_token="7", fail_on_uncommitted_rows=False)
     service.catalog.clock.move(31 * 86_400)
     with monkeypatch.context() as patch:
-        patch.setattr(service.catalog.database("LOCAL").store, "remove_channel", _no_room)
+        patch.setattr(service.catalog.database("LOCAL").store, "remove_channel", _disk_full)
         with pytest.raises(duckdb.TransactionException):
             channels.find(pipe, "c")
     assert channels.find(pipe, "c") is None
@@ -110,7 +110,7 @@ def test_a_statement_whose_commit_finds_no_room_reports_that() -> None:
     class Cursor:
         def execute(self, statement: str) -> None:
             if statement == "COMMIT":
-                _no_room()
+                _disk_full()
             if statement == "ROLLBACK":
                 raise duckdb.TransactionException("cannot rollback - no transaction is active")
 
@@ -129,7 +129,7 @@ def test_a_file_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: p
     clock = Clock.kept_in(tmp_path / "clock")
     commands = Commands(SimpleNamespace(clock=clock), Faults())  # type: ignore[arg-type]
     answer = admin._answer(commands, b'{"command": "clock", "move": 1}')
-    assert json.loads(answer) == {"ok": False, "error": no_room().message}
+    assert json.loads(answer) == {"ok": False, "error": disk_full().message}
 
 
 def test_streaming_is_refused_until_there_is_room(

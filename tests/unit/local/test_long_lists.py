@@ -45,9 +45,9 @@ def sql(tmp_path_factory):
         ("LOWER(s)", "'x y'", [f"'{number}'" for number in range(100, 100 + MANY)]),
     ],
 )
-@pytest.mark.parametrize("place", [0, 75, MANY])
-def test_a_long_list_means_what_a_short_one_means(sql, column, searched, others, place):
-    listed = [*others[:place], searched, *others[place:]]
+@pytest.mark.parametrize("position", [0, 75, MANY])
+def test_a_long_list_means_what_a_short_one_means(sql, column, searched, others, position):
+    listed = [*others[:position], searched, *others[position:]]
     for negated in ("NOT", ""):
         short = sql.values(
             f"SELECT id FROM t WHERE {column} {negated} IN ({searched}, {others[0]}) ORDER BY 1"

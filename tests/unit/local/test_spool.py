@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_snowpipe.local.datadir import DataDirectory
 from airflow_provider_snowpipe.local.engine import spool as disk
-from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolError, has_room, is_full, is_invalidated
+from airflow_provider_snowpipe.local.engine.spool import Spool, SpoolError, has_space, is_full, is_invalidated
 from airflow_provider_snowpipe.local.errors import DataDirectoryError
 
 SECRET = b'{"name":"nobody may read this at rest"}\n' * 100
@@ -217,4 +217,4 @@ def test_a_full_disk_is_distinguished_from_other_failures_and_from_a_database_th
 def test_room_is_what_is_free_without_the_reserve(tmp_path, monkeypatch):
     free = 100 + disk.RESERVED_BYTES
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    assert [has_room(tmp_path, size) for size in (99, 100, 101)] == [True, True, False]
+    assert [has_space(tmp_path, size) for size in (99, 100, 101)] == [True, True, False]

@@ -35,8 +35,8 @@ def local(tmp_path: Path) -> Iterator[LocalCatalog]:
         yield made
 
 
-def files(local: LocalCatalog, place: str = "@s") -> dict[str, int]:
-    return {row["name"]: row["size"] for row in local.sql(f"LIST {place}")}
+def files(local: LocalCatalog, path: str = "@s") -> dict[str, int]:
+    return {row["name"]: row["size"] for row in local.sql(f"LIST {path}")}
 
 
 def content(local: LocalCatalog, name: str) -> bytes:
