@@ -22,12 +22,11 @@ from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, wri
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
-from airflow_provider_snowpipe.operators.submission import SubmitHook, job_error
+from airflow_provider_snowpipe.operators.submission import job_error
 from airflow_provider_snowpipe.spark import write_job_file
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
@@ -85,7 +84,6 @@ class BulkDriverOperator(SparkDriverOperator):
         folder, report_path = f"{root.rstrip('/')}/{attempt}", run.plan_keys()["report_path"]
         plan = self._make_plan(self.name, folder, attempt, report_path)
         self.application_args = [run.write_plan(plan.to_json())]
-        self._hook = None
         self.log.info("writing %s into %s as %s", plan.address, plan.folder, plan.application)
 
     def _ended(self, run: DriverRun) -> WriteReport | None:
@@ -116,16 +114,13 @@ class BulkDriverOperator(SparkDriverOperator):
                     shutil.rmtree(one, ignore_errors=True)
         super()._clean_up()
 
-    def _get_hook(self) -> SparkSubmitHook:
-        hook = super()._get_hook()
-        master = SubmitHook(hook).master
-        if self._run is not None and not self._shared_folder and not master.startswith("local"):
+    def _check_master(self, master: str) -> None:
+        if not self._shared_folder and not master.startswith("local"):
             raise ConfigurationError(
-                f"the master of the Spark connection {self._conn_id!r} is {master!r}, whose executors do not "
-                "see this worker's temporary folder: give work_path=…, a folder that all of them and this "
-                "worker see, or name an external stage"
+                f"the master of the Spark connection {self.spark_conn_id!r} is {master!r}, whose executors "
+                "do not see this worker's temporary folder: give work_path=…, a folder that all of them and "
+                "this worker see, or name an external stage"
             )
-        return hook
 
 
 def _report_of(run: DriverRun) -> WriteReport | None:

@@ -105,6 +105,9 @@ class SparkDriverOperator(SparkSubmitOperator):
     :raises ConfigurationError: if there is no such level
     """
 
+    # Private members of SparkSubmitOperator (Spark provider 6.3.4), which no other file uses: what
+    # default_args have of deploy_mode, yarn_rm_auth and spark_binary is nowhere else; _get_hook() alone gives
+    # the hook its settings; and execute() would take the _hook of an earlier try.
     _runs_over_connect = False
     """Whether the job runs over a Spark Connect server, too."""
 
@@ -126,10 +129,14 @@ class SparkDriverOperator(SparkSubmitOperator):
             status_poll_interval=status_poll_interval,
             **kwargs,
         )
+        self.spark_conn_id = spark_conn_id
         self.spark_log_level = spark_log_level
+        self.status_poll_interval = status_poll_interval
         self.work_path = work_path
         self.driver_secret = driver_secret
         check_one_of("spark_log_level", spark_log_level, _LOG_LEVELS)
+        if self._deploy_mode is not None:
+            is_cluster_mode(self._deploy_mode, None)
         self._submit_options = sorted(name for name in _ONLY_SUBMITTED if kwargs.get(name) is not None)
         self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
@@ -140,6 +147,12 @@ class SparkDriverOperator(SparkSubmitOperator):
     @abstractmethod
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         """Write the plan and whatever belongs to it, and make the plan the application's argument."""
+
+    def _check_master(self, master: str) -> None:
+        """Refuse a master on which the job cannot run.
+
+        :raises ConfigurationError: if this is one
+        """
 
     def _reads(self) -> str:
         """The kind of source that the job reads, which decides what classes its JVM loads."""
@@ -175,12 +188,12 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :raises ConfigurationError: if they contradict each other or there is no such connection
         """
-        connection = spark_connection(str(self._conn_id))
+        connection = spark_connection(self.spark_conn_id)
         mode = self._deploy_mode or connection.extra_dejson.get("deploy-mode")
         on_cluster = is_cluster_mode(mode, self.conf)
         if on_cluster and connection.conn_type == SPARK_CONNECT:
             raise ConfigurationError(
-                f"the deploy mode is 'cluster' and {self._conn_id!r} is a Spark Connect server, whose "
+                f"the deploy mode is 'cluster' and {self.spark_conn_id!r} is a Spark Connect server, whose "
                 "clients run where the task does: drop the one or name another connection"
             )
         return on_cluster
@@ -190,27 +203,27 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :raises ConfigurationError: if this job does not run over Spark Connect, or the server cannot be used
         """
-        url = connect_url(str(self._conn_id))
+        url = connect_url(self.spark_conn_id)
         if url is not None and not self._runs_over_connect:
             raise ConfigurationError(
-                f"{self._conn_id!r} is a Spark Connect server, over which {type(self).__name__} does not "
-                "run, since it shows neither sizes nor plans: name a connection of the type 'spark'"
+                f"{self.spark_conn_id!r} is a Spark Connect server, over which {type(self).__name__} does "
+                "not run, since it shows neither sizes nor plans: name a connection of the type 'spark'"
             )
         if url is not None and self._submit_options:
             self.log.warning(
                 "not used, since the Spark Connect server of %r has its own settings: %s",
-                self._conn_id,
+                self.spark_conn_id,
                 ", ".join(self._submit_options),
             )
         return url
 
     def _cluster_settings(self, context: Context) -> ClusterSettings:
-        in_extra = spark_connection(str(self._conn_id)).extra_dejson.get("namespace")
+        in_extra = spark_connection(self.spark_conn_id).extra_dejson.get("namespace")
         return ClusterSettings(
-            conn_id=str(self._conn_id),
+            conn_id=self.spark_conn_id,
             work_path=self.work_path or "",
             identity=application_name(context["ti"]),
-            poll_seconds=self._status_poll_interval,
+            poll_seconds=self.status_poll_interval,
             auth=self._yarn_rm_auth,
             namespace=str((self.conf or {}).get("spark.kubernetes.namespace") or in_extra or ""),
             driver_secret=self.driver_secret,
@@ -399,7 +412,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             if error.name != "kube_client":
                 raise
             raise ConfigurationError(
-                f"the Spark connection {self._conn_id!r} names a Kubernetes master: install "
+                f"the Spark connection {self.spark_conn_id!r} names a Kubernetes master: install "
                 "apache-airflow-providers-cncf-kubernetes on the worker"
             ) from None
         run = self._run
@@ -408,6 +421,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         if run is None:
             return hook
         submit = SubmitHook(hook)
+        self._check_master(submit.master)
         submit.conf = {"spark.log.level": self.spark_log_level, **submit.conf}
         # Over Spark Connect the job itself gives the server our code.
         if not submit.master.startswith(("local", f"{SPARK_CONNECT}://")):
@@ -470,13 +484,14 @@ class SparkDriverOperator(SparkSubmitOperator):
             raise AirflowException(_KILLED)
         remote = self._connect_url()
         if remote is None:
-            binary = spark_connection(str(self._conn_id)).extra_dejson.get("spark-binary")
+            binary = spark_connection(self.spark_conn_id).extra_dejson.get("spark-binary")
             path = (self.env_vars or {}).get("PATH") or search_path()
             require_spark_submit(self._spark_binary or binary or "spark-submit", path)
         found = self._without_driver(memory)
         if found is not None:
             return found
         self._run = run = self._new_run(context, memory, remote)
+        self._hook = None
         try:
             self._prepare(run, memory)
         except SnowpipeError:

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import check_arguments, leave_links
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
-from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.own_channels import require_own_channels
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator, refuse_own_arguments
@@ -321,7 +321,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         rules = self._schema_policy().prepare(hook, source, self.log.info, secrets)
         plan = self._plan(hook, run.plan_keys(), rules, memory)
         self.application_args = [run.write_plan(plan.to_json())]
-        self._hook = None
         run.write_secrets(settled(hook.credentials()), secrets)
         self.log.info(
             "loading %s through pipe %s as %s (channels %s_%s_<partition>)",
@@ -447,5 +446,3 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
                 f"source is {dict(self.source)!r}: it needs a 'path', the directory that holds the files, or "
                 "the 'kind' of another source"
             )
-        if self._deploy_mode is not None:
-            is_cluster_mode(self._deploy_mode, None)

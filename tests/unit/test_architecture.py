@@ -130,6 +130,29 @@ def test_private_members_of_airflows_spark_hook_are_used_in_one_file():
     assert used == {"submission.py"}
 
 
+def test_private_members_of_airflows_spark_operator_are_used_in_one_file():
+    spec = find_spec("airflow.providers.apache.spark.operators.spark_submit")
+    assert spec is not None
+    members = {
+        name
+        for name in _named(ast.parse(Path(str(spec.origin)).read_text("utf-8")))
+        if re.match(r"_[a-z]", name)
+    }
+    derived = {"SparkSubmitOperator", "SparkDriverOperator", "BulkDriverOperator"}
+    used = {
+        f"{path.name}: {name}"
+        for path in (ROOT / PACKAGE / "operators").glob("*.py")
+        for made in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(made, ast.ClassDef) and derived & {ast.unparse(base) for base in made.bases}
+        for name in members & set(_named(made))
+    }
+
+    assert used == {
+        f"spark_job.py: {name}"
+        for name in ("_hook", "_get_hook", "_deploy_mode", "_yarn_rm_auth", "_spark_binary")
+    }
+
+
 ROOT = Path(__file__).parents[2]
 NOT_OURS = re.compile(
     r"\b(mend(s|ed|ing)?|moments?|patience|complain(s|ed|ing)?|in our words|lent|wanted|told apart|two looks"

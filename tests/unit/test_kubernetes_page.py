@@ -91,4 +91,4 @@ def test_the_task_has_what_is_checked_before_submission_and_names_what_the_manif
     assert key in _named("Secret", name)["stringData"]
     account = (operator.conf or {})["spark.kubernetes.authenticate.driver.serviceAccountName"]
     assert _named("ServiceAccount", account)["metadata"]["namespace"] == namespace
-    assert operator._conn_id == conn_id
+    assert operator.spark_conn_id == conn_id
