@@ -149,8 +149,6 @@ def store_of(address: str) -> tuple[str, str]:
     """Return namespace and name of a file's or directory's dataset, by OpenLineage's naming conventions.
 
     A connection or credential in the address stays out of it.
-
-    :param address: a path, or the URL of an object store
     """
     scheme, separator, rest = address.partition("://")
     if not separator or scheme == "file":

@@ -96,7 +96,6 @@ def describe_file_load(
     An asset of one channel is passed over: staged files come through none. Nothing here fails the task. A
     load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
 
-    :param rows: rows that are in the table now
     :param loader: ``COPY``, or the pipe's full name
     """
     events = context.get("outlet_events")

@@ -200,7 +200,6 @@ class FilePipeAdmin:
         """Submit the files of the last 7 days that neither the pipe nor a COPY into its table has loaded.
 
         :param prefix: only files whose path below the pipe's location begins so
-        :param modified_after: only files that were staged after this time
         :param on_nothing: ``fail`` when there is no such file, or ``report``
         :param before: files that an earlier try may have submitted, which count as submitted
         :raises ConfigurationError: if that is more than 7 days ago

@@ -163,7 +163,6 @@ class FilesWatch:
 
         :param answer: it may have other files as well
         :param now: when it was made, seconds since 1970
-        :returns: what is known now
         """
         if answer.error is not None:
             return self._endure(answer.error, now)
@@ -187,10 +186,7 @@ class FilesWatch:
         return {"errors": self._failed.count, "names": list(self.expected.names)}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from another process's memory.
-
-        :param memory: what :meth:`memory` gave there
-        """
+        """Go on from another process's memory."""
         self._failed.count = int(memory["errors"])
 
     def _take(self, load: FileLoad) -> None:

@@ -117,7 +117,6 @@ class PipeLoad:
     def planned(self, begin: Begin | None = None) -> Submission:
         """The files, and which of them the pipe is owed.
 
-        :param begin: as of :meth:`PipeFiles.known_loads`
         :raises SnowpipeError: as :meth:`run`
         """
         choice, pipe = self.files, self.files.pipe

@@ -66,7 +66,6 @@ class StageReference:
     def location(self, prefix: str, *, database: str, schema: str) -> str:
         """What LIST takes to list the files whose path below this reference begins with a prefix.
 
-        :param prefix: the start of the path; may be empty
         :param database: where the stage is, unless the reference names it
         :param schema: the same
         """
@@ -91,7 +90,6 @@ class StageReference:
 def staged_at(value: object) -> dt.datetime | None:
     """The time at which a file was staged, as LIST writes it: ``Sun, 22 Nov 2026 14:00:00 GMT``.
 
-    :param value: the column ``last_modified``
     :returns: None where it has no time
     """
     if isinstance(value, dt.datetime):

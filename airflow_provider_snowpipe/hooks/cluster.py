@@ -184,8 +184,6 @@ class KubernetesPods:
     def create_secret(self, name: str, value: str) -> None:
         """Make a secret for one driver, with :data:`SECRET_KEY` in it.
 
-        :param name: its name, which no other has
-        :param value: what the driver reads
         :raises RetriesExhaustedError: if the API does not take it; neither text has anything of the value
         :raises ConfigurationError: if Airflow may not make it
         """
@@ -353,7 +351,6 @@ class ResourceManager:
     def of_extra(cls, conn_id: str, extra: Mapping[str, Any], auth: AuthBase | None = None) -> Self:
         """Find it as Airflow's Spark provider does.
 
-        :param conn_id: the Spark connection
         :param extra: of that connection; it has ``yarn_resourcemanager_webapp_address``
         :param auth: None for Kerberos where the extra has ``keytab`` and ``principal``, else for none
         :raises ConfigurationError: if there is no address in it or it is none, or what Kerberos needs is not

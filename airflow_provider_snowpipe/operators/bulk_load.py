@@ -155,7 +155,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Write, stage and copy, or do what an earlier try of this run has left to do.
 
-        :return: the value that the class describes
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
@@ -332,7 +331,6 @@ def copy_arguments(
     Columns are matched by their names. Where one holds JSON as text, which only an expression parses, all are
     named: a COPY cannot do both.
 
-    :param options: the author's options of COPY
     :raises ConfigurationError: if an option contradicts these
     """
     check_options(options)
@@ -444,7 +442,6 @@ class BulkRun:
     def resume(self, copy: Copy) -> dict[str, Any]:
         """Go on after COPY was submitted; the task's value.
 
-        :param copy: copies files, or takes over the statement that was submitted
         :raises ConfigurationError: if the manifest is gone, or an earlier try has read from another source
         :raises FilesGivenTwiceError: if files are in the table that the manifest does not have
         """

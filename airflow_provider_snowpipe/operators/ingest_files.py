@@ -141,7 +141,6 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit the files, and wait.
 
-        :return: the task's value
         :raises NothingStagedError: if the stage has no such file
         :raises FilesGivenTwiceError: if COPY or another pipe has loaded one of the files, before or
             meanwhile, or another task is about to

@@ -117,7 +117,6 @@ class SchemaPolicy:
     ) -> dict[str, Any]:
         """Make or widen the table, and return what the plan must know of rows.
 
-        :returns: values of the plan
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
@@ -179,7 +178,6 @@ class SchemaPolicy:
         """Make the table, or widen it, for the keys of some rows.
 
         :param rows: the rows as NDJSON
-        :param address: where they come from, in words
         :param types: types of columns, by name, where the rows' own schema has them
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails

@@ -517,10 +517,7 @@ class CompactedStage:
     def _of_each(
         self, files: Sequence[SourceFile], work: Callable[[int, SourceFile], str], name: str
     ) -> list[str]:
-        """Do some work on each file, several at a time; a future holds many, since a hundred thousand weigh.
-
-        :param work: takes the file's number and the file
-        """
+        """Do some work on each file, several at a time; a future holds many: a hundred thousand weigh."""
         share = max(1, min(_MOST_AT_ONCE, len(files) // (self.parallel * _SHARES)))
 
         def some(first: int) -> list[str]:

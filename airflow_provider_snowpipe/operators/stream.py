@@ -196,7 +196,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
         :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not have it
-        :return: as :meth:`execute`
         """
         memory = DriverMemory(context, durable=self.durable)
         self._name_application(context)
@@ -207,10 +206,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], sent: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Go on where the deferred task stopped: check what is committed and report it.
-
-        :return: as :meth:`execute`
-        """
+        """Go on where the deferred task stopped: check what is committed and report it."""
         memory = DriverMemory(context, durable=self.durable)
         with self._ending(memory):
             if event["status"] != "success":

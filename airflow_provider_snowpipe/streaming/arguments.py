@@ -20,17 +20,13 @@ _MAY_BE_SECRET = re.compile(r"credential|encrypt|key|passw|secret|token", re.IGN
 
 
 def may_be_secret(name: str) -> bool:
-    """True for the name of a key whose value may be a password, a key and the like.
-
-    :param name: the key's name
-    """
+    """True for the name of a key whose value may be a password, a key and the like."""
     return _MAY_BE_SECRET.search(name) is not None
 
 
 def mapping_argument(name: str, value: Any) -> dict[str, Any]:
     """Take a mapping, or its JSON text as a template renders it.
 
-    :param name: the argument, for errors
     :param value: its value; None and an empty text count as an empty one
     :raises ConfigurationError: if it is something else
     """
@@ -52,9 +48,6 @@ def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
 
     What a template has made text of, the mapping itself or a number or a truth value in it, is read again.
 
-    :param kind: the dataclass
-    :param given: what the author gave
-    :param what: the argument, for errors
     :raises ConfigurationError: if it is no mapping, or has another key; names the key, its value unless that
         may be a secret, and the keys that there are
     """
@@ -81,7 +74,6 @@ def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
 def check_numbers_and_switches(value: Any) -> None:
     """Make sure that the numbers of a dataclass are finite and not negative, and its switches truth values.
 
-    :param value: the dataclass's instance
     :raises ConfigurationError: if a field has another value, naming it
     """
     for one in dataclasses.fields(value):
@@ -126,9 +118,6 @@ NonFinite = Literal["refuse", "null"]
 def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
     """Make sure that an argument has one of its values.
 
-    :param name: of the argument
-    :param value: what was given
-    :param choices: what there is
     :raises ConfigurationError: if it is none of them
     """
     known = list(choices)
@@ -139,8 +128,6 @@ def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
 def check_switch(name: str, value: object) -> None:
     """Make sure that an argument that is no template field is True or False: any text would count as True.
 
-    :param name: of the argument
-    :param value: what was given
     :raises ConfigurationError: if it is something else, such as ``"{{ params.force }}"`` or ``"false"``
     """
     if not isinstance(value, bool):
@@ -163,11 +150,7 @@ _LONGEST_NAME = 100
 
 
 def add_counts(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """Add up rows by key, of at most 20 keys, those that came first.
-
-    :param counts: rows by key
-    :param more: further rows by key
-    """
+    """Add up rows by key, of at most 20 keys, those that came first."""
     found = dict(counts)
     for key, rows in more.items():
         name = key if len(key) <= _LONGEST_NAME else f"{key[:_LONGEST_NAME]}…"
@@ -177,10 +160,7 @@ def add_counts(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, 
 
 
 def named(counts: Mapping[str, int]) -> str:
-    """Keys and their rows in words, for people.
-
-    :param counts: rows by key
-    """
+    """Keys and their rows in words, for people."""
     return ", ".join(f"{key!r} ({rows:,} rows)" for key, rows in add_counts({}, counts).items())
 
 
@@ -218,10 +198,7 @@ class SentRows:
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(SentRows)}
 
     def and_then(self, more: SentRows) -> Self:
-        """The same value with what was sent later on the same channel.
-
-        :param more: what was sent later
-        """
+        """The same value with what was sent later on the same channel."""
         together: dict[str, Any] = {
             "longest_request": max(self.longest_request, more.longest_request),
             "unknown_columns": add_counts(self.unknown_columns, more.unknown_columns),

@@ -235,8 +235,6 @@ def read_private_key(text: str | bytes, passphrase: str | bytes | None, user: st
     clients dozens of times.
 
     :param text: PKCS#8 or PKCS#1 in PEM, or the base64 text between its markers
-    :param passphrase: for an encrypted key
-    :param user: whose key it is, for the text of an error
     :raises AuthenticationError: if it cannot be read
     """
     data = text.encode() if isinstance(text, str) else text

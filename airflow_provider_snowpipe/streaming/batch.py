@@ -184,7 +184,6 @@ class Compressor:
     def close(self, parts: Sequence[Part]) -> list[Batch]:
         """Turn parts into batches, one where it fits, more where it compresses worse than expected.
 
-        :param parts: at least one part, in order
         :raises ConfigurationError: if a single part does not fit
         """
         with self._lock:
@@ -239,10 +238,7 @@ class Pace:
         self._at = clock()
 
     def take(self, raw_bytes: int) -> float:
-        """Seconds until an append may be sent; 0 or less if it may now, and then it is counted.
-
-        :param raw_bytes: its bytes of NDJSON
-        """
+        """Seconds until an append may be sent; 0 or less if it may now, and then it is counted."""
         now = self._clock()
         due = zip((1.0, 0.0), self._left, self._rates, strict=False)
         wait = max((amount - left) / rate for amount, left, rate in due) - (now - self._at)

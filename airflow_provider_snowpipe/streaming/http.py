@@ -334,11 +334,7 @@ class HttpSession:
         unknown, not that the request failed.
 
         :param what: the request in words, for errors ("append to channel 'c'")
-        :param query: parameters of the URL
         :param headers: besides those that prove who asks
-        :param json_body: an object
-        :param form: fields of a form
-        :param body: rows
         :return: the answer, which has a 2xx status
         :raises AuthenticationError: if the credentials stay refused
         :raises RetriesExhaustedError: if the budget is used up
@@ -408,7 +404,6 @@ class HttpSession:
 def refusal(what: str, answer: Answer) -> ApiError:
     """Build the error for an answer that is final.
 
-    :param what: the request in words
     :param answer: the answer, which has no 2xx status and is not transient
     """
     if answer.status == 410:

@@ -89,7 +89,6 @@ def with_documents(lines: Sequence[bytes], name: str, texts: Iterable[bytes | No
 def refuse_duplicate_names(names: Sequence[str]) -> None:
     """Refuse columns of which a row can have one only.
 
-    :param names: their names
     :raises EncodingError: if two are the same but for case
     """
     seen: dict[str, str] = {}

@@ -163,7 +163,6 @@ class OffsetWatch:
     def see(self, statuses: Mapping[str, ChannelStatus]) -> Step | None:
         """Take in one poll.
 
-        :param statuses: of some or all of the watched channels
         :returns: the step that is due, None if there is none
         """
         if not self.watermark.begun:
@@ -350,10 +349,7 @@ class WatermarkJournal:
                 raise
 
     def sent_with(self, answer: int) -> None:
-        """Remember with which poll the messages went that are written down.
-
-        :param answer: the poll's number
-        """
+        """Remember with which poll the messages went that are written down."""
         self._last_poll = answer
         for entry in self._entries:
             if entry.answer is None:
@@ -404,10 +400,7 @@ def fed_by(stream: object, journal: WatermarkJournal) -> Iterator[None]:
 
 
 def journals_fed_by(stream: object) -> list[WatermarkJournal]:
-    """List the journals of those who read a stream.
-
-    :param stream: what makes the polls
-    """
+    """List the journals of those who read a stream."""
     return list(_open.get(stream, ()))
 
 
@@ -508,8 +501,6 @@ class OffsetFollower:
         Whatever goes wrong is logged and tried again with the next poll; nothing is reported before it is
         written down.
 
-        :param number: the poll's number, growing
-        :param answer: the poll
         :returns: the messages to send now
         """
         messages: list[dict[str, Any]] = []
@@ -533,10 +524,7 @@ class OffsetFollower:
         return messages
 
     async def settled(self, number: int) -> None:
-        """Take the messages that went with a poll for arrived, where nobody confirms it.
-
-        :param number: the poll's number
-        """
+        """Take the messages that went with a poll for arrived, where nobody confirms it."""
         await self._journal.arrived(number)
 
     async def _begin(self) -> tuple[OffsetWatch, list[dict[str, Any]]]:

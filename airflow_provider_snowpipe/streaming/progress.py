@@ -282,8 +282,6 @@ class ChannelProgress:
     def accept(self, start: Offset, end: Offset) -> None:
         """Take the rows from ``start`` to ``end`` as the next ones, or refuse them.
 
-        :param start: position of the first row
-        :param end: position of the last row
         :raises ContinuityError: if the rows do not come after the last ones, skip positions where that is
             not legal, or end before they start
         """
@@ -307,7 +305,6 @@ class ChannelProgress:
     def observe(self, committed: Offset | None) -> None:
         """Take over the committed position of a status answer.
 
-        :param committed: the position read, None for NULL
         :raises TokenWentBackError: if it is behind one that was already seen
         """
         if committed is not None and (self.committed is None or committed >= self.committed):

@@ -80,7 +80,6 @@ class FramePartition(Partition):
         """Cut the rows that come after a committed position into parts.
 
         :param batches: the partition's rows in order, with the columns of its source's query
-        :param committed: the channel's committed position, None for NULL
         :raises ContinuityError: if two rows are not in order, or have the same position
         :raises SourcePositionError: if the rows are not those that the committed position came from
         """
@@ -128,7 +127,6 @@ class FrameSource(Source):
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Find what is to be loaded, and fix its end.
 
-        :param works: each channel with its committed position
         :return: those that have rows behind it, with their ends
         :raises SourcePositionError: if a committed position is not in the source any more
         """
@@ -159,10 +157,7 @@ class FrameWork:
 def _run_frame(
     frame: DataFrame, works: Sequence[FrameWork], settings: SinkSettings, token: ScopedToken
 ) -> list[PartitionResult]:
-    """Run a source's query and load what it delivers.
-
-    :return: one result for each channel
-    """
+    """Run a source's query and load what it delivers."""
     driver, all_works = Versions.here(), tuple(works)
 
     def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -264,7 +259,6 @@ class Rounds(ABC, Generic[WorkT]):
     ) -> list[PartitionResult]:
         """Load, one task a channel.
 
-        :return: one result for each of them
         :raises SnowpipeError: if a task failed for good
         """
 
@@ -279,8 +273,6 @@ class Rounds(ABC, Generic[WorkT]):
         Only the last stage of a job loads; the ones before prepare its rows.
 
         Spark Connect reports nothing of the running one.
-
-        :param before: channels that ended in earlier rounds
         """
         if is_connect(self._spark):
             return before

@@ -117,7 +117,6 @@ def clear_report(plan: JobPlan | WritePlan) -> None:
 def report_error(error: SnowpipeError) -> int:
     """Report the error in one line on standard error, in the form in which the task finds it.
 
-    :param error: the error
     :return: the exit code
     """
     print(f"snowpipe error: {error_type_of(error)}: {error}", file=sys.stderr, flush=True)
@@ -129,8 +128,6 @@ def start_spark(application: str) -> Any:
 
     Where ``SPARK_REMOTE`` names a Spark Connect server the session is one of that server, whose settings are
     its own.
-
-    :return: the session
     """
     from pyspark.sql import SparkSession
 
@@ -200,7 +197,6 @@ def _connected(builder: Any, remote: str) -> Any:
     remembers which: a session of this job's own takes its place, which is released at the job's end. So it
     does where the shared one does not take the package.
 
-    :param builder: knows the settings
     :param remote: the server's address; one that names a session is taken as it is
     """
     from pyspark.errors import PySparkException

@@ -84,8 +84,6 @@ def is_task_output(value: Any) -> bool:
 def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
     """Check that an object has the keys of a dataclass.
 
-    :param values: what JSON held
-    :param what: the object in words, for errors
     :raises ConfigurationError: for an unknown or missing key
     """
     if not isinstance(values, Mapping):
@@ -106,8 +104,6 @@ def checked_values(
 ) -> dict[str, Any]:
     """Check an object's keys and values against a dataclass before it is built.
 
-    :param values: what JSON held
-    :param what: the object in words, for errors
     :param skip_types: keys whose value is checked elsewhere
     :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
     """
@@ -311,10 +307,7 @@ def check_dead_letter_path(path: str | None) -> None:
 
 
 def dead_letter_topic(path: str | None) -> str | None:
-    """The Kafka topic that a dead-letter path names, None if it is another path.
-
-    :param path: the plan's ``dead_letter_path``
-    """
+    """The Kafka topic that a dead-letter path names, None if it is another path."""
     if path is None or not path.startswith(_TOPIC_PREFIX):
         return None
     return path.removeprefix(_TOPIC_PREFIX)

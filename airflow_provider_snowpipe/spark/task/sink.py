@@ -364,10 +364,6 @@ class SdkChannel(ChannelSession):
     def append(self, body: bytes | memoryview, start: Offset, end: Offset, *, rows: int) -> None:
         """Append rows; the SDK buffers them, and sends what it has every second or every 64 MB.
 
-        :param body: NDJSON, whole lines
-        :param start: position of the first row
-        :param end: position of the last row
-        :param rows: number of rows
         :raises ContinuityError: if the rows do not follow the last ones; the channel stays usable
         :raises SnowpipeError: if an earlier append failed; the channel is dead
         """

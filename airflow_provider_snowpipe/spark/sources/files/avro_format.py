@@ -191,8 +191,6 @@ def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iter
 def container_of(schema: Any, rows: int, data: bytes) -> bytes:
     """Write one block of rows as a container of its own, not compressed.
 
-    :param schema: the schema to read the rows by
-    :param rows: how many they are
     :param data: the rows in Avro's binary form
     """
     sync = bytes(_SYNC_BYTES)
@@ -345,7 +343,6 @@ class _Translation:
     def translate(self, schema: Any, path: str, space: str) -> tuple[Any, pa.DataType]:
         """Return the schema to read by and the Arrow type.
 
-        :param path: the column, for errors
         :param space: the namespace that names without one belong to
         """
         if isinstance(schema, list):

@@ -84,10 +84,7 @@ def whole_records(
     """Read a file's records from an offset to its listed end.
 
     :param offset: where a record begins
-    :param dialect: how records are separated
-    :param compression: how the file is compressed
     :param keep_tail: True if an unterminated last record is one, False if it is left for a later run
-    :param read_bytes: bytes in one read
     :raises SourcePositionError: if the file shrank or is gone
     :raises EncodingError: if a quote stands within a value, or is never closed
     """

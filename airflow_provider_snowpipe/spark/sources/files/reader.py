@@ -81,7 +81,6 @@ def resume_after(
 ) -> Resume:
     """Find the position just after the committed position, reading the committed file up to there.
 
-    :param committed: the committed position, None for NULL
     :param on_data_loss: ``skip`` allows that the committed file is gone
     :raises SourcePositionError: if the committed file or the committed line is gone
     """

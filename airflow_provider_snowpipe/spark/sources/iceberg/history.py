@@ -322,7 +322,6 @@ _DELETES = "holds delete files (rewrite its data files, and start with the snaps
 def histories(table: Any, spec: IcebergSourceSpec) -> dict[str, History]:
     """Read which files the snapshots that lead to a table's present state have added.
 
-    :param table: the table, opened by PyIceberg
     :return: what was added to each partition, by name; at least one
     :raises ConfigurationError: if the table's format or partitioning is not what the source needs
     :raises SourcePositionError: if it has no rows that show the partitions, or no snapshot with a number

@@ -326,7 +326,6 @@ def _of_the_store(properties: Mapping[str, str]) -> dict[str, str]:
 def _open_table(spec: IcebergSourceSpec, secrets: SourceSecrets) -> Any:
     """Open the table as it is now.
 
-    :return: PyIceberg's ``Table``
     :raises SourcePositionError: if it is not there
     :raises SourceUnavailableError: if the catalog does not answer
     :raises ConfigurationError: if PyIceberg refuses it

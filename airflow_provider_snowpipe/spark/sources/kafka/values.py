@@ -417,7 +417,6 @@ class _RegisteredValues(_ValueWriter):
     def _decoded(self, number: int, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
         """Decode values of one schema.
 
-        :param values: the values without their heads
         :raises EncodingError: if one of them cannot be decoded
         """
 
