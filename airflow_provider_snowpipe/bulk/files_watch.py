@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,
 )
+from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT, check_one_of
 from airflow_provider_snowpipe.streaming.commits import FailedPolls, Failure, RetryBudget, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -77,8 +78,7 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         for name, value in (("on_partial", self.partial), ("on_failed", self.failed)):
-            if value not in ("fail", "report"):
-                raise ConfigurationError(f"{name} is {value!r}: give 'fail' or 'report'")
+            check_one_of(name, value, FAIL_OR_REPORT)
 
     def objects_to(self, load: FileLoad) -> bool:
         """True when this load ends the wait.

@@ -24,11 +24,8 @@ from airflow_provider_snowpipe.links.snowpipe import (
 )
 from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.operators.own_channels import require_distinct_channels, require_own_batch
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SnowpipeError,
-    error_line,
-)
+from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
@@ -49,9 +46,6 @@ def failing_at_once() -> Iterator[None]:
         if error.retryable:
             raise
         raise AirflowFailException(error_line(type(error).__name__, error)) from error
-
-
-FAIL_OR_REPORT = ("fail", "report")
 
 
 def check_arguments(

@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel
-from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
+from airflow_provider_snowpipe.streaming.arguments import (
+    check_numbers_and_switches,
+    check_one_of,
+    known_arguments,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 TEXT_FORMATS = ("CSV", "JSON", "XML")
@@ -104,8 +108,7 @@ class DataShape:
         check_numbers_and_switches(self)
         if self.partitions < 1:
             raise ConfigurationError(f"partitions is {self.partitions}: give 1 or more")
-        if self.given_to not in (None, *LOADERS):
-            raise ConfigurationError(f"given_to is {self.given_to!r}: give 'copy', 'pipe' or None")
+        check_one_of("given_to", self.given_to, (None, *LOADERS))
         if self.given_to is not None and self.files is None:
             raise ConfigurationError(
                 f"given_to is {self.given_to!r} without files: only files are given to one"
@@ -129,12 +132,7 @@ class DataShape:
         given = cls.known(value)
         files = given.get("files")
         if files is not None:
-            found = _known(FileSet, files, "files of the shape")
-            if missing := {"count", "bytes"} - found.keys():
-                raise ConfigurationError(
-                    f"files of the shape is {files!r}: give {' and '.join(sorted(missing))}"
-                )
-            given["files"] = FileSet(**found)
+            given["files"] = FileSet(**_known(FileSet, files, "files of the shape"))
         return cls(**given)
 
     @classmethod

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelError,
@@ -72,8 +73,7 @@ def plan_opening(status: ChannelStatus, offset_token: str | None, if_exists: str
     :param if_exists: ``skip`` leaves an existing channel alone, ``fence`` shuts its writers out
     :raises ConfigurationError: if an existing channel would need its token changed, which is a reset
     """
-    if if_exists not in ("skip", "fence"):
-        raise ConfigurationError(f"if_exists is {if_exists!r}: it must be 'skip' or 'fence'")
+    check_one_of("if_exists", if_exists, ("skip", "fence"))
     if not status.exists:
         return OpenAction.CREATE
     if offset_token is not None and status.committed is None:

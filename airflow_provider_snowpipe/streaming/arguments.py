@@ -43,31 +43,40 @@ def mapping_argument(name: str, value: Any) -> dict[str, Any]:
     return dict(value or {})
 
 
-def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
-    """Take a mapping whose keys are fields of a dataclass.
+def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
+    """Check that a mapping, or an object of JSON, has the keys of a dataclass.
 
-    What a template has made text of, the mapping itself or a number or a truth value in it, is read again.
-
-    :raises ConfigurationError: if it is no mapping, or has another key; names the key, its value unless that
-        may be a secret, and the keys that there are
+    :param what: the mapping in words, for errors
+    :raises ConfigurationError: for an unknown or missing key; shows no value that may be a secret
     """
-    if isinstance(given, str):
-        given = mapping_argument(what, given)
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{what} is {given!r}: give a mapping, or in JSON an object")
-    fields = {one.name: one for one in dataclasses.fields(kind) if one.init}
-    names = list(fields)
-    unknown = sorted(str(key) for key in given if key not in names)
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"{what} is {values!r}: give a mapping, or in JSON an object with keys")
+    known = {one.name: one for one in dataclasses.fields(kind) if one.init}
+    unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
-        value = given.get(unknown[0])
-        plain = value is None or isinstance(value, bool | int | float | str)
-        shown = f" with the value {value!r}" if plain and not may_be_secret(unknown[0]) else ""
-        raise ConfigurationError(
-            f"{what} has the key {unknown[0]!r}{shown}, which is none of its keys: use {', '.join(names)}"
-        )
+        given = values.get(unknown[0])
+        plain = given is None or isinstance(given, bool | int | float | str)
+        value = f" (value {given!r})" if plain and not may_be_secret(unknown[0]) else ""
+        raise ConfigurationError(f"{what} has the unknown key {unknown[0]!r}{value}: use {sorted(known)}")
+    missing = dataclasses.MISSING
+    for name, one in known.items():
+        if name not in values and one.default is missing and one.default_factory is missing:
+            raise ConfigurationError(f"{what} lacks the key {name!r}: add it")
+    return dict(values)
+
+
+def known_arguments(kind: type[Any], given: Any, what: str) -> dict[str, Any]:
+    """Take a mapping, or its JSON text, whose keys are fields of a dataclass.
+
+    A number or a truth value of which a template has made text is read again.
+
+    :raises ConfigurationError: as :func:`known_keys`
+    """
+    values = known_keys(kind, mapping_argument(what, given) if isinstance(given, str) else given, what)
+    fields = {one.name: one for one in dataclasses.fields(kind)}
     return {
         name: _read(value, _kinds(fields[name])) if isinstance(value, str) else value
-        for name, value in given.items()
+        for name, value in values.items()
     }
 
 
@@ -113,6 +122,9 @@ def _read(text: str, kinds: set[str]) -> Any:
 
 BinaryFormat = Literal["BASE64", "HEX", "UTF-8"]
 NonFinite = Literal["refuse", "null"]
+
+
+FAIL_OR_REPORT = ("fail", "report")
 
 
 def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:

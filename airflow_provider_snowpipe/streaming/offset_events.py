@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
@@ -435,10 +436,7 @@ class FollowRules:
                 f"channel {self.channel!r} and channel_prefix {self.prefix!r} are both given: drop one of "
                 "them"
             )
-        if self.start not in (START_NOW, START_BEGINNING):
-            raise ConfigurationError(
-                f"start is {self.start!r}: it must be {START_NOW!r} or {START_BEGINNING!r}"
-            )
+        check_one_of("start", self.start, (START_NOW, START_BEGINNING))
         for name, seconds in (("poll_interval", self.interval), ("list_interval", self.list_interval)):
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
                 raise ConfigurationError(f"{name} is {seconds!r}: give seconds above 0")

@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown, may_be_secret
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, known_keys, may_be_secret
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -79,24 +79,6 @@ def is_template(value: Any) -> bool:
 def is_task_output(value: Any) -> bool:
     """True for the output of another task, which Airflow fetches before the task runs."""
     return hasattr(value, "resolve") and not isinstance(value, os.PathLike)
-
-
-def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
-    """Check that an object has the keys of a dataclass.
-
-    :raises ConfigurationError: for an unknown or missing key
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigurationError(f"{what} is {values!r}: it must be an object with keys")
-    known = {f.name: f for f in fields(kind) if f.init}
-    unknown = sorted(str(key) for key in values if key not in known)
-    if unknown:
-        value = "" if may_be_secret(unknown[0]) else f" (value {values.get(unknown[0])!r})"
-        raise ConfigurationError(f"{what} has the unknown key {unknown[0]!r}{value}: use {sorted(known)}")
-    for name, one in known.items():
-        if name not in values and one.default is MISSING and one.default_factory is MISSING:
-            raise ConfigurationError(f"{what} lacks the key {name!r}: add it")
-    return dict(values)
 
 
 def checked_values(
