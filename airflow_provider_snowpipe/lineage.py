@@ -28,8 +28,7 @@ class TaskLineage:
     :param hook: names account and pipe; its connection is read when somebody asks for the lineage
     :param loads: False for a task that waits for rows and loads none
     :param sources: addresses of what was read
-    :param rows: rows sent
-    :param size: their bytes of NDJSON
+    :param size: bytes of NDJSON of the rows that were sent
     """
 
     hook: SnowpipeHook

@@ -476,7 +476,6 @@ class StageAccount(Protocol):
 class StagedChoice:
     """Files by name, by the start of their paths, by a pattern, or all of a stage.
 
-    :param stage: the stage, with or without a path
     :param files: paths below that: a list or its JSON text
     :param prefix: instead of files, the start of their paths
     :param pattern: regular expression that their whole paths match

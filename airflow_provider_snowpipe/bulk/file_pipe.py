@@ -272,11 +272,9 @@ _NAMED = 5
 class Submission:
     """The files of one run.
 
-    :param files: all of them
     :param before: those that the pipe has loaded already, and passes over: what it reports of them
     :param since: loads before this time are of earlier submissions
     :param unmatched: those that the pipe's PATTERN leaves out
-    :param posts: requests that were made
     :param where: from where the pipe loads them, without their names
     """
 

@@ -93,11 +93,9 @@ class Tolerance:
 class FilesVerdict:
     """What a wait knows after a poll.
 
-    :param state: complete, waiting or failed
     :param results: for each file whose load has ended, what :meth:`FileLoad.result` returns for it
     :param total: files waited for
     :param missing: names of the others, as far as they have names
-    :param reason: why it failed
     :param message: what happened and what to do, when failed; the error that is endured, while waiting
     """
 

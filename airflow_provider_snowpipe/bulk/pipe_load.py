@@ -66,7 +66,6 @@ class PipeAccount(Account, Protocol):
 class PipeLoad:
     """Staged files that a file pipe is given, and the wait until it has loaded them.
 
-    :param files: the files
     :param table: as of :class:`SnowpipeIngestFilesOperator`, like all that are not described here
     :param tolerance: its ``on_partial`` and ``on_failed``
     """

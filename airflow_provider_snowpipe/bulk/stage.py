@@ -69,7 +69,6 @@ class SourceFile:
     """A file that is to be staged.
 
     :param below: its path below the stage's, with ``/``
-    :param size: bytes
     :param address: where it is, for people
     """
 
@@ -92,7 +91,6 @@ class SourceFile:
 class ListedFile:
     """A file as LIST reports it.
 
-    :param size: bytes in the stage
     :param md5: the MD5 that the storage has of it
     """
 

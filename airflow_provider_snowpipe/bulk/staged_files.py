@@ -201,7 +201,6 @@ class FirstError:
     """The first error in a file.
 
     :param line: line, counted from 1; None where the file as a whole could not be read
-    :param character: character in the line
     :param column: the column, as ``"TABLE"["COLUMN":number]``
     """
 
@@ -223,10 +222,8 @@ class FileLoad:
     :param path: the file, relative to the location that COPY or the pipe names
     :param location: that location: a stage with a path, or a URL
     :param status: ``LOADED``, ``PARTIALLY_LOADED``, ``LOAD_FAILED``, or another one that is not final
-    :param rows_loaded: rows in the table
     :param rows_parsed: records in the file
     :param errors_seen: records in error
-    :param first_error: the first of them
     :param loaded_at: when the load ended, None where that is not reported
     :param pipe: full name of the pipe that loaded it, None for COPY and where that is not reported
     """

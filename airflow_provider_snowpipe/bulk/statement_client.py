@@ -48,7 +48,6 @@ _POLL_SECONDS = 0.2
 class StatementState:
     """What the service reports of one statement.
 
-    :param handle: names the statement
     :param rows: its result once it has one, the columns' names in lower case; None while it runs
     :param created: when it was submitted, None where the service does not report that
     """

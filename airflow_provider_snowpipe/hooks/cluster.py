@@ -40,7 +40,6 @@ class DriverPod:
     :param state: the phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed``, or ``Unknown`` where its
         node does not answer; ``NotFound`` where there is no such pod (any more)
     :param diagnostics: why it waits, or how it ended
-    :param labels: the pod's
     :param container: the driver's container, the first one
     """
 

@@ -201,7 +201,6 @@ SetToken = Callable[[str, str], object]
 class TokenChange:
     """A token that a channel is to get, and what the decision was made on.
 
-    :param token: the new token
     :param expected: the committed token that it replaces, None for NULL
     :param rows_inserted: the channel's visible rows then, None where they are not known
     """

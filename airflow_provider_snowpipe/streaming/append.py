@@ -46,7 +46,6 @@ _BETWEEN_ROWS = re.compile(r"[ \t\n\r,]*")
 class RowLimits:
     """How much is taken without Spark.
 
-    :param rows: most rows
     :param raw_bytes: most bytes of NDJSON
     """
 
@@ -322,7 +321,6 @@ def _field(line: bytes, column: str) -> Any:
 class SmallLoad(SentRows):
     """What an append did.
 
-    :param channel: the channel's name
     :param from_token: the committed token before, None for NULL
     :param target_token: the token that proves the rows committed, None when there were none
     :param skipped: rows left out because they were committed already

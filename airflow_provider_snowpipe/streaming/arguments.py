@@ -180,7 +180,6 @@ def named(counts: Mapping[str, int]) -> str:
 class SentRows:
     """What was sent on one channel, and what that took.
 
-    :param rows: rows that were sent
     :param bytes: their size as NDJSON, before compression
     :param append_seconds: time until the service had received them
     :param commit_seconds: time from then until they were committed, 0 where nobody waited

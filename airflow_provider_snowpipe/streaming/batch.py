@@ -113,8 +113,6 @@ class Batch:
     :param body: the bytes as sent
     :param encoding: the value of ``Content-Encoding``, None for plain text
     :param raw_bytes: bytes of NDJSON in it
-    :param start: position of the first row
-    :param end: position of the last row
     """
 
     body: bytes = field(repr=False)
@@ -127,10 +125,7 @@ class Batch:
 
 @dataclass(slots=True)
 class OpenBatch:
-    """Parts that wait to be closed into one batch.
-
-    :param limits: when to close
-    """
+    """Parts that wait to be closed into one batch."""
 
     limits: BatchLimits
     parts: list[Part] = field(init=False, default_factory=list)

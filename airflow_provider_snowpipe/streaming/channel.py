@@ -56,7 +56,6 @@ class ChannelSession(ABC):
     ``progress`` shows what is committed and sent, ``counters`` what that took.
 
     :param client: the pipe's client, which is asked what is committed
-    :param name: the channel's name
     :param offset_class: the format of its offset tokens
     :param opened: the channel's state when it was opened
     :param gaps_legal: True when the source may skip positions

@@ -95,8 +95,6 @@ class FailureReason(Failure):
 class ChannelCommit:
     """What is decided of one channel.
 
-    :param state: the decision
-    :param status: the status that it was made from
     :param progress: the committed position and the target, None for a channel that owes nothing
     :param rejected: rows that the service has skipped since the baseline, 0 where they are accepted
     """
@@ -161,12 +159,10 @@ def decide(
 class CommitVerdict:
     """What one poll of the channels means for a wait.
 
-    :param state: complete, waiting or failed
     :param tokens: committed offset token of every channel, None for NULL
     :param done: channels whose committed token is at or past the target
     :param total: channels waited for
     :param behind: the channels that are not, only while waiting
-    :param reason: why it failed
     :param message: what happened and what to do, when failed; the error that is endured, while waiting
     """
 

@@ -50,7 +50,6 @@ class UnreachableError(Exception):
 class Answer:
     """What came back for one attempt.
 
-    :param status: the HTTP status
     :param body: the body's bytes, decoded from any transfer encoding
     :param retry_after: seconds the service asks to wait, None where it does not ask
     """
@@ -299,7 +298,6 @@ class HttpSession:
 
     ``retries`` counts the attempts that were repetitions. Safe to use from several threads.
 
-    :param transports: the connections
     :param retry: pauses and budget of every request, None for :data:`DEFAULT_RETRY`
     :param authorization: proves who asks
     :param numbered: True gives each request an id and each of its attempts a number, as Snowpipe Streaming

@@ -450,11 +450,8 @@ class FollowRules:
 class OffsetFollower:
     """One watcher of a pipe's channels.
 
-    :param rules: what to follow and what to report
     :param poll: asks after the channels; its polls go to :meth:`take`
     :param listing: finds the channels whose names begin with a prefix
-    :param journal: keeps the watermark
-    :param pipe_name: finds the pipe's full name
     """
 
     def __init__(

@@ -139,7 +139,6 @@ class PollClient(Generic[Source, Question, Answer]):
 
     With its own thread a pipe whose service hangs holds up no other pipe. What goes wrong is part of a poll.
 
-    :param name: of its thread
     :param connect: makes the client
     :param answer: asks it, in the thread
     :param failed: makes the poll that brought nothing but an error
@@ -259,10 +258,7 @@ def _take(counter: Counter[float], key: float) -> None:
 
 
 class StatusPoll(SharedPoll[PolledStatuses]):
-    """Asks after a pipe's channels, 100 a request.
-
-    :param connect: makes a client of the pipe
-    """
+    """Asks after a pipe's channels, 100 a request."""
 
     def __init__(self, connect: Callable[[], Awaitable[StatusSource]]) -> None:
         super().__init__("snowpipe channel status")
@@ -331,10 +327,7 @@ ListNames = Callable[[], Awaitable[Sequence[str]]]
 
 
 class ChannelListing:
-    """The names of a pipe's channels, asked for no more often than somebody needs them anew.
-
-    :param list_names: lists them
-    """
+    """The names of a pipe's channels, asked for no more often than somebody needs them anew."""
 
     def __init__(self, list_names: ListNames) -> None:
         self._list_names = list_names

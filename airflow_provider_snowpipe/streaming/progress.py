@@ -217,7 +217,6 @@ def show_channels(pipe: PipeName) -> str:
 class ChannelState:
     """What one time shows of a channel.
 
-    :param status: the answer to a status request
     :param listed: its row in ``SHOW CHANNELS``, None where the role may not see it
     """
 
@@ -269,7 +268,6 @@ class ChannelProgress:
     a position where the next rows do not follow directly; it is legal only in a source that skips
     positions (Kafka compaction, transaction markers).
 
-    :param channel: the channel's name, for errors
     :param committed: the committed position at open, None for NULL
     :param gaps_legal: True when the source may skip positions
     """

@@ -151,7 +151,6 @@ _REST = 0.5
 class LineFile:
     """A file of lines.
 
-    :param size: its bytes
     :param compression: ``gzip``, ``zstd``, ``bz2``, ``xz`` or ``none``
     :param splits: True where it may be cut between two lines
     """

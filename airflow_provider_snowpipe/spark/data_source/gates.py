@@ -370,7 +370,6 @@ FINDING_SCHEMA = "partition int, channel string, error_type string, error string
 class Finding:
     """What a task found out about one channel's share of a partition.
 
-    :param partition: the partition's number
     :param channel: the channel's name, empty where the error belongs to none
     :param error_type: class name of the error, None if the committed rows are the share's first ones
     """

@@ -71,10 +71,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RowEncoder:
-    """Writes Arrow batches as NDJSON.
-
-    :param omitted: columns that are not sent
-    """
+    """Writes Arrow batches as NDJSON."""
 
     ndjson: NdjsonOptions
     omitted: frozenset[str]

@@ -299,7 +299,6 @@ class Versions:
     """What a process runs.
 
     :param pyspark: PySpark's version; None where it may differ, because a Connect server stands between
-    :param package: this package's version
     """
 
     pyspark: str | None

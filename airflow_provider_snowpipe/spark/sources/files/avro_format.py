@@ -115,7 +115,6 @@ class ContainerError(Exception):
 class Header:
     """The header of an Avro file.
 
-    :param schema: the rows' schema
     :param codec: how blocks are compressed
     :param sync: the bytes behind each block
     """
@@ -129,7 +128,6 @@ class Header:
 class Block:
     """A run of rows.
 
-    :param rows: how many
     :param data: the rows in Avro's binary form
     :param passed_over: True if the block was not read, only the rows counted
     """

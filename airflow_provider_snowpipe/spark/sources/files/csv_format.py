@@ -62,7 +62,6 @@ class Dialect:
 class Records:
     """Whole records, one after the other.
 
-    :param text: their bytes
     :param position: where they begin in the file's text
     :param ends: offsets in ``text`` just behind each record that is not blank
     """
@@ -212,7 +211,6 @@ def _terminated(text: memoryview) -> memoryview | bytes:
 class CsvReader(FileReader):
     """Reads CSV.
 
-    :param dialect: how values and records are separated
     :param header: True if the first record names the columns
     :param column_names: names instead of those
     :param columns: the columns to read, None for all
