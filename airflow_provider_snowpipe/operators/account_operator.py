@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
+from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.links.snowpipe import (
@@ -30,8 +31,6 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_snowpipe.bulk.copy import RunIdentity
 
 
 @contextmanager
@@ -144,8 +143,6 @@ class AccountOperator(AccountArguments):
 
 def run_identity(context: Context) -> RunIdentity:
     """Name the work by DAG, run, task and map index."""
-    from airflow_provider_snowpipe.bulk.copy import RunIdentity
-
     ti: Any = context["ti"]
     run: Any = context["dag_run"]
     began = getattr(run, "start_date", None) or getattr(ti, "start_date", None) or dt.datetime.now(dt.UTC)

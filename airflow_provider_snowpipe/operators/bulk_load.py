@@ -45,12 +45,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Files
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-    from airflow_provider_snowpipe.operators.bulk_driver import RunStage
     from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WriteReport
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 

@@ -10,11 +10,10 @@ from airflow_provider_snowpipe.operators.account_operator import PipeOperator, c
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 
 
 class ChannelOperator(PipeOperator):
@@ -251,8 +250,6 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         return offset_class(self.offset_format) if self.offset_format else None
 
     def _observe(self) -> ChannelState:
-        from airflow_provider_snowpipe.streaming.progress import ChannelState
-
         listed = {one.name: one for one in self.hook.list_channels()}
         return ChannelState(self._status(), listed.get(self.channel))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, StagedChoice
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, StagedChoice
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, OVERLAP, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-    from airflow_provider_snowpipe.spark.submit.file_boundary import CopyShare, FileBoundary
+    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
 
 
 @dataclass(slots=True)
@@ -442,8 +442,6 @@ def load_files(
 def _loaded(
     boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare], on_rejected: str
 ) -> dict[str, Any]:
-    from airflow_provider_snowpipe.bulk.copy import CopyOutcome
-
     if not shares:
         return _NOTHING
     before = loader.loaded(shares)

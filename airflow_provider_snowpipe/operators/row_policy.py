@@ -16,12 +16,18 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceMissingError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.table_schema import (
+    TableColumn,
+    add_columns,
+    create_table_if_missing,
+    missing_columns,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
     from airflow_provider_snowpipe.spark.submit.checked_values import OnError
     from airflow_provider_snowpipe.streaming.names import PipeName
-    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
 class RowPolicyOperator(PipeArguments):
@@ -183,12 +189,6 @@ class SchemaPolicy:
         :raises SqlError: if a statement fails
         """
         from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
-        from airflow_provider_snowpipe.streaming.table_schema import (
-            add_columns,
-            create_table_if_missing,
-            missing_columns,
-            table_of,
-        )
 
         table = table_of(hook.pipe_name())
         required = columns_of_rows(rows, types)

@@ -39,11 +39,13 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values, warn_of_conn_ids
 from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
 from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
 from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
+from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 
 if TYPE_CHECKING:
@@ -333,8 +335,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _without_driver(self, memory: DriverMemory) -> SubmittedLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
-        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-
         self._is_small = False
         hook = self._pipe_hook()
         rules = {"on_error": "continue" if self.on_error == "continue" else "abort"}
@@ -358,9 +358,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _plan(
         self, hook: SnowpipeHook, keys: Mapping[str, str], rules: Mapping[str, Any], memory: DriverMemory
     ) -> JobPlan:
-        from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
         from airflow_provider_snowpipe.spark.submit.plan import JobPlan
-        from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
         source = self._source()[0]
         values: dict[str, Any] = {
