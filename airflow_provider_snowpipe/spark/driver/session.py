@@ -12,18 +12,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
-from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.progress import Poll, Totals, sum_known
 from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_folder
+from airflow_provider_snowpipe.spark.task.work import release
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -294,40 +294,6 @@ class _Result(pickle.Unpickler):
 # another PySpark, or another version of this package, a task breaks somewhere in its middle.
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """What a process runs.
-
-    :param pyspark: PySpark's version; None where it may differ, because a Connect server stands between
-    """
-
-    pyspark: str | None
-    package: str
-
-    @classmethod
-    def here(cls) -> Self:
-        """The versions of this process."""
-        import pyspark
-
-        return cls(pyspark.__version__, __version__)
-
-    def require(self, driver: Versions) -> None:
-        """Refuse to work for a driver of other versions; called in every task before it does anything.
-
-        :raises ConfigurationError: if a version differs
-        """
-        if self.pyspark and driver.pyspark and release(self.pyspark) != release(driver.pyspark):
-            raise ConfigurationError(
-                f"an executor runs PySpark {self.pyspark}, the driver {driver.pyspark}: submit with the "
-                "cluster's version of Spark, and let PYSPARK_PYTHON name a Python without its own pyspark"
-            )
-        if self.package != driver.package:
-            raise ConfigurationError(
-                f"an executor has airflow-provider-snowpipe {self.package}, the driver {driver.package}: "
-                "install the driver's version there, or none and give the package's zip file to --py-files"
-            )
-
-
 def require_same_spark(spark: Any) -> None:
     """Refuse a JVM of another Spark release than the PySpark that drives it.
 
@@ -341,11 +307,6 @@ def require_same_spark(spark: Any) -> None:
             f"pyspark=={spark.version}, or let SPARK_HOME lead to Spark {pyspark.__version__}. Nothing was "
             "sent"
         )
-
-
-def release(version: str) -> tuple[str, ...]:
-    """Major and minor number of a version, which vendors extend behind them."""
-    return tuple(version.split(".")[:2])
 
 
 # -- Progress of a running job: one line a second for all channels together ------------------------------

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.driver.plan_order import (
     refuse_changing_rows,
     refuse_unordered_rows,
 )
-from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
+from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     written,
 )
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.task.work import CHANNEL, FramePartition, FrameWork
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
