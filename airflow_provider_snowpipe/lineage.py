@@ -28,8 +28,7 @@ class TaskLineage:
     :param hook: names account and pipe; its connection is read when somebody asks for the lineage
     :param loads: False for a task that waits for rows and loads none
     :param sources: addresses of what was read
-    :param rows: rows sent
-    :param size: their bytes of NDJSON
+    :param size: bytes of NDJSON of the rows that were sent
     """
 
     hook: SnowpipeHook
@@ -149,8 +148,6 @@ def store_of(address: str) -> tuple[str, str]:
     """Return namespace and name of a file's or directory's dataset, by OpenLineage's naming conventions.
 
     A connection or credential in the address stays out of it.
-
-    :param address: a path, or the URL of an object store
     """
     scheme, separator, rest = address.partition("://")
     if not separator or scheme == "file":

@@ -71,9 +71,7 @@ def count_load(
 ) -> None:
     """Report one load, by Spark or without it, under ``snowpipe.*``, with the tags ``pipe`` and ``operator``.
 
-    :param operator: the operator's class name
     :param waited: True where the load itself waited for the commit, and so knows how long that took
-    :param run_seconds: time of a whole Spark run, None for another load
     """
     tags = {"pipe": str(pipe), "operator": operator}
     for name in ("rows", "bytes", "rejected", "dead_lettered", "retries"):
@@ -100,12 +98,7 @@ def count_load(
 
 
 def count_change(what: str, *, pipe: str, operator: str) -> None:
-    """Report that a channel was opened, dropped, reset, backed up or restored.
-
-    :param what: the change, as a word
-    :param pipe: the pipe's full name
-    :param operator: the operator's class
-    """
+    """Report that a channel was opened, dropped, reset, backed up or restored."""
     _report(f"channels_{what}", 1, {"pipe": pipe, "operator": operator})
 
 

@@ -34,7 +34,6 @@ class LoadedChannel:
     :param token: its committed offset token, None where none was seen
     :param committed: True when all rows of this task were seen to be committed
     :param rows: rows that this task sent, None where the task does not know
-    :param partition: the source's partition
     :param unknown_columns: rows with a key that matches no column of the table, by key
     :param found: the committed offset token before, None for NULL or unknown
     :param rejected: rows that the service skipped, None for a task that does not know
@@ -96,7 +95,6 @@ def describe_file_load(
     An asset of one channel is passed over: staged files come through none. Nothing here fails the task. A
     load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
 
-    :param rows: rows that are in the table now
     :param loader: ``COPY``, or the pipe's full name
     """
     events = context.get("outlet_events")

@@ -251,7 +251,6 @@ class CopyInto:
         Each is a transaction of its own.
 
         :param files: paths below the location
-        :return: files and statement
         """
         parts = [tuple(files[start : start + MOST_FILES]) for start in range(0, len(files), MOST_FILES)]
         return [(part, self.statement(part)) for part in parts]
@@ -260,7 +259,6 @@ class CopyInto:
         """Write the statement that only validates the files and loads nothing.
 
         :param mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``
-        :param files: as for :meth:`statement`
         :raises ConfigurationError: if the mode is another one, or rows are transformed or matched by name
         """
         _one_of("validation_mode", mode, _VALIDATION, "RETURN_ERRORS, RETURN_ALL_ERRORS, RETURN_10_ROWS, …")
@@ -478,7 +476,6 @@ class StageAccount(Protocol):
 class StagedChoice:
     """Files by name, by the start of their paths, by a pattern, or all of a stage.
 
-    :param stage: the stage, with or without a path
     :param files: paths below that: a list or its JSON text
     :param prefix: instead of files, the start of their paths
     :param pattern: regular expression that their whole paths match

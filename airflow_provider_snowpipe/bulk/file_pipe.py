@@ -152,11 +152,7 @@ class FilePipeClient:
         return self._reported("loadHistoryScan", {"startTimeInclusive": since, "endTimeExclusive": until})
 
     def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
-        """Ask for all loads of a while, page by page.
-
-        :param since: the first timestamp
-        :param until: the timestamp after the last one
-        """
+        """Ask for all loads of a while, page by page."""
         start, end = since.isoformat(timespec="milliseconds"), until.isoformat(timespec="milliseconds")
         found: list[FileLoad] = []
         while True:
@@ -231,8 +227,6 @@ class PipeHistory:
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
         """The loads that the questions are about; what was reported before may be left out.
 
-        :param questions: what is asked, by all who still wait
-        :param now: the time
         :raises SnowpipeError: if the pipe cannot be asked
         """
         new = [question for question in questions if question not in self._answered]
@@ -278,11 +272,9 @@ _NAMED = 5
 class Submission:
     """The files of one run.
 
-    :param files: all of them
     :param before: those that the pipe has loaded already, and passes over: what it reports of them
     :param since: loads before this time are of earlier submissions
     :param unmatched: those that the pipe's PATTERN leaves out
-    :param posts: requests that were made
     :param where: from where the pipe loads them, without their names
     """
 
@@ -307,7 +299,6 @@ class Submission:
         failed it takes again, and then the failure of before must not count.
 
         :param history: the pipe's loads of them, from the oldest
-        :param now: the time
         :param where: from where the pipe loads them, None where that is not known
         """
         where = where or ExpectedFiles()
@@ -349,7 +340,6 @@ class Submission:
     def submit(self, client: FilePipeClient, identity: RunIdentity) -> Submission:
         """Give the files to the pipe, 5,000 a post.
 
-        :param identity: whose work it is
         :return: the same with what the pipe has reported
         """
         unmatched: list[str] = []
@@ -360,11 +350,7 @@ class Submission:
         return replace(self, unmatched=tuple(unmatched), posts=posts)
 
     def requests(self, pipe: str, identity: RunIdentity) -> Iterator[tuple[tuple[SubmittedFile, ...], str]]:
-        """The posts, and the request id of each, which every try derives alike.
-
-        :param pipe: the pipe's full name
-        :param identity: whose work it is
-        """
+        """The posts, and the request id of each, which every try derives alike."""
         owed = self.owed()
         work = replace(identity, try_number=1)
         for start in range(0, len(owed), MOST_FILES):
@@ -375,8 +361,6 @@ class Submission:
     def require_whole(self, pipe: str, tolerance: Tolerance) -> None:
         """Object to files of which the pipe has loaded some rows only, before this submission.
 
-        :param pipe: the pipe's full name
-        :param tolerance: whether that is accepted
         :raises FilesRejectedError: if there is one and it is not
         """
         bad = {path: load for path, load in self.before.items() if tolerance.objects_to(load)}
@@ -394,7 +378,6 @@ class Submission:
     def require_matched(self, pipe: str) -> None:
         """Object to files that the pipe's PATTERN leaves out.
 
-        :param pipe: the pipe's full name
         :raises FilesRejectedError: if there are any
         """
         if self.unmatched:
@@ -410,10 +393,7 @@ class Submission:
             )
 
     def result(self, pipe: str) -> dict[str, Any]:
-        """What was submitted, as JSON, for a task's value.
-
-        :param pipe: the pipe's full name
-        """
+        """What was submitted, as JSON, for a task's value."""
         return {
             "pipe": pipe,
             "files": [one.path for one in self.files],

@@ -40,7 +40,6 @@ _GAP = re.compile(rf"""({STRING_LITERAL}|"[^"]*")|\s+""", re.DOTALL)
 class KnownPipe:
     """A pipe as DESCRIBE reports it.
 
-    :param definition: its COPY statement
     :param auto_ingest: whether events of new files feed it
     """
 
@@ -200,7 +199,6 @@ class FilePipeAdmin:
         """Submit the files of the last 7 days that neither the pipe nor a COPY into its table has loaded.
 
         :param prefix: only files whose path below the pipe's location begins so
-        :param modified_after: only files that were staged after this time
         :param on_nothing: ``fail`` when there is no such file, or ``report``
         :param before: files that an earlier try may have submitted, which count as submitted
         :raises ConfigurationError: if that is more than 7 days ago
@@ -352,10 +350,6 @@ class PipeStatus:
     :param execution_state: ``RUNNING``, ``PAUSED``, ``READ_ONLY``, ``FAILING_OVER``, ``STOPPED_…`` or
         ``STALLED_…``
     :param pending_files: files in the pipe's queue that are not loaded yet
-    :param oldest_pending_path: the file that waits longest
-    :param oldest_pending_at: since when it waits
-    :param last_ingested_path: the file that was loaded last
-    :param last_ingested_at: when that was
     :param notification_channel: where events of new files come from, None without ``AUTO_INGEST``
     :param error: why the pipe does not load, in Snowflake's words
     :param raw: everything that Snowflake returned, by its own names
@@ -457,7 +451,6 @@ class PipeTarget:
     :param table: database, schema and name of the table
     :param stage: the pipe's location: the stage, with its database and schema, and a path in it
     :param auto_ingest: True where events of new files feed the pipe (``AUTO_INGEST``)
-    :param statement: its COPY statement
     """
 
     table: tuple[str, str, str]

@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,
 )
+from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT, check_one_of
 from airflow_provider_snowpipe.streaming.commits import FailedPolls, Failure, RetryBudget, WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -77,8 +78,7 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         for name, value in (("on_partial", self.partial), ("on_failed", self.failed)):
-            if value not in ("fail", "report"):
-                raise ConfigurationError(f"{name} is {value!r}: give 'fail' or 'report'")
+            check_one_of(name, value, FAIL_OR_REPORT)
 
     def objects_to(self, load: FileLoad) -> bool:
         """True when this load ends the wait.
@@ -93,11 +93,9 @@ class Tolerance:
 class FilesVerdict:
     """What a wait knows after a poll.
 
-    :param state: complete, waiting or failed
     :param results: for each file whose load has ended, what :meth:`FileLoad.result` returns for it
     :param total: files waited for
     :param missing: names of the others, as far as they have names
-    :param reason: why it failed
     :param message: what happened and what to do, when failed; the error that is endured, while waiting
     """
 
@@ -163,7 +161,6 @@ class FilesWatch:
 
         :param answer: it may have other files as well
         :param now: when it was made, seconds since 1970
-        :returns: what is known now
         """
         if answer.error is not None:
             return self._endure(answer.error, now)
@@ -187,10 +184,7 @@ class FilesWatch:
         return {"errors": self._failed.count, "names": list(self.expected.names)}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from another process's memory.
-
-        :param memory: what :meth:`memory` gave there
-        """
+        """Go on from another process's memory."""
         self._failed.count = int(memory["errors"])
 
     def _take(self, load: FileLoad) -> None:

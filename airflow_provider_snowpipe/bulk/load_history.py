@@ -201,7 +201,6 @@ def account_copies(
 ) -> tuple[str, list[str]]:
     """The statement that asks the account's view for loads by COPY, and the values that it binds.
 
-    :param since: the first timestamp
     :param until: the timestamp after the last one
     :param paths: only files with these paths, None for all
     :param by_pipes: True for loads by pipes as well
@@ -293,7 +292,6 @@ def warehouse_seconds(
     """Seconds that the COPY statements with a query tag ran, by size of the warehouse; None for not known.
 
     :param database: any database that the role may use
-    :param since: the first timestamp
     """
     earliest = max(since, now - _EARLIEST).isoformat(timespec="milliseconds")
     statement = (
@@ -359,10 +357,7 @@ def may_have_run(
 
 
 def attributed_credits(run: RunSql, query_tags: Collection[str], since: dt.datetime) -> dict[str, float]:
-    """The credits that the account attributes to statements with some query tags, as far as it knows.
-
-    :param since: the first timestamp
-    """
+    """The credits that the account attributes to statements with some query tags, as far as it knows."""
     tags = sorted(query_tags)
     statement = (
         "SELECT QUERY_TAG, SUM(CREDITS_ATTRIBUTED_COMPUTE) AS CREDITS "  # noqa: S608

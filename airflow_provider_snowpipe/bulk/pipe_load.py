@@ -66,7 +66,6 @@ class PipeAccount(Account, Protocol):
 class PipeLoad:
     """Staged files that a file pipe is given, and the wait until it has loaded them.
 
-    :param files: the files
     :param table: as of :class:`SnowpipeIngestFilesOperator`, like all that are not described here
     :param tolerance: its ``on_partial`` and ``on_failed``
     """
@@ -117,7 +116,6 @@ class PipeLoad:
     def planned(self, begin: Begin | None = None) -> Submission:
         """The files, and which of them the pipe is owed.
 
-        :param begin: as of :meth:`PipeFiles.known_loads`
         :raises SnowpipeError: as :meth:`run`
         """
         choice, pipe = self.files, self.files.pipe

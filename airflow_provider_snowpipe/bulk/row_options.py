@@ -80,7 +80,6 @@ _LETTERS = {
 class Difference:
     """An option that has another value than it needs for the same rows.
 
-    :param given: its value
     :param expected: the value that makes the same rows
     """
 

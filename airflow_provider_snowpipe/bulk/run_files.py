@@ -106,7 +106,6 @@ class RunManifest(WrittenFiles):
     def from_json(cls, text: str, where: str) -> Self:
         """Read a manifest.
 
-        :param where: where it is, for errors
         :raises ConfigurationError: if it is none of this version
         """
         try:

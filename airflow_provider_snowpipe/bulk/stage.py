@@ -69,7 +69,6 @@ class SourceFile:
     """A file that is to be staged.
 
     :param below: its path below the stage's, with ``/``
-    :param size: bytes
     :param address: where it is, for people
     """
 
@@ -92,7 +91,6 @@ class SourceFile:
 class ListedFile:
     """A file as LIST reports it.
 
-    :param size: bytes in the stage
     :param md5: the MD5 that the storage has of it
     """
 
@@ -187,11 +185,7 @@ class Staging:
 
 
 def sameness(size: int, md5: Callable[[], str], listed: ListedFile) -> Sameness:
-    """Compare a file with what LIST reports of the one in the stage.
-
-    :param size: its bytes
-    :param md5: reads its content
-    """
+    """Compare a file with what LIST reports of the one in the stage."""
     if listed.size == size:
         if len(listed.md5) != 32:
             return Sameness.UNKNOWN
@@ -244,10 +238,7 @@ class ContentPath:
 
     @classmethod
     def read(cls, staged: str) -> ContentPath | None:
-        """Read the path of a staged file, None for one that is too short.
-
-        :param staged: the path, with whatever comes before
-        """
+        """Read the path of a staged file, None for one that is too short."""
         parts = staged.split("/")[-3:]
         return cls(*parts) if len(parts) == 3 else None
 

@@ -66,7 +66,6 @@ class StageReference:
     def location(self, prefix: str, *, database: str, schema: str) -> str:
         """What LIST takes to list the files whose path below this reference begins with a prefix.
 
-        :param prefix: the start of the path; may be empty
         :param database: where the stage is, unless the reference names it
         :param schema: the same
         """
@@ -91,7 +90,6 @@ class StageReference:
 def staged_at(value: object) -> dt.datetime | None:
     """The time at which a file was staged, as LIST writes it: ``Sun, 22 Nov 2026 14:00:00 GMT``.
 
-    :param value: the column ``last_modified``
     :returns: None where it has no time
     """
     if isinstance(value, dt.datetime):
@@ -203,7 +201,6 @@ class FirstError:
     """The first error in a file.
 
     :param line: line, counted from 1; None where the file as a whole could not be read
-    :param character: character in the line
     :param column: the column, as ``"TABLE"["COLUMN":number]``
     """
 
@@ -225,10 +222,8 @@ class FileLoad:
     :param path: the file, relative to the location that COPY or the pipe names
     :param location: that location: a stage with a path, or a URL
     :param status: ``LOADED``, ``PARTIALLY_LOADED``, ``LOAD_FAILED``, or another one that is not final
-    :param rows_loaded: rows in the table
     :param rows_parsed: records in the file
     :param errors_seen: records in error
-    :param first_error: the first of them
     :param loaded_at: when the load ended, None where that is not reported
     :param pipe: full name of the pipe that loaded it, None for COPY and where that is not reported
     """

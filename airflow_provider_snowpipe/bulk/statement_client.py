@@ -48,7 +48,6 @@ _POLL_SECONDS = 0.2
 class StatementState:
     """What the service reports of one statement.
 
-    :param handle: names the statement
     :param rows: its result once it has one, the columns' names in lower case; None while it runs
     :param created: when it was submitted, None where the service does not report that
     """
@@ -121,7 +120,6 @@ class StatementClient:
         """Submit one statement, or find the one that was submitted under this id before.
 
         :param request_id: a UUID; the same for the same piece of work, whoever repeats it
-        :param query_tag: shown in the account's query history
         :param waits: whether the answer may take until the statement has ended, 45 s at most ("Submitting a
             request to execute SQL statements")
         :raises SqlError: if the statement has failed already
@@ -323,10 +321,7 @@ class CopyRun:
         )
 
     def finish(self, handle: str, wait: Wait | None = None) -> None:
-        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it loaded.
-
-        :param wait: as for :meth:`load`
-        """
+        """Wait until a statement of an earlier try has ended, well or not: COPY then knows what it loaded."""
         words = f"COPY INTO {full_name(*self.copy.table)}"
         self._running = (handle, words)
         with suppress(SqlError):  # which has left the table as it was

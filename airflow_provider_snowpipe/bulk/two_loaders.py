@@ -110,8 +110,6 @@ def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[
     """The newest load of each file's content, by path.
 
     One from before the file was staged may have been of another content: it does not count.
-
-    :param history: loads into the table, from the oldest
     """
     found = {}
     for load in remembered_loads(files, history, None):
@@ -122,10 +120,7 @@ def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[
 
 
 def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
-    """The files that may have been loaded before load history begins: staged before, with no load in it.
-
-    :param history: loads into the table
-    """
+    """The files that may have been loaded before load history begins: staged before, with no load in it."""
     begin = dt.datetime.now(dt.UTC) - REMEMBERED
     known = {load.path for load in remembered_loads(files, history, None)}
     return [
@@ -138,7 +133,6 @@ def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
 def not_loaded_by(files: StagedFiles, loads: Iterable[FileLoad], loader: str) -> list[str]:
     """Paths of the files that a pipe would load now: those without a load of its own.
 
-    :param loads: loads into the table
     :param loader: full name of the pipe
     """
     stage = replace(files.stage, path="")
@@ -230,7 +224,6 @@ class PipeBeside:
 def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> tuple[str, ...]:
     """The files that events announce to a pipe: those that came when it was there.
 
-    :param pipe: the pipe
     :param files: paths of files that the pipe takes, and since when they are staged, None for unknown
     """
     if not pipe.target.auto_ingest:
@@ -246,7 +239,6 @@ def refuse_files_for_pipe(
 
     :param one: a pipe that loads from where the files are
     :param loader: full name of the pipe that is to load them, which is not asked; None for COPY
-    :param has_copied: True where COPY has loaded the files
     :raises FilesGivenTwiceError: if the pipe has files in its queue, or events announce these to it
     """
     if str(one.pipe.name) == loader:

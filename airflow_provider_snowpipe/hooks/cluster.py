@@ -40,7 +40,6 @@ class DriverPod:
     :param state: the phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed``, or ``Unknown`` where its
         node does not answer; ``NotFound`` where there is no such pod (any more)
     :param diagnostics: why it waits, or how it ended
-    :param labels: the pod's
     :param container: the driver's container, the first one
     """
 
@@ -184,8 +183,6 @@ class KubernetesPods:
     def create_secret(self, name: str, value: str) -> None:
         """Make a secret for one driver, with :data:`SECRET_KEY` in it.
 
-        :param name: its name, which no other has
-        :param value: what the driver reads
         :raises RetriesExhaustedError: if the API does not take it; neither text has anything of the value
         :raises ConfigurationError: if Airflow may not make it
         """
@@ -353,7 +350,6 @@ class ResourceManager:
     def of_extra(cls, conn_id: str, extra: Mapping[str, Any], auth: AuthBase | None = None) -> Self:
         """Find it as Airflow's Spark provider does.
 
-        :param conn_id: the Spark connection
         :param extra: of that connection; it has ``yarn_resourcemanager_webapp_address``
         :param auth: None for Kerberos where the extra has ``keytab`` and ``principal``, else for none
         :raises ConfigurationError: if there is no address in it or it is none, or what Kerberos needs is not

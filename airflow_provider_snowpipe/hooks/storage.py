@@ -1,4 +1,4 @@
-"""Small files at any address that Airflow's object storage takes."""
+"""Small files at any address of Airflow's object storage; paths are what :func:`storage_path` makes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ def storage_path(address: str, conn_id: str | None) -> Any:
     """Make an ``ObjectStoragePath``.
 
     :param address: ``s3://…``, ``gs://…``, ``file:///…`` or a path of this machine
-    :param conn_id: the connection for it, None for none
     :raises ConfigurationError: if there is no address, or it names no file and no folder, or it holds a
         password, or nothing installed reads its kind
     """
@@ -51,7 +50,6 @@ def file_system(path: Any) -> Any:
     A kind of storage that no provider brings is left to fsspec, as Airflow does for the path's own methods
     since 3.2.
 
-    :param path: as :func:`storage_path` makes it
     :raises ConfigurationError: if nothing installed reads its kind
     """
     import fsspec
@@ -81,7 +79,6 @@ def files_below(path: Any) -> dict[str, dict[str, Any]]:
     The walk of fsspec leaves out folders that it cannot list, and links to files; here the former is an
     error, and the latter are files.
 
-    :param path: as :func:`storage_path` makes it
     :raises ConfigurationError: if nothing installed reads its kind
     :raises OSError: if a folder cannot be listed
     """
@@ -109,10 +106,7 @@ def files_below(path: Any) -> dict[str, dict[str, Any]]:
 
 
 def read_text(path: Any) -> str | None:
-    """Read a file, None where there is none.
-
-    :param path: as :func:`storage_path` makes it
-    """
+    """Read a file, None where there is none."""
     try:
         text: str = path.read_text()
     except FileNotFoundError:
@@ -124,8 +118,6 @@ def write_text(path: Any, text: str) -> None:
     """Write a file as a whole or not at all, on this machine readable by its owner only.
 
     An object store replaces an object as a whole by itself.
-
-    :param path: as :func:`storage_path` makes it
     """
     if path.protocol not in ("file", "local", ""):
         path.write_text(text)
@@ -144,7 +136,6 @@ def write_text(path: Any, text: str) -> None:
 def read_bytes(path: Any, most: int) -> bytes:
     """Read a file of bounded size; one byte more than that where it is larger.
 
-    :param path: as :func:`storage_path` makes it
     :param most: bytes
     :raises ConfigurationError: if there is no such file
     """

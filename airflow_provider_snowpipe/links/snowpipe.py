@@ -41,8 +41,6 @@ class _LeftAddress(BaseOperatorLink):
         """Leave the address, so that the link is there while the task runs.
 
         Airflow 3 shows a link from an XCom of its own, which it writes when a task ends (Airflow 3.3.2).
-
-        :param address: the address, None for none
         """
         address = address or ""
         task_instance.xcom_push(key=self.key, value=address)
@@ -124,8 +122,6 @@ def channels_query(pipe: PipeName, prefix: str = "", page: int = 1) -> str:
 def pipe_query(pipe: PipeName, *, sort: str = "lag", descending: bool = True, page: int = 1) -> str:
     """What comes after the connection in the address of a pipe's page.
 
-    :param sort: the column that orders its channels
-    :param descending: the greatest first
     :param page: which hundred channels, from 1
     """
     values: dict[str, Any] = _names(pipe)
@@ -159,7 +155,6 @@ class PageAddress:
     def read(cls, address: object) -> Self | None:
         """Read the XCom ``channel_page`` of a task.
 
-        :param address: what :func:`channel_page` or :func:`pipe_page` gave
         :returns: None for anything else
         """
         if not isinstance(address, str):

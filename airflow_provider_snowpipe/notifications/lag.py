@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.lag import LagReport
 from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
+from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -119,7 +120,6 @@ class SnowpipeLagNotifier(BaseNotifier):
 
     def _asked(self, hook: SnowpipeHook) -> LagReport:
         from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-        from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
         expected = CommitTargets.parse(self.targets, self.offset_format) if self.targets else None
         names = None if expected is None else list(expected.targets)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
+from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.links.snowpipe import (
@@ -24,17 +25,12 @@ from airflow_provider_snowpipe.links.snowpipe import (
 )
 from airflow_provider_snowpipe.metrics import count_change
 from airflow_provider_snowpipe.operators.own_channels import require_distinct_channels, require_own_batch
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SnowpipeError,
-    error_line,
-)
+from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_snowpipe.bulk.copy import RunIdentity
 
 
 @contextmanager
@@ -49,9 +45,6 @@ def failing_at_once() -> Iterator[None]:
         if error.retryable:
             raise
         raise AirflowFailException(error_line(type(error).__name__, error)) from error
-
-
-FAIL_OR_REPORT = ("fail", "report")
 
 
 def check_arguments(
@@ -150,8 +143,6 @@ class AccountOperator(AccountArguments):
 
 def run_identity(context: Context) -> RunIdentity:
     """Name the work by DAG, run, task and map index."""
-    from airflow_provider_snowpipe.bulk.copy import RunIdentity
-
     ti: Any = context["ti"]
     run: Any = context["dag_run"]
     began = getattr(run, "start_date", None) or getattr(ti, "start_date", None) or dt.datetime.now(dt.UTC)

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.submission import application_name
+from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
@@ -238,7 +239,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         values = policy.rules(self.hook, self.log.info)
         if not values["columns"]:
             return None
-        from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
         from airflow_provider_snowpipe.spark.task.row_gate import Admission
 
         rules = RowRules.of(

@@ -145,10 +145,7 @@ def local_path(url: str) -> Path:
 
 
 def brought_folder(folder: str) -> Path:
-    """Where files are brought that a driver is to read: beside the folder that it writes.
-
-    :param folder: the latter's URL
-    """
+    """Where files are brought that a driver is to read: beside the folder that it writes."""
     written = local_path(folder)
     return written.with_name(f"{written.name}-source")
 

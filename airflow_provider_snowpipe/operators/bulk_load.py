@@ -45,12 +45,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Files
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-    from airflow_provider_snowpipe.operators.bulk_driver import RunStage
     from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WriteReport
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -155,7 +151,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Write, stage and copy, or do what an earlier try of this run has left to do.
 
-        :return: the value that the class describes
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
@@ -332,7 +327,6 @@ def copy_arguments(
     Columns are matched by their names. Where one holds JSON as text, which only an expression parses, all are
     named: a COPY cannot do both.
 
-    :param options: the author's options of COPY
     :raises ConfigurationError: if an option contradicts these
     """
     check_options(options)
@@ -444,7 +438,6 @@ class BulkRun:
     def resume(self, copy: Copy) -> dict[str, Any]:
         """Go on after COPY was submitted; the task's value.
 
-        :param copy: copies files, or takes over the statement that was submitted
         :raises ConfigurationError: if the manifest is gone, or an earlier try has read from another source
         :raises FilesGivenTwiceError: if files are in the table that the manifest does not have
         """

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.snowpipe import channel_page
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, check_arguments, require_name
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 
 
 class ChannelOperator(PipeOperator):
@@ -61,8 +61,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
         self.offset_token = offset_token
         self.if_exists = if_exists
         self.uncommitted_timeout = uncommitted_timeout
-        if if_exists not in ("skip", "fence"):
-            raise ConfigurationError(f"if_exists is {if_exists!r}: it must be 'skip' or 'fence'")
+        check_one_of("if_exists", if_exists, ("skip", "fence"))
         check_arguments(self, seconds=["uncommitted_timeout"])
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -251,8 +250,6 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         return offset_class(self.offset_format) if self.offset_format else None
 
     def _observe(self) -> ChannelState:
-        from airflow_provider_snowpipe.streaming.progress import ChannelState
-
         listed = {one.name: one for one in self.hook.list_channels()}
         return ChannelState(self._status(), listed.get(self.channel))
 

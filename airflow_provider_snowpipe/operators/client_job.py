@@ -177,10 +177,7 @@ class DriverMemory:
             self._store.set(_APPLICATION_KEY, dict(kept))
 
     def keep_rejected_before(self, counts: Mapping[str, int]) -> None:
-        """Remember the first counts that a try has seen; later ones would hide what it skipped.
-
-        :param counts: skipped rows by channel
-        """
+        """Remember the first counts that a try has seen; later ones would hide what it skipped."""
         if self._store is not None:
             self._store.set(_REJECTED_KEY, {**counts, **self.rejected_before()})
 
@@ -230,7 +227,6 @@ def start_logged(
     """Start ``spark-submit`` with its output in a file; a pipe would break with the worker.
 
     :param hook: whose environment it gets, and who knows the process afterwards
-    :param environment: variables that the hook does not set
     """
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603  the hook's own command line
@@ -248,7 +244,6 @@ def start_logged(
 def follow(log: Path, still_runs: Callable[[], bool], *, from_start: bool = True) -> Iterator[str]:
     """Read lines of a file that is being written, until its writer has ended.
 
-    :param still_runs: returns whether the writer still runs
     :param from_start: False begins at the present end
     """
     with log.open(encoding="utf-8", errors="replace") as lines:

@@ -313,10 +313,7 @@ _HADOOP_SCHEMES = {"s3": "s3a", "s3n": "s3a", "gcs": "gs"}
 
 
 def is_of_this_machine(path: Any) -> bool:
-    """True for a path of a file system that is mounted here.
-
-    :param path: as ``storage_path`` makes it
-    """
+    """True for a path of a file system that is mounted here."""
     return path.protocol in ("file", "local", "")
 
 

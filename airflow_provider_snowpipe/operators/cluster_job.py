@@ -109,7 +109,6 @@ class ClusterSettings:
     def check(self, conf: Mapping[str, Any] | None, properties_file: str | None = None) -> None:
         """Refuse what would fail on the cluster, or leave a driver that nobody can follow.
 
-        :param properties_file: what has more of them
         :raises ConfigurationError: with the remedy
         """
         self.cluster()
@@ -519,7 +518,6 @@ def _poll_channels(
     end.
 
     :param start: reads what the driver found on its channels, None while there is nothing
-    :param ended: set when nobody follows the application any more
     """
     names = dict(settings.pipe)
     try:

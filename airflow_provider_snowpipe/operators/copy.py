@@ -234,7 +234,6 @@ def copy_into(
     :param stage: the stage; files are named by their paths below it, whatever path it is given with
     :param options: parameters of :class:`~airflow_provider_snowpipe.bulk.copy.CopyOptions`
     :param columns: the columns to fill, None for all in their order
-    :param expressions: what to fill them with
     :raises ConfigurationError: if an option is wrong
     """
     database, schema = hook.database_and_schema()
@@ -275,7 +274,6 @@ class CopyLoad:
     def run(self) -> dict[str, Any]:
         """Load the files.
 
-        :return: the value of a task: totals, and each file by its path
         :raises NothingStagedError: if a file that is named, or any, is not there
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
         :raises FilesRejectedError: if one was not loaded as a whole
@@ -343,7 +341,6 @@ class CopyLoad:
         """Have COPY validate the files, and load nothing.
 
         :param mode: as of :meth:`~airflow_provider_snowpipe.bulk.copy.CopyInto.validation`
-        :return: the value of a task, with the rows of the answer
         """
         files = list(self.choice.find(self.hook).files)
         if not files:
@@ -411,7 +408,6 @@ class CopyLoad:
 
         Only where the table has fewer rows than the result is that known: others may be in it as well.
 
-        :param counted: the table's rows before it
         :raises FilesRejectedError: if rows are missing
         """
         loaded = sum(load.rows_loaded for load in outcome.loads)

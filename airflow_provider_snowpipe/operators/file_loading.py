@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, StagedChoice
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, StagedChoice
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, OVERLAP, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
     from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-    from airflow_provider_snowpipe.spark.submit.file_boundary import CopyShare, FileBoundary
+    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
 
 
 @dataclass(slots=True)
@@ -62,7 +62,6 @@ class FileLoading:
     def run(self, path: LoadPath, boundary: FileBoundary | None) -> dict[str, Any]:
         """Load the files, and move the channels' tokens behind them where there are channels.
 
-        :param path: COPY or the pipe
         :param boundary: files of this machine and their channels, None for files in a stage
         :return: as of the operator of the path, and ``bytes`` and ``channels``
         :raises ConfigurationError: if the files cannot go this way
@@ -95,7 +94,6 @@ class FileLoading:
     ) -> dict[str, Any]:
         """Go on after the triggerer has waited for a pipe.
 
-        :param submitted: what the task reported before
         :param boundary: files of this machine and their channels, None for files in a stage
         """
         if event["status"] != "success":
@@ -302,7 +300,6 @@ class FileLoader:
     def put(self, shares: Sequence[CopyShare], loaded: Mapping[str, FileLoad]) -> list[str]:
         """Stage the files that are not loaded; their paths below the loader's path.
 
-        :param loaded: files that are in the table
         :raises SourcePositionError: if a file grew meanwhile
         """
         chosen = [
@@ -335,7 +332,6 @@ class FileLoader:
     def refuse_forgotten(self, shares: Sequence[CopyShare], value: Mapping[str, Any]) -> None:
         """Refuse to go on behind files that COPY has left out because it cannot know any more of their loads.
 
-        :param value: what loading it has given, as of a COPY task
         :raises SourcePositionError: if there is one
         """
         left_out = {path for path, one in value["loaded_before"].items() if one["status"] == LOAD_SKIPPED}
@@ -427,7 +423,6 @@ def load_files(
     the same run finds the statement of the one before, which may still run, and because a pipe may still have
     the files in its queue.
 
-    :param loader_of: makes the loader of a pipe's name, None for COPY
     :param on_rejected: ``fail`` refuses files that an interrupted load has loaded in part
     :param pipe: the pipe that is to take the files, None for COPY
     :param promised_only: True for what an interrupted load was to take, and no more
@@ -447,8 +442,6 @@ def load_files(
 def _loaded(
     boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare], on_rejected: str
 ) -> dict[str, Any]:
-    from airflow_provider_snowpipe.bulk.copy import CopyOutcome
-
     if not shares:
         return _NOTHING
     before = loader.loaded(shares)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.files_watch import Tolerance
+from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad, check_choice
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
@@ -141,7 +141,6 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit the files, and wait.
 
-        :return: the task's value
         :raises NothingStagedError: if the stage has no such file
         :raises FilesGivenTwiceError: if COPY or another pipe has loaded one of the files, before or
             meanwhile, or another task is about to
@@ -163,8 +162,6 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         :param submitted: what the task reported before
         :raises AirflowFailException: if a file did not load
         """
-        from airflow_provider_snowpipe.bulk.files_watch import load_failure
-
         with failing_at_once():
             if event["status"] != "success":
                 raise load_failure(event["reason"], event["message"])

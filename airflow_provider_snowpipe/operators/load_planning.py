@@ -65,8 +65,6 @@ _BACKFILL = "backfill"
 def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:
     """What is known of the data from the author and the kind of run.
 
-    :param shape: parameters of :class:`DataShape`
-    :param context: the task's context, None where there is no run
     :raises ConfigurationError: if it is no mapping, or a key or a value is wrong
     """
     known = DataShape.known({} if shape is None else shape)
@@ -471,7 +469,6 @@ class LoadAccount:
         """What a load took and cost.
 
         :param plan: the plan as JSON, None where there was none
-        :param table: the table, or the pipe that stands for it
         :param actual: rows, bytes and seconds
         """
         # The clock of another worker, on which a deferred task began, may be ahead of this one's.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.links.snowpipe import page_of_channels
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, check_arguments
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import channel_names
 from airflow_provider_snowpipe.streaming.offsets import offset_class
@@ -83,8 +84,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         super().__init__(**kwargs)
         self.on_lost = on_lost
         self.warn_days = warn_days
-        if on_lost not in ("fail", "keep"):
-            raise ConfigurationError(f"on_lost is {on_lost!r}: it must be 'fail' or 'keep'")
+        check_one_of("on_lost", on_lost, ("fail", "keep"))
         is_number = isinstance(warn_days, int | float) and not isinstance(warn_days, bool)
         if not (is_number and 0 <= warn_days < _MOST_WARN_DAYS):
             raise ConfigurationError(f"warn_days is {warn_days!r}: give a number of days, 0 or more")

@@ -17,7 +17,6 @@ _VARIES = re.compile(r"map_index|xcom_pull")
 def require_distinct_channels(operator: Any, context: Mapping[str, Any]) -> None:
     """Refuse mapped instances of which two would have the same channel of the same pipe.
 
-    :param operator: one mapped instance
     :raises ConfigurationError: if two have; names the channel
     """
     index = getattr(context.get("ti"), "map_index", None)
@@ -207,7 +206,6 @@ def _require_own_channels_of_run(operator: Any) -> None:
     the rows of a later day count as loaded, as far as an earlier one had as many. Where the names differ, the
     committed file is missed in the next run, unless ``on_data_loss="skip"`` allows that.
 
-    :param operator: the task, rendered
     :raises ConfigurationError: if its author wrote such a folder; names it
     """
     task = operator.dag.task_dict.get(operator.task_id)

@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
 from airflow_provider_snowpipe.operators.submission import report_of, targets_of
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import SourceSpec
@@ -67,7 +68,6 @@ class SnowpipePlan:
         **keys: Any,
     ) -> None:
         from airflow_provider_snowpipe.spark.submit.plan import PLAN_VERSION, JobPlan
-        from airflow_provider_snowpipe.streaming.names import PipeName
 
         if (table is None) == (pipe is None):
             raise ConfigurationError(f"table is {table!r} and pipe {pipe!r}: give one of the two")

@@ -16,12 +16,18 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceMissingError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.table_schema import (
+    TableColumn,
+    add_columns,
+    create_table_if_missing,
+    missing_columns,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
     from airflow_provider_snowpipe.spark.submit.checked_values import OnError
     from airflow_provider_snowpipe.streaming.names import PipeName
-    from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
 class RowPolicyOperator(PipeArguments):
@@ -117,7 +123,6 @@ class SchemaPolicy:
     ) -> dict[str, Any]:
         """Make or widen the table, and return what the plan must know of rows.
 
-        :returns: values of the plan
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
@@ -179,18 +184,11 @@ class SchemaPolicy:
         """Make the table, or widen it, for the keys of some rows.
 
         :param rows: the rows as NDJSON
-        :param address: where they come from, in words
         :param types: types of columns, by name, where the rows' own schema has them
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
         from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
-        from airflow_provider_snowpipe.streaming.table_schema import (
-            add_columns,
-            create_table_if_missing,
-            missing_columns,
-            table_of,
-        )
 
         table = table_of(hook.pipe_name())
         required = columns_of_rows(rows, types)

@@ -254,10 +254,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         return ClusterRun.new(self._cluster_settings(context), memory, self.log, show)
 
     def _wait(self, run: DriverRun, *, is_earlier: bool) -> None:
-        """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on.
-
-        :param is_earlier: whether an earlier try started it
-        """
+        """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on."""
         if isinstance(run, ClusterRun) and self._follows_in_triggerer:
             kept = {"place": asdict(run.submission), "is_earlier": is_earlier}
             self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs=kept)

@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import AirflowException
+
 from airflow_provider_snowpipe.bulk.run_files import (
     CompactForm,
     CompactOptions,
@@ -35,7 +37,12 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     require_name,
 )
-from airflow_provider_snowpipe.operators.bulk_driver import RunStage
+from airflow_provider_snowpipe.operators.bulk_driver import (
+    BulkDriverOperator,
+    RunStage,
+    brought_folder,
+    local_path,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
@@ -45,9 +52,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.bulk.stage import SourceFile
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
-    from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
     from airflow_provider_snowpipe.spark.submit.plan import WritePlan
 
 
@@ -224,10 +229,6 @@ class SnowpipeStageFilesOperator(FileOperator):
         }
 
     def _new_writer(self) -> BulkDriverOperator:
-        from airflow.providers.common.compat.sdk import AirflowException
-
-        from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator
-
         given = self.spark_options or {}
         try:
             return BulkDriverOperator(
@@ -454,8 +455,6 @@ class CompactedStage:
 
         :raises ConfigurationError: if Spark cannot read a file of that name
         """
-        from airflow_provider_snowpipe.operators.bulk_driver import brought_folder, local_path
-
         folder = self._folder
         if folder is None:
             raise ConfigurationError("nothing was asked of the stage: ask staged() first")
@@ -517,10 +516,7 @@ class CompactedStage:
     def _of_each(
         self, files: Sequence[SourceFile], work: Callable[[int, SourceFile], str], name: str
     ) -> list[str]:
-        """Do some work on each file, several at a time; a future holds many, since a hundred thousand weigh.
-
-        :param work: takes the file's number and the file
-        """
+        """Do some work on each file, several at a time; a future holds many: a hundred thousand weigh."""
         share = max(1, min(_MOST_AT_ONCE, len(files) // (self.parallel * _SHARES)))
 
         def some(first: int) -> list[str]:

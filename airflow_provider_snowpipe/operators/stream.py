@@ -39,11 +39,13 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values, warn_of_conn_ids
 from airflow_provider_snowpipe.spark import job_file
+from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
 from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
 from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
+from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 
 if TYPE_CHECKING:
@@ -196,7 +198,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
         :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not have it
-        :return: as :meth:`execute`
         """
         memory = DriverMemory(context, durable=self.durable)
         self._name_application(context)
@@ -207,10 +208,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], sent: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Go on where the deferred task stopped: check what is committed and report it.
-
-        :return: as :meth:`execute`
-        """
+        """Go on where the deferred task stopped: check what is committed and report it."""
         memory = DriverMemory(context, durable=self.durable)
         with self._ending(memory):
             if event["status"] != "success":
@@ -336,8 +334,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _without_driver(self, memory: DriverMemory) -> SubmittedLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
-        from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-
         self._is_small = False
         hook = self._pipe_hook()
         rules = {"on_error": "continue" if self.on_error == "continue" else "abort"}
@@ -361,9 +357,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _plan(
         self, hook: SnowpipeHook, keys: Mapping[str, str], rules: Mapping[str, Any], memory: DriverMemory
     ) -> JobPlan:
-        from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
         from airflow_provider_snowpipe.spark.submit.plan import JobPlan
-        from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
         source = self._source()[0]
         values: dict[str, Any] = {

@@ -75,7 +75,6 @@ def launch_environment(cache_dir: Path, *, executor_python: str = sys.executable
     never activated.
 
     :param cache_dir: a private directory, for the wrapper of a Java runtime from a wheel
-    :param executor_python: the Python that executors start
     :raises ConfigurationError: if there is no Java 17 or later
     """
     java = ensure_java_home(cache_dir)
@@ -101,7 +100,6 @@ def require_spark_submit(binary: str, path: str) -> None:
     """Refuse to start where the program is missing that submits the job.
 
     :param binary: ``spark-submit``, or what the connection names instead
-    :param path: where it is searched for, as in ``PATH``
     :raises ConfigurationError: if it is not there
     """
     if shutil.which(binary, path=path) is None:
@@ -278,7 +276,6 @@ def settle_load(load: SubmittedLoad, hook: SnowpipeHook, *, on_error: str, await
 
     :param on_error: anything but ``continue`` refuses skipped rows
     :param awaited: True where everything must be committed by now
-    :returns: the load with what is committed
     :raises AirflowException: if a channel is behind although it was awaited, or the service skipped rows
     """
     now = hook.channel_statuses(load.channels)
@@ -308,8 +305,6 @@ def is_deferral_timeout(error: AirflowException) -> bool:
     """True when a deferral's own time was over, and not when its trigger failed.
 
     Airflow 2 has one error for both, whose text is ``Trigger/execution timeout`` (observed with 2.11.2).
-
-    :param error: what resuming the task has raised
     """
     return isinstance(error, TaskDeferralTimeout) and "timeout" in str(error)
 

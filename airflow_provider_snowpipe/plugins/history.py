@@ -298,7 +298,6 @@ def read_plans(
 ) -> tuple[list[PlannedLoad], bool]:
     """Read the plans of routed loads, the latest first.
 
-    :param most: plans of a page
     :param page: which page, from 1
     :returns: the plans, and whether there may be more
     """

@@ -97,8 +97,6 @@ def pipe(
 ) -> HTMLResponse:
     """Show what tasks did on a pipe.
 
-    :param sort: the column that orders the channels
-    :param descending: the greatest first
     :param page: which hundred channels, from 1
     """
     name = PipeName(database, schema, pipe)
@@ -130,10 +128,7 @@ def pipe(
 @router.get("/plans", response_class=HTMLResponse)
 @shown
 def plans(session: SessionDep, user: GetUserDep, page: Page = 1) -> HTMLResponse:
-    """List the plans of routed loads, the latest first.
-
-    :param page: which ten of them, from 1
-    """
+    """List the plans of routed loads, the latest first."""
     limits = HistoryLimits.configured()
     found, more = read_plans(session, Rights.of(user, session), limits, Where(), PLANS_PER_PAGE, page)
     return render(
@@ -312,7 +307,6 @@ class PipeState:
         """Go through what tasks did.
 
         :param tasks: from the oldest
-        :param channel: this channel only, None for all
         """
         states: dict[str, ChannelState] = {}
         points: list[Point] = []
@@ -423,11 +417,7 @@ _COLUMNS: Mapping[str, tuple[str, bool, Callable[[ChannelState], Any]]] = {
 
 
 def ordered(channels: Sequence[ChannelState], column: str, *, descending: bool) -> list[ChannelState]:
-    """Sort channels by a column, those that are alike by name.
-
-    :param column: a key of the columns
-    :param descending: the greatest first
-    """
+    """Sort channels by a column, those that are alike by name."""
     by_name = sorted(channels, key=lambda one: one.channel)
     return sorted(by_name, key=_COLUMNS[column][2], reverse=descending)
 
@@ -462,10 +452,7 @@ def _pipes(history: History) -> list[tuple[PipeState, str]]:
 def _hundred(
     found: Sequence[One], page: int, address: Callable[[int], str]
 ) -> tuple[Sequence[One], dict[str, Any]]:
-    """The channels of one page of a list, and what that shows of the others.
-
-    :param address: of another page, by its number
-    """
+    """The channels of one page of a list, and what that shows of the others."""
     pages = max(1, -(-len(found) // CHANNELS_PER_PAGE))
     before, after = (address(one) if 1 <= one <= pages else None for one in (page - 1, page + 1))
     others = {"total": len(found), "page": page, "pages": pages, "before": before, "after": after}
@@ -530,11 +517,7 @@ def channels(
     prefix: str = "",
     page: Annotated[int, Query(ge=1)] = 1,
 ) -> HTMLResponse:
-    """List the channels of a pipe, 100 a page, and show what the service reports of them.
-
-    :param prefix: only channels whose name begins so
-    :param page: which hundred of them, from 1
-    """
+    """List the channels of a pipe, 100 a page, and show what the service reports of them."""
     hook = SnowpipeHook(connection_id, pipe=pipe, database=database, schema=schema)
     name = PipeName(database, schema, pipe)
     found = sorted(one.name for one in hook.list_channels() if one.name.startswith(prefix))

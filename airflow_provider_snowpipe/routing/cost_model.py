@@ -296,7 +296,6 @@ class LoadPolicy:
     ) -> Self:
         """Make the policy of an author's arguments.
 
-        :param policy: its parameters
         :param costs: figures of the cost model to replace, by name
         :param loads: the last loads of the table, whose latency goes before floors that the author does not
             give
@@ -401,8 +400,6 @@ def least_seconds(path: LoadPath, shape: DataShape, policy: LoadPolicy) -> float
     """Seconds until the last row can be queried at best, with the largest warehouse that is allowed.
 
     Of unbounded data this is the last row of a file, and never where more arrives than the channels take.
-
-    :param policy: whose figures count
     """
     if not shape.bounded:
         floor = floor_seconds(path, shape, policy)

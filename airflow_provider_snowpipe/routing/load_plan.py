@@ -50,7 +50,6 @@ class PlanWarning:
 class PathEstimate:
     """What one path would cost, and how long it would take.
 
-    :param path: the path
     :param credits: Snowflake credits, for bounded data of all of it, for unbounded data of a day
     :param latency: seconds until the first rows can be queried, whatever the volume
     :param seconds: seconds until all of the bounded data can be queried; of unbounded data, until the last
@@ -89,7 +88,6 @@ class CompactAdvice:
 class LoadPlan:
     """The path to take, why, and what each path would have cost.
 
-    :param path: the path
     :param reasons: in words, the strongest first
     :param estimates: one for each path, in the order stream, copy, pipe
     :param warnings: what to know, and what to do about it
@@ -190,10 +188,7 @@ _DURATIONS = (("days", 172_800.0, 86_400.0), ("h", 7_200.0, 3_600.0), ("min", 12
 
 
 def size(count: float) -> str:
-    """Write a number of bytes in decimal units, such as ``2.5 GB``.
-
-    :param count: bytes
-    """
+    """Write a number of bytes in decimal units, such as ``2.5 GB``."""
     for unit, one in _SIZES:
         if count >= one:
             return f"{_short(count / one)} {unit}"
@@ -201,10 +196,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in the unit that suits it, such as ``90 s`` or ``5 min``.
-
-    :param seconds: the duration
-    """
+    """Write a duration in the unit that suits it, such as ``90 s`` or ``5 min``."""
     for unit, least, one in _DURATIONS:
         if seconds >= least:
             return f"{_short(seconds / one)} {unit}"
@@ -212,10 +204,7 @@ def duration(seconds: float) -> str:
 
 
 def credit_count(credits: float) -> str:
-    """Write a number of credits with three digits that count.
-
-    :param credits: the number
-    """
+    """Write a number of credits with three digits that count."""
     return "0" if credits == 0 else f"{credits:,.0f}" if credits >= 1000 else f"{credits:.3g}"
 
 
@@ -236,7 +225,6 @@ class MeasuredLoad:
     """One load.
 
     :param table: the table, or the pipe that stands for it
-    :param path: the path that was taken
     :param seconds: from the beginning of the task until all rows could be queried
     :param latency: those of them that the volume does not explain, None where that is not known
     :param credits: what it cost, None for unknown
@@ -263,7 +251,6 @@ def kept_loads(kept: Any, table: str) -> tuple[MeasuredLoad, ...]:
     """Read the loads that a run before has kept; what another release has written otherwise is left out.
 
     :param kept: a list of JSON objects, as :meth:`MeasuredLoad.as_json` makes them
-    :param table: loads of this table only
     """
     names = {one.name for one in dataclasses.fields(MeasuredLoad)}
     found = [
@@ -275,10 +262,7 @@ def kept_loads(kept: Any, table: str) -> tuple[MeasuredLoad, ...]:
 
 
 def measured_floors(loads: Iterable[MeasuredLoad]) -> dict[LoadPath, float]:
-    """The median latency of each path of which there are loads enough.
-
-    :param loads: the last loads of a table
-    """
+    """The median latency of each path of which there are loads enough."""
     latencies: dict[LoadPath, list[float]] = {}
     for load in loads:
         if load.latency is not None and load.latency > 0:
@@ -293,7 +277,6 @@ def measured_latency(estimate: Mapping[str, Any], seconds: float) -> float:
     is no longer than it.
 
     :param estimate: ``seconds`` and ``latency`` that were estimated
-    :param seconds: what it took
     """
     rest = seconds - (float(estimate["seconds"]) - float(estimate["latency"]))
     return rest if rest > 0 else min(seconds, float(estimate["latency"]))
@@ -309,7 +292,6 @@ def outcome_of(
     """Put what a load did beside the estimate of its path.
 
     :param plan: the plan as JSON, None where there was none
-    :param path: the path that was taken
     :param actual: rows, bytes and seconds
     :param load: what it took and cost, which is kept for the next plan where rows were loaded
     :param before: the last loads of the table, from the oldest

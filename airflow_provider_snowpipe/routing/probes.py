@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel
-from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
+from airflow_provider_snowpipe.streaming.arguments import (
+    check_numbers_and_switches,
+    check_one_of,
+    known_arguments,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 TEXT_FORMATS = ("CSV", "JSON", "XML")
@@ -67,10 +71,7 @@ class FileSet:
         return self.bytes / self.count if self.count else 0.0
 
     def expansion(self, costs: CostModel) -> float:
-        """How many uncompressed bytes a stored byte stands for.
-
-        :param costs: the figures to estimate with
-        """
+        """How many uncompressed bytes a stored byte stands for."""
         if self.format in BINARY_FORMATS:
             return costs.columnar_ratio
         return costs.text_ratio if self.compressed else 1.0
@@ -107,8 +108,7 @@ class DataShape:
         check_numbers_and_switches(self)
         if self.partitions < 1:
             raise ConfigurationError(f"partitions is {self.partitions}: give 1 or more")
-        if self.given_to not in (None, *LOADERS):
-            raise ConfigurationError(f"given_to is {self.given_to!r}: give 'copy', 'pipe' or None")
+        check_one_of("given_to", self.given_to, (None, *LOADERS))
         if self.given_to is not None and self.files is None:
             raise ConfigurationError(
                 f"given_to is {self.given_to!r} without files: only files are given to one"
@@ -132,19 +132,13 @@ class DataShape:
         given = cls.known(value)
         files = given.get("files")
         if files is not None:
-            found = _known(FileSet, files, "files of the shape")
-            if missing := {"count", "bytes"} - found.keys():
-                raise ConfigurationError(
-                    f"files of the shape is {files!r}: give {' and '.join(sorted(missing))}"
-                )
-            given["files"] = FileSet(**found)
+            given["files"] = FileSet(**_known(FileSet, files, "files of the shape"))
         return cls(**given)
 
     @classmethod
     def known(cls, value: Any) -> dict[str, Any]:
         """Take what is known of a shape: some of its parameters by name.
 
-        :param value: the mapping
         :raises ConfigurationError: if it is none, or a key or a value is wrong
         """
         return _known(cls, value, "the shape")
@@ -157,10 +151,7 @@ class DataShape:
         return found
 
     def uncompressed(self, costs: CostModel) -> float:
-        """Uncompressed bytes: of bounded data all of them, of unbounded data those of a second.
-
-        :param costs: the figures to estimate with
-        """
+        """Uncompressed bytes: of bounded data all of them, of unbounded data those of a second."""
         given = self.bytes if self.bounded else self.arrival_rate
         if given is not None:
             return given
@@ -170,10 +161,7 @@ class DataShape:
         return (self.rows or 0) * costs.bytes_per_row
 
     def expected(self, costs: CostModel) -> dict[str, float]:
-        """Rows and uncompressed bytes that the shape stands for.
-
-        :param costs: the figures to estimate with
-        """
+        """Rows and uncompressed bytes that the shape stands for."""
         size = self.uncompressed(costs)
         return {
             "rows": self.rows if self.rows is not None else round(size / costs.bytes_per_row),
@@ -192,10 +180,7 @@ class DataShape:
         return "0 bytes" if self.bytes == 0 or (self.bytes is None and stored == 0) else None
 
     def billed_by_pipe(self, costs: CostModel) -> float:
-        """Bytes that a pipe bills for the same data: of binary files those stored, of text the uncompressed.
-
-        :param costs: the figures to estimate with
-        """
+        """Bytes that a pipe bills for the data: of binary files those stored, of text the uncompressed."""
         if self.files is not None and self.files.format in BINARY_FORMATS:
             return self.uncompressed(costs) / self.files.expansion(costs)
         return self.uncompressed(costs)
@@ -254,8 +239,6 @@ def listing_shape(
     """Make the shape of files that a listing names.
 
     :param files: the listing, of a stage, an object store or a disk; it is read once and not kept
-    :param now: the timestamp from which ages are counted
-    :param staged: True for the files of a stage
     :param known: what else is known of the data: other parameters of :class:`DataShape`
     :raises ConfigurationError: if ``files`` is one of them
     """
@@ -286,10 +269,7 @@ def listing_shape(
 
 
 def file_kind(name: str) -> tuple[str | None, bool]:
-    """Find a file's format, and whether it is compressed text, by the endings of its name.
-
-    :param name: path or URL
-    """
+    """Find a file's format, and whether it is compressed text, by the endings of its name."""
     endings = name.rpartition("/")[2].lower().split(".")[1:]
     compressed = bool(endings) and endings[-1] in _COMPRESSIONS
     known = [_FORMATS[ending] for ending in endings if ending in _FORMATS]
@@ -300,9 +280,6 @@ def file_kind(name: str) -> tuple[str | None, bool]:
 def folder_shape(folder: str | Path, now: dt.datetime, *, scan: Scan = os.scandir, **known: Any) -> DataShape:
     """Make the shape of the files below a folder, or of one file; hidden ones do not count.
 
-    :param folder: a path of this machine
-    :param now: the timestamp from which ages are counted
-    :param scan: lists one folder
     :param known: what else is known of the data
     :raises ConfigurationError: if the path does not exist or cannot be read
     """
@@ -328,7 +305,6 @@ def backlog_shape(
     :param partitions: for each partition the next offset to read (None for none committed), the first offset
         that the queue still has, and the end, one past the last offset
     :param bytes_per_record: uncompressed bytes of a record on average, None where nobody knows
-    :param known: what else is known of the data
     :raises ConfigurationError: if an end lies before its beginning
     """
     rows = 0
@@ -348,7 +324,6 @@ def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None
     :param size_in_bytes: ``sizeInBytes`` of the statistics
     :param partitions: partitions of its RDD
     :param rows: ``rowCount`` of the statistics, None where there is none
-    :param known: what else is known of the data
     :raises ConfigurationError: if Spark knows neither size nor rows
     """
     size = None if size_in_bytes >= _UNKNOWN_SIZE else float(size_in_bytes)
@@ -367,7 +342,6 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
     The interval between files is that of the loads' timestamps; bytes of a file are the mean ones.
 
     :param loads: rows of ``COPY_HISTORY`` with ``file_name``, ``file_size`` and ``last_load_time``
-    :param known: what else is known of the data
     :raises ConfigurationError: if there are fewer than two loads, or all at one timestamp, or ``files`` is
         one of the other parameters, or ``bounded`` is True
     """

@@ -186,7 +186,6 @@ class WaitSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Turn the trigger's event into the task's end.
 
-        :return: the task's value
         :raises AirflowSensorTimeout: if the time is over
         :raises AirflowFailException: if the wait failed for a reason that a retry cannot fix
         :raises AirflowException: if it failed for another one
@@ -279,11 +278,7 @@ class RescheduleMemory:
         return kept if kept is not None and kept["try_number"] == self._try_number else None
 
     def keep(self, known: Mapping[str, Any], *, done: bool) -> None:
-        """Keep what this poll found out for the next one.
-
-        :param known: the JSON of what is known
-        :param done: True when there is no next one
-        """
+        """Keep what this poll found out for the next one."""
         if self._store is None:
             return
         if done:

@@ -55,7 +55,6 @@ def credentials_text(credentials: Credentials, secrets: SourceSecrets | None = N
 def write_private(body: bytes, path: str | os.PathLike[str]) -> None:
     """Write a new file that only its owner can read.
 
-    :param body: what it holds
     :param path: a file that does not exist yet, in a directory of this user
     :raises ConfigurationError: if the file exists already
     """
@@ -75,7 +74,6 @@ def read_driver_secrets(path: str | os.PathLike[str]) -> tuple[Credentials, Sour
 
     A file that others can read is refused and left where it is: whoever wrote it has to know.
 
-    :param path: the file that :func:`write_credentials` wrote
     :raises ConfigurationError: if it is missing, readable by others, or not such a file
     :raises AuthenticationError: if the private key in it cannot be read
     """
@@ -157,7 +155,6 @@ def is_of_driver(secret: str) -> bool:
 def check_driver_credentials(name: str, secret: str) -> None:
     """Refuse what names neither a file nor a function.
 
-    :param name: what has it, for the error
     :param secret: ``file:<path>`` or ``python:<module>:<function>``
     :raises ConfigurationError: with the two forms
     """

@@ -29,8 +29,6 @@ def write_package_archive(directory: Path) -> Path:
     It is a zip, since executors import no wheel (observed with Spark 4.2), and it holds what Spark's tasks
     import and nothing else: neither the skin nor the local service. A process that runs from such a file
     passes it on.
-
-    :returns: the file
     """
     package = Path(airflow_provider_snowpipe.__file__).parent
     target = directory / f"{package.name}.zip"
@@ -73,7 +71,6 @@ def main(argv: Sequence[str]) -> int:
     """Write the zip file and the job's file.
 
     :param argv: the directory
-    :return: the exit code
     """
     if len(argv) != 1 or not Path(argv[0]).is_dir():
         print("usage: python -m airflow_provider_snowpipe.spark.package_archive DIRECTORY", file=sys.stderr)

@@ -36,8 +36,6 @@ def versioned_object(
     """Read the JSON object that submitting side and driver exchange, without the key of its version.
 
     :param what: the object in words, for errors
-    :param key: the key of its version
-    :param version: the one that this release reads
     :raises ConfigurationError: if it is no object, or one of another version
     """
     try:
@@ -160,10 +158,7 @@ class RunReport:
             raise UnreadableReportError(f"the run report is incomplete ({error!r})") from None
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the report so that a reader sees all of it or nothing.
-
-        :param path: the file, replaced if it exists
-        """
+        """Write the report so that a reader sees all of it or nothing."""
         _write_whole(self.to_json(), Path(path))
 
     @classmethod
@@ -317,8 +312,6 @@ class UiAddresses:
         """Find the addresses in Spark's settings ("Spark Configuration", "Spark Standalone Mode").
 
         :param own: what the application calls its own address, None if it has no page
-        :param application_id: Spark's id
-        :param setting: gives a setting's value
         """
         running = own
         proxy = setting("spark.ui.reverseProxyUrl")
@@ -360,10 +353,7 @@ def _shown(address: str | None) -> str | None:
 
 
 def is_url(path: str) -> bool:
-    """True for what Hadoop reads and writes, ``hdfs://…`` or ``s3a://…``; False for a path.
-
-    :param path: a plan's ``report_path``
-    """
+    """True for what Hadoop reads and writes, ``hdfs://…`` or ``s3a://…``; False for a path."""
     return "://" in path
 
 

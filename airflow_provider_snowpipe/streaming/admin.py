@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelError,
@@ -69,13 +70,10 @@ class Dropping:
 def plan_opening(status: ChannelStatus, offset_token: str | None, if_exists: str) -> OpenAction:
     """Decide how a channel is opened.
 
-    :param status: the channel's state now
-    :param offset_token: the token that a new channel starts with
     :param if_exists: ``skip`` leaves an existing channel alone, ``fence`` shuts its writers out
     :raises ConfigurationError: if an existing channel would need its token changed, which is a reset
     """
-    if if_exists not in ("skip", "fence"):
-        raise ConfigurationError(f"if_exists is {if_exists!r}: it must be 'skip' or 'fence'")
+    check_one_of("if_exists", if_exists, ("skip", "fence"))
     if not status.exists:
         return OpenAction.CREATE
     if offset_token is not None and status.committed is None:
@@ -203,7 +201,6 @@ SetToken = Callable[[str, str], object]
 class TokenChange:
     """A token that a channel is to get, and what the decision was made on.
 
-    :param token: the new token
     :param expected: the committed token that it replaces, None for NULL
     :param rows_inserted: the channel's visible rows then, None where they are not known
     """
@@ -215,17 +212,12 @@ class TokenChange:
 
     @classmethod
     def after(cls, status: ChannelStatus, token: str) -> Self:
-        """Plan to replace the token that a status shows.
-
-        :param status: the channel as it was seen
-        :param token: the new token
-        """
+        """Plan to replace the token that a status shows."""
         return cls(status.channel, token, status.committed, status.rows_inserted)
 
     def require(self, found: ChannelStatus) -> None:
         """Make sure that the channel has not moved on since the change was planned.
 
-        :param found: the channel now
         :raises OffsetTokenMovedError: if it has
         """
         rows = found.rows_inserted if self.rows_inserted is None else self.rows_inserted
@@ -263,7 +255,6 @@ def direction(old: str | None, new: str, offset_class: type[Offset] | None, chan
     """Describe what moving a channel's token means for its rows.
 
     :param old: the committed token, None for NULL
-    :param new: the token to be set
     :param offset_class: the tokens' format, None when it is not known
     :raises OffsetTokenError: if a token does not have that format
     """
@@ -296,8 +287,6 @@ def reset_offset_token(
     The channel is watched for a while; if anything moves, nothing is done. Then the token is set by
     :func:`compare_and_set`, on condition that it is the one that was seen.
 
-    :param token: the new offset token
-    :param observe: polls the channel once
     :param set_token: sets the token of a channel by the system function
     :param planned: the channel as whoever wants the new token has seen it, None for as it is now
     :param observe_seconds: how long the channel is watched
@@ -334,7 +323,6 @@ def compare_and_set(
     while rows are uncommitted, so that the token read after it is the last token of those. A writer that
     opens the channel after that, with the old token, is fenced too, and found by its rows if it had any.
 
-    :param change: the channel, its new token, and what it was planned on
     :param set_token: sets the token of a channel by the system function; None opens the channel with the
         token, for which the rights of a writer will do
     :param overwrite: True discards rows that are not committed, and compares nothing
@@ -356,9 +344,7 @@ def compare_and_set(
 def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = False) -> ChannelStatus:
     """Shut out the writers of a channel, and make sure that it is as a change of its token expects it.
 
-    :param change: the planned change
     :param overwrite: True discards rows that are not committed, and compares nothing
-    :return: the channel's status
     :raises WriterActiveError: if rows are received and not committed
     :raises OffsetTokenMovedError: if the channel has moved on
     """
@@ -375,8 +361,6 @@ def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = Fals
 def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seconds: float) -> None:
     """Watch many channels at the same time, through their statuses.
 
-    :param channels: their names
-    :param observe_seconds: how long
     :raises WriterActiveError: if somebody writes to one of them
     """
 

@@ -46,7 +46,6 @@ _BETWEEN_ROWS = re.compile(r"[ \t\n\r,]*")
 class RowLimits:
     """How much is taken without Spark.
 
-    :param rows: most rows
     :param raw_bytes: most bytes of NDJSON
     """
 
@@ -56,9 +55,6 @@ class RowLimits:
     def check(self, rows: int, raw_bytes: int, origin: str) -> None:
         """Refuse what is too much.
 
-        :param rows: rows so far
-        :param raw_bytes: bytes so far
-        :param origin: where they come from, for the error
         :raises ConfigurationError: if there are more than the limits allow
         """
         if rows > self.rows or raw_bytes > self.raw_bytes:
@@ -81,10 +77,7 @@ class NumberedRows:
     offsets: Sequence[Offset]
 
     def after(self, committed: Offset | None) -> NumberedRows:
-        """Leave out the rows that are committed already.
-
-        :param committed: the committed position, None for NULL
-        """
+        """Leave out the rows that are committed already."""
         if committed is None:
             return self
         start = bisect_right(self.offsets, committed)
@@ -105,7 +98,6 @@ class NumberedRows:
 def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:
     """Write rows as NDJSON lines.
 
-    :param rows: mappings of column to value
     :raises EncodingError: if a row is no mapping or holds a value that JSON has no form for
     :raises ConfigurationError: if there is too much of it
     """
@@ -135,7 +127,6 @@ def lines_as_written(text: str, rows: int) -> list[bytes]:
     """Cut the JSON text of rows into a line for each as it stands: read by Python, fractions lose digits.
 
     :param text: the JSON of one object, or of a list of them
-    :param rows: how many they are
     """
     decoder, lines, at = json.JSONDecoder(), list[bytes](), 0
     if text.lstrip().startswith("["):
@@ -166,7 +157,6 @@ def lines_of_ndjson(body: bytes, limits: RowLimits, origin: str) -> list[bytes]:
     """Cut NDJSON into its lines; empty lines are no rows.
 
     :param body: the text, with or without a byte order mark
-    :param origin: where it comes from, for errors
     :raises ConfigurationError: if there is too much of it, or it is compressed
     """
     limits.check(0, len(body), origin)
@@ -190,9 +180,6 @@ def lines_of_columns(
     Objects and lists stay what they are, each by itself: Arrow would give all objects of a column the keys of
     all of them.
 
-    :param names: the columns
-    :param rows: the rows, a value for each column
-    :param origin: where it comes from, for errors
     :raises EncodingError: if the values of a column have no common type
     """
     import pyarrow as pa
@@ -290,9 +277,6 @@ def numbered_by_column(
 ) -> NumberedRows:
     """Take each row's position from one of its columns.
 
-    :param column: the column that holds the position
-    :param offset_class: its format
-    :param channel: the channel, for errors
     :raises ConfigurationError: if a row has no such column
     :raises OffsetTokenError: if its value is no position of this format
     :raises ContinuityError: if the positions do not grow from row to row
@@ -337,7 +321,6 @@ def _field(line: bytes, column: str) -> Any:
 class SmallLoad(SentRows):
     """What an append did.
 
-    :param channel: the channel's name
     :param from_token: the committed token before, None for NULL
     :param target_token: the token that proves the rows committed, None when there were none
     :param skipped: rows left out because they were committed already
@@ -378,9 +361,6 @@ def rows_to_send(
 ) -> NumberedRows:
     """Leave out what the channel has committed, or refuse what cannot be distinguished.
 
-    :param committed: the committed position
-    :param rules: how rows are appended
-    :param channel: the channel, for errors
     :raises SourcePositionError: if the channel has gone on to a later batch, or the rows have changed
     """
     if rules.batch is None or not isinstance(committed, BatchRowOffset):
@@ -412,7 +392,6 @@ def rejected_by_earlier_tries(
     the last one lies, which is among these rows only if one of them was rejected. So a try whose worker was
     killed, or that did not wait, leaves what the next one has to know, on every Airflow.
 
-    :param left: those that are not committed
     :param found: the channel's status when it was opened
     """
     last = found.last_error_offset_upper_bound
@@ -449,8 +428,6 @@ def append_to_channel(
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
-    :param rows: all rows, in order
-    :param rules: how rows are appended
     :param admission: makes the check of rows before they are sent, from the committed position
     :raises UnfitRowsError: if a row does not fit and there is no dead-letter path; it was not sent
     :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent

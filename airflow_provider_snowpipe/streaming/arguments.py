@@ -20,17 +20,13 @@ _MAY_BE_SECRET = re.compile(r"credential|encrypt|key|passw|secret|token", re.IGN
 
 
 def may_be_secret(name: str) -> bool:
-    """True for the name of a key whose value may be a password, a key and the like.
-
-    :param name: the key's name
-    """
+    """True for the name of a key whose value may be a password, a key and the like."""
     return _MAY_BE_SECRET.search(name) is not None
 
 
 def mapping_argument(name: str, value: Any) -> dict[str, Any]:
     """Take a mapping, or its JSON text as a template renders it.
 
-    :param name: the argument, for errors
     :param value: its value; None and an empty text count as an empty one
     :raises ConfigurationError: if it is something else
     """
@@ -47,41 +43,46 @@ def mapping_argument(name: str, value: Any) -> dict[str, Any]:
     return dict(value or {})
 
 
-def known_arguments(kind: type, given: Any, what: str) -> dict[str, Any]:
-    """Take a mapping whose keys are fields of a dataclass.
+def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
+    """Check that a mapping, or an object of JSON, has the keys of a dataclass.
 
-    What a template has made text of, the mapping itself or a number or a truth value in it, is read again.
-
-    :param kind: the dataclass
-    :param given: what the author gave
-    :param what: the argument, for errors
-    :raises ConfigurationError: if it is no mapping, or has another key; names the key, its value unless that
-        may be a secret, and the keys that there are
+    :param what: the mapping in words, for errors
+    :raises ConfigurationError: for an unknown or missing key; shows no value that may be a secret
     """
-    if isinstance(given, str):
-        given = mapping_argument(what, given)
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{what} is {given!r}: give a mapping, or in JSON an object")
-    fields = {one.name: one for one in dataclasses.fields(kind) if one.init}
-    names = list(fields)
-    unknown = sorted(str(key) for key in given if key not in names)
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"{what} is {values!r}: give a mapping, or in JSON an object with keys")
+    known = {one.name: one for one in dataclasses.fields(kind) if one.init}
+    unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
-        value = given.get(unknown[0])
-        plain = value is None or isinstance(value, bool | int | float | str)
-        shown = f" with the value {value!r}" if plain and not may_be_secret(unknown[0]) else ""
-        raise ConfigurationError(
-            f"{what} has the key {unknown[0]!r}{shown}, which is none of its keys: use {', '.join(names)}"
-        )
+        given = values.get(unknown[0])
+        plain = given is None or isinstance(given, bool | int | float | str)
+        value = f" (value {given!r})" if plain and not may_be_secret(unknown[0]) else ""
+        raise ConfigurationError(f"{what} has the unknown key {unknown[0]!r}{value}: use {sorted(known)}")
+    missing = dataclasses.MISSING
+    for name, one in known.items():
+        if name not in values and one.default is missing and one.default_factory is missing:
+            raise ConfigurationError(f"{what} lacks the key {name!r}: add it")
+    return dict(values)
+
+
+def known_arguments(kind: type[Any], given: Any, what: str) -> dict[str, Any]:
+    """Take a mapping, or its JSON text, whose keys are fields of a dataclass.
+
+    A number or a truth value of which a template has made text is read again.
+
+    :raises ConfigurationError: as :func:`known_keys`
+    """
+    values = known_keys(kind, mapping_argument(what, given) if isinstance(given, str) else given, what)
+    fields = {one.name: one for one in dataclasses.fields(kind)}
     return {
         name: _read(value, _kinds(fields[name])) if isinstance(value, str) else value
-        for name, value in given.items()
+        for name, value in values.items()
     }
 
 
 def check_numbers_and_switches(value: Any) -> None:
     """Make sure that the numbers of a dataclass are finite and not negative, and its switches truth values.
 
-    :param value: the dataclass's instance
     :raises ConfigurationError: if a field has another value, naming it
     """
     for one in dataclasses.fields(value):
@@ -123,12 +124,12 @@ BinaryFormat = Literal["BASE64", "HEX", "UTF-8"]
 NonFinite = Literal["refuse", "null"]
 
 
+FAIL_OR_REPORT = ("fail", "report")
+
+
 def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
     """Make sure that an argument has one of its values.
 
-    :param name: of the argument
-    :param value: what was given
-    :param choices: what there is
     :raises ConfigurationError: if it is none of them
     """
     known = list(choices)
@@ -139,8 +140,6 @@ def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
 def check_switch(name: str, value: object) -> None:
     """Make sure that an argument that is no template field is True or False: any text would count as True.
 
-    :param name: of the argument
-    :param value: what was given
     :raises ConfigurationError: if it is something else, such as ``"{{ params.force }}"`` or ``"false"``
     """
     if not isinstance(value, bool):
@@ -163,11 +162,7 @@ _LONGEST_NAME = 100
 
 
 def add_counts(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """Add up rows by key, of at most 20 keys, those that came first.
-
-    :param counts: rows by key
-    :param more: further rows by key
-    """
+    """Add up rows by key, of at most 20 keys, those that came first."""
     found = dict(counts)
     for key, rows in more.items():
         name = key if len(key) <= _LONGEST_NAME else f"{key[:_LONGEST_NAME]}…"
@@ -177,10 +172,7 @@ def add_counts(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, 
 
 
 def named(counts: Mapping[str, int]) -> str:
-    """Keys and their rows in words, for people.
-
-    :param counts: rows by key
-    """
+    """Keys and their rows in words, for people."""
     return ", ".join(f"{key!r} ({rows:,} rows)" for key, rows in add_counts({}, counts).items())
 
 
@@ -188,7 +180,6 @@ def named(counts: Mapping[str, int]) -> str:
 class SentRows:
     """What was sent on one channel, and what that took.
 
-    :param rows: rows that were sent
     :param bytes: their size as NDJSON, before compression
     :param append_seconds: time until the service had received them
     :param commit_seconds: time from then until they were committed, 0 where nobody waited
@@ -218,10 +209,7 @@ class SentRows:
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(SentRows)}
 
     def and_then(self, more: SentRows) -> Self:
-        """The same value with what was sent later on the same channel.
-
-        :param more: what was sent later
-        """
+        """The same value with what was sent later on the same channel."""
         together: dict[str, Any] = {
             "longest_request": max(self.longest_request, more.longest_request),
             "unknown_columns": add_counts(self.unknown_columns, more.unknown_columns),

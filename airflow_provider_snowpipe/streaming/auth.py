@@ -148,10 +148,7 @@ class _GivenToken:
 
 @dataclass(frozen=True, slots=True)
 class ProgrammaticAccessToken(_GivenToken):
-    """A programmatic access token (PAT).
-
-    :param token: the token's text
-    """
+    """A programmatic access token (PAT)."""
 
     token_type: ClassVar[str] = "PROGRAMMATIC_ACCESS_TOKEN"  # noqa: S105
     _kind: ClassVar[str] = "programmatic access token"
@@ -159,10 +156,7 @@ class ProgrammaticAccessToken(_GivenToken):
 
 @dataclass(frozen=True, slots=True)
 class OAuthToken(_GivenToken):
-    """An OAuth access token that somebody else obtained and renews.
-
-    :param token: the token's text
-    """
+    """An OAuth access token that somebody else obtained and renews."""
 
     token_type: ClassVar[str] = "OAUTH"  # noqa: S105
     _kind: ClassVar[str] = "OAuth access token"
@@ -191,7 +185,6 @@ class Signed:
 class ScopedToken:
     """A short-lived token for one ingest host: the only credential that leaves the driver.
 
-    :param token: the token's text
     :param host: the ingest host that it is good for
     :param expires_at: seconds since 1970
     """
@@ -235,8 +228,6 @@ def read_private_key(text: str | bytes, passphrase: str | bytes | None, user: st
     clients dozens of times.
 
     :param text: PKCS#8 or PKCS#1 in PEM, or the base64 text between its markers
-    :param passphrase: for an encrypted key
-    :param user: whose key it is, for the text of an error
     :raises AuthenticationError: if it cannot be read
     """
     data = text.encode() if isinstance(text, str) else text

@@ -113,8 +113,6 @@ class Batch:
     :param body: the bytes as sent
     :param encoding: the value of ``Content-Encoding``, None for plain text
     :param raw_bytes: bytes of NDJSON in it
-    :param start: position of the first row
-    :param end: position of the last row
     """
 
     body: bytes = field(repr=False)
@@ -127,10 +125,7 @@ class Batch:
 
 @dataclass(slots=True)
 class OpenBatch:
-    """Parts that wait to be closed into one batch.
-
-    :param limits: when to close
-    """
+    """Parts that wait to be closed into one batch."""
 
     limits: BatchLimits
     parts: list[Part] = field(init=False, default_factory=list)
@@ -184,7 +179,6 @@ class Compressor:
     def close(self, parts: Sequence[Part]) -> list[Batch]:
         """Turn parts into batches, one where it fits, more where it compresses worse than expected.
 
-        :param parts: at least one part, in order
         :raises ConfigurationError: if a single part does not fit
         """
         with self._lock:
@@ -239,10 +233,7 @@ class Pace:
         self._at = clock()
 
     def take(self, raw_bytes: int) -> float:
-        """Seconds until an append may be sent; 0 or less if it may now, and then it is counted.
-
-        :param raw_bytes: its bytes of NDJSON
-        """
+        """Seconds until an append may be sent; 0 or less if it may now, and then it is counted."""
         now = self._clock()
         due = zip((1.0, 0.0), self._left, self._rates, strict=False)
         wait = max((amount - left) / rate for amount, left, rate in due) - (now - self._at)

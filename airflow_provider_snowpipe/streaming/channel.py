@@ -56,7 +56,6 @@ class ChannelSession(ABC):
     ``progress`` shows what is committed and sent, ``counters`` what that took.
 
     :param client: the pipe's client, which is asked what is committed
-    :param name: the channel's name
     :param offset_class: the format of its offset tokens
     :param opened: the channel's state when it was opened
     :param gaps_legal: True when the source may skip positions
@@ -212,9 +211,6 @@ class Channel(ChannelSession):
         the committed token: they lie after it, and this writer starts just after it, too. A writer that has
         only its own rows must not discard those of others.
 
-        :param name: the channel's name
-        :param offset_class: the format of its offset tokens
-        :param limits: when batches close
         :param gaps_legal: True when the source may skip positions
         :param uncommitted_timeout: seconds
         :param discard_uncommitted: False raises when the time is over, and changes nothing
@@ -243,9 +239,6 @@ class Channel(ChannelSession):
         """Append rows. They are buffered; a batch is sent when it is full or old.
 
         :param body: NDJSON, whole lines; a missing last newline is added
-        :param start: position of the first row
-        :param end: position of the last row
-        :param rows: number of rows
         :raises ContinuityError: if the rows do not follow the last ones; the channel stays usable
         :raises SnowpipeError: if an earlier batch failed; the channel is dead
         """

@@ -153,7 +153,6 @@ class SnowpipeClient:
     ) -> OpenedChannel:
         """Open a channel, which shuts out every older writer of it.
 
-        :param name: the channel's name
         :param offset_token: becomes the committed token, where the caller wants to set one
         :param fail_on_uncommitted_rows: False discards rows that were received but not committed
         :raises UncommittedRowsError: if there are such rows and they are not to be discarded
@@ -210,7 +209,6 @@ class SnowpipeClient:
     def drop_channel(self, name: str) -> None:
         """Drop a channel and its offset token, with any rows it has not committed.
 
-        :param name: the channel's name
         :raises ChannelInvalidError: if there is no such channel
         """
         what = f"drop channel {name!r} of {self._shown}"
@@ -232,13 +230,9 @@ class SnowpipeClient:
 
         All attempts share one request id and the continuation token, so the service takes the rows once.
 
-        :param name: the channel's name
         :param body: NDJSON, at most 4 MB as it is sent
         :param continuation_token: from the open or the append before
-        :param start_token: offset token of the first row
-        :param end_token: offset token of the last row
         :param content_encoding: ``zstd``, ``gzip``, or None for plain text
-        :param raw_length: bytes of the NDJSON before compression
         :return: the next continuation token
         :raises ChannelFencedError: if another writer opened the channel
         :raises ChannelInvalidError: if the channel must be opened again

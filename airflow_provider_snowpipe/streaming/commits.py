@@ -95,8 +95,6 @@ class FailureReason(Failure):
 class ChannelCommit:
     """What is decided of one channel.
 
-    :param state: the decision
-    :param status: the status that it was made from
     :param progress: the committed position and the target, None for a channel that owes nothing
     :param rejected: rows that the service has skipped since the baseline, 0 where they are accepted
     """
@@ -161,12 +159,10 @@ def decide(
 class CommitVerdict:
     """What one poll of the channels means for a wait.
 
-    :param state: complete, waiting or failed
     :param tokens: committed offset token of every channel, None for NULL
     :param done: channels whose committed token is at or past the target
     :param total: channels waited for
     :param behind: the channels that are not, only while waiting
-    :param reason: why it failed
     :param message: what happened and what to do, when failed; the error that is endured, while waiting
     """
 
@@ -194,11 +190,7 @@ class CommitVerdict:
         return dict(self.tokens)
 
     def failed(self, reason: FailureReason, message: str) -> CommitVerdict:
-        """The same, as the end of the wait.
-
-        :param reason: why it failed
-        :param message: what happened and what to do
-        """
+        """The same, as the end of the wait."""
         return replace(self, state=WaitState.FAILED, behind=(), reason=reason, message=message)
 
     def __str__(self) -> str:
@@ -289,11 +281,7 @@ class PolledStatuses:
 
     @classmethod
     def failed(cls, names: Sequence[str], error: Exception) -> PolledStatuses:
-        """Build the poll that brought nothing but one error.
-
-        :param names: the channels asked after
-        :param error: what went wrong
-        """
+        """Build the poll that brought nothing but one error."""
         return cls(errors=dict.fromkeys(names, error))
 
 
@@ -303,9 +291,6 @@ def poll_statuses(source: StatusSource, names: Sequence[str]) -> PolledStatuses:
     A request that is refused for what it asks is repeated in halves, until the refusal concerns one channel
     only. An outage (unreachable, credentials refused, no such pipe) ends the round instead of being met once
     for each hundred: the channels not asked after yet get the same error.
-
-    :param source: a client of the pipe
-    :param names: the channels' names, each once
     """
     statuses: dict[str, ChannelStatus] = {}
     errors: dict[str, Exception] = {}
@@ -371,7 +356,6 @@ class FailedPolls:
     def take(self, error: Exception, now: float) -> tuple[FailureReason | None, str]:
         """Count one.
 
-        :param error: what it met
         :param now: when it was made, seconds since 1970
         :returns: why it ends the wait, None where it does not; what happened, empty where it does not count
         """
@@ -449,10 +433,7 @@ class CommitWatch:
         return {"errors": self._failed.count, "still": still}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from another process's memory.
-
-        :param memory: what :meth:`memory` gave there
-        """
+        """Go on from another process's memory."""
         self._failed.count = int(memory["errors"])
         self._still = {name: (token, float(since)) for name, (token, since) in memory["still"].items()}
 
@@ -474,10 +455,7 @@ class CommitWatch:
 
 
 def is_passing(error: Exception) -> bool:
-    """True for an error that the next poll may not meet; whatever nobody foresaw counts as such.
-
-    :param error: what a poll met
-    """
+    """True for an error that the next poll may not meet; whatever nobody foresaw counts as such."""
     return not isinstance(error, SnowpipeError) or error.retryable
 
 

@@ -41,7 +41,6 @@ class CopyIntent:
     def parse(cls, token: str | None) -> Self | None:
         """Read an offset token, None where it is no intent.
 
-        :param token: the token as the service stores it
         :raises OffsetTokenError: if it begins as an intent does and is none
         """
         if not is_copy_intent(token):
@@ -68,8 +67,5 @@ class CopyIntent:
 
 
 def is_copy_intent(token: str | None) -> bool:
-    """True for a token that stands for files being loaded by COPY or by a pipe.
-
-    :param token: the token as the service stores it
-    """
+    """True for a token that stands for files being loaded by COPY or by a pipe."""
     return token is not None and token.startswith(_MARK)

@@ -471,7 +471,6 @@ class FilesRejectedError(SnowpipeError):
 def error_class(name: str) -> type[SnowpipeError]:
     """Find an error's class by the name that a report or a log line of another process has for it.
 
-    :param name: the class's name
     :return: :class:`SnowpipeError` where this package has no such error
     """
     kind = globals().get(name)

@@ -50,7 +50,6 @@ class UnreachableError(Exception):
 class Answer:
     """What came back for one attempt.
 
-    :param status: the HTTP status
     :param body: the body's bytes, decoded from any transfer encoding
     :param retry_after: seconds the service asks to wait, None where it does not ask
     """
@@ -299,7 +298,6 @@ class HttpSession:
 
     ``retries`` counts the attempts that were repetitions. Safe to use from several threads.
 
-    :param transports: the connections
     :param retry: pauses and budget of every request, None for :data:`DEFAULT_RETRY`
     :param authorization: proves who asks
     :param numbered: True gives each request an id and each of its attempts a number, as Snowpipe Streaming
@@ -334,11 +332,7 @@ class HttpSession:
         unknown, not that the request failed.
 
         :param what: the request in words, for errors ("append to channel 'c'")
-        :param query: parameters of the URL
         :param headers: besides those that prove who asks
-        :param json_body: an object
-        :param form: fields of a form
-        :param body: rows
         :return: the answer, which has a 2xx status
         :raises AuthenticationError: if the credentials stay refused
         :raises RetriesExhaustedError: if the budget is used up
@@ -408,7 +402,6 @@ class HttpSession:
 def refusal(what: str, answer: Answer) -> ApiError:
     """Build the error for an answer that is final.
 
-    :param what: the request in words
     :param answer: the answer, which has no 2xx status and is not transient
     """
     if answer.status == 410:

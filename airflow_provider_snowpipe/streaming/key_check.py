@@ -54,10 +54,7 @@ class KeyCheck:
         self._passed = 0
 
     def check(self, body: bytes | memoryview, rows: int) -> _KeysFound:
-        """Find the keys of a block that match no column.
-
-        :param body: NDJSON
-        """
+        """Find the keys of a block that match no column."""
         if not rows:
             return _NOTHING
         octets = np.frombuffer(body, np.uint8)
@@ -157,8 +154,6 @@ class UnknownKeys:
     def check(self, body: bytes | memoryview, rows: int, where: str) -> Sequence[int]:
         """Count the keys of some rows that match no column.
 
-        :param body: NDJSON
-        :param where: their positions, for errors
         :return: the rows of which no key matches, for :meth:`refuse`
         :raises UnknownColumnsError: if there is one and the policy is ``fail``
         """
@@ -176,8 +171,6 @@ class UnknownKeys:
     def refuse(self, strangers: Sequence[int], where: str) -> None:
         """Refuse rows that would be rows of nothing but NULL.
 
-        :param strangers: rows of which no key matches
-        :param where: the positions of the rows that they are among
         :raises UnknownColumnsError: if there is one
         """
         if strangers:

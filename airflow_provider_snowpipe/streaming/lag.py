@@ -26,7 +26,6 @@ class ChannelLag:
     def of(cls, status: ChannelStatus, targets: CommitTargets | None) -> Self:
         """Hold a status against its target.
 
-        :param targets: the targets, None where there are none
         :raises OffsetTokenError: if the committed token is not of the targets' format
         """
         progress = None if targets is None else targets.progress(status)
@@ -74,9 +73,6 @@ class LagReport:
     def of(cls, pipe: str, statuses: Mapping[str, ChannelStatus], targets: CommitTargets | None) -> Self:
         """Hold channels against their targets.
 
-        :param pipe: the pipe's full name
-        :param statuses: a status for each channel
-        :param targets: the targets, None where there are none
         :raises OffsetTokenError: if a committed token is not of the targets' format
         """
         channels = [ChannelLag.of(status, targets) for status in statuses.values()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _LIMITATIONS = (
@@ -82,10 +83,7 @@ class BatchLimits:
             raise ConfigurationError(
                 f"batch limit bytes_per_second is {self.bytes_per_second}: it must be above 0, or None"
             )
-        if self.compression not in ("zstd", "gzip", "none"):
-            raise ConfigurationError(
-                f"compression {self.compression!r} is unknown: use 'zstd', 'gzip' or 'none'"
-            )
+        check_one_of("compression", self.compression, ("zstd", "gzip", "none"))
 
 
 # pragma: no mutate end

@@ -120,8 +120,6 @@ def _check_name(kind: str, value: str) -> None:
 class PipeName:
     """A pipe's full name. Each part is sent exactly as given.
 
-    :param database: the database
-    :param schema: the schema
     :param pipe: the pipe; ``<table>-STREAMING`` is a table's default pipe
     """
 
@@ -147,10 +145,7 @@ class PipeName:
         return None
 
     def address(self, account_url: str) -> str:
-        """The pipe's name among those of all accounts.
-
-        :param account_url: the account's address
-        """
+        """The pipe's name among those of all accounts."""
         return f"{account_url.rstrip('/')}/{self.url_path.lstrip('/')}"
 
     @property
@@ -278,8 +273,6 @@ def grant_remedy(message: str) -> str:
     """The GRANT on the object that a refusal names, behind a full stop; empty where it names none.
 
     Of an object that is not there for the role Snowflake does not show whether it is a table or a view.
-
-    :param message: Snowflake's text
     """
     found = _REFUSED.search(message)
     kind = "" if found is None else str(found["missing"] or found["closed"]).upper()

@@ -13,14 +13,15 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from arro3.io import write_ndjson
 
-from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
+from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite, check_one_of
+from airflow_provider_snowpipe.streaming.errors import EncodingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,8 @@ class NdjsonOptions:
     timezone: str | None = None
 
     def __post_init__(self) -> None:
-        if self.binary not in ("BASE64", "HEX", "UTF-8"):
-            raise ConfigurationError(f"binary format {self.binary!r} is unknown: use BASE64, HEX or UTF-8")
-        if self.non_finite not in ("refuse", "null"):
-            raise ConfigurationError(f"non_finite {self.non_finite!r} is unknown: use 'refuse' or 'null'")
+        check_one_of("binary", self.binary, get_args(BinaryFormat))
+        check_one_of("non_finite", self.non_finite, get_args(NonFinite))
 
 
 def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None = None) -> bytes:
@@ -89,7 +88,6 @@ def with_documents(lines: Sequence[bytes], name: str, texts: Iterable[bytes | No
 def refuse_duplicate_names(names: Sequence[str]) -> None:
     """Refuse columns of which a row can have one only.
 
-    :param names: their names
     :raises EncodingError: if two are the same but for case
     """
     seen: dict[str, str] = {}

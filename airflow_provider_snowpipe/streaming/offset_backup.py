@@ -66,10 +66,7 @@ class OffsetBackup:
     offset_format: str | None = None
 
     def expiring(self, within: dt.timedelta) -> dict[str, dt.datetime]:
-        """Channels with a token that will be deleted soon, and when.
-
-        :param within: how soon
-        """
+        """Channels with a token that will be deleted soon, and when."""
         limit = self.taken_at + within
         return {
             name: kept.expires_at()
@@ -87,8 +84,6 @@ class OffsetBackup:
     def from_json(cls, text: str | bytes, *, origin: str) -> Self:
         """Read a backup.
 
-        :param text: the JSON text
-        :param origin: where it came from, for errors
         :raises ConfigurationError: if it is none, or one of a later version
         """
         try:
@@ -268,7 +263,6 @@ def plan_restore(
 
     A channel of the backup without a token has nothing to restore.
 
-    :param statuses: the state of each channel of it that is to be restored
     :param offset_class: the tokens' format; None lets only equal tokens pass
     :param allow_older_tokens: True sets a token back, too
     :raises SourcePositionError: if a channel has committed more than the backup knows, and that is not
@@ -300,7 +294,6 @@ def restore_channels(
 ) -> dict[str, str | None]:
     """Do what was planned, channel by channel, each on condition that it is as it was when planned.
 
-    :param set_token: sets the token of a channel by the system function
     :param overwrite: True discards rows that are not committed, and sets tokens whatever they are
     :return: the committed token that each channel had just before, None for NULL
     :raises OffsetTokenMovedError: if a channel has moved on; those before it are restored, and running again
@@ -323,7 +316,6 @@ def restore_channels(
 def chosen(backup: OffsetBackup, channels: Sequence[str] | None) -> list[str]:
     """The channels of a backup that are to be restored.
 
-    :param channels: their names, None for all
     :raises ConfigurationError: if the backup does not hold one of them
     """
     if channels is None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
@@ -163,7 +164,6 @@ class OffsetWatch:
     def see(self, statuses: Mapping[str, ChannelStatus]) -> Step | None:
         """Take in one poll.
 
-        :param statuses: of some or all of the watched channels
         :returns: the step that is due, None if there is none
         """
         if not self.watermark.begun:
@@ -350,10 +350,7 @@ class WatermarkJournal:
                 raise
 
     def sent_with(self, answer: int) -> None:
-        """Remember with which poll the messages went that are written down.
-
-        :param answer: the poll's number
-        """
+        """Remember with which poll the messages went that are written down."""
         self._last_poll = answer
         for entry in self._entries:
             if entry.answer is None:
@@ -404,10 +401,7 @@ def fed_by(stream: object, journal: WatermarkJournal) -> Iterator[None]:
 
 
 def journals_fed_by(stream: object) -> list[WatermarkJournal]:
-    """List the journals of those who read a stream.
-
-    :param stream: what makes the polls
-    """
+    """List the journals of those who read a stream."""
     return list(_open.get(stream, ()))
 
 
@@ -442,10 +436,7 @@ class FollowRules:
                 f"channel {self.channel!r} and channel_prefix {self.prefix!r} are both given: drop one of "
                 "them"
             )
-        if self.start not in (START_NOW, START_BEGINNING):
-            raise ConfigurationError(
-                f"start is {self.start!r}: it must be {START_NOW!r} or {START_BEGINNING!r}"
-            )
+        check_one_of("start", self.start, (START_NOW, START_BEGINNING))
         for name, seconds in (("poll_interval", self.interval), ("list_interval", self.list_interval)):
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
                 raise ConfigurationError(f"{name} is {seconds!r}: give seconds above 0")
@@ -459,11 +450,8 @@ class FollowRules:
 class OffsetFollower:
     """One watcher of a pipe's channels.
 
-    :param rules: what to follow and what to report
     :param poll: asks after the channels; its polls go to :meth:`take`
     :param listing: finds the channels whose names begin with a prefix
-    :param journal: keeps the watermark
-    :param pipe_name: finds the pipe's full name
     """
 
     def __init__(
@@ -508,8 +496,6 @@ class OffsetFollower:
         Whatever goes wrong is logged and tried again with the next poll; nothing is reported before it is
         written down.
 
-        :param number: the poll's number, growing
-        :param answer: the poll
         :returns: the messages to send now
         """
         messages: list[dict[str, Any]] = []
@@ -533,10 +519,7 @@ class OffsetFollower:
         return messages
 
     async def settled(self, number: int) -> None:
-        """Take the messages that went with a poll for arrived, where nobody confirms it.
-
-        :param number: the poll's number
-        """
+        """Take the messages that went with a poll for arrived, where nobody confirms it."""
         await self._journal.arrived(number)
 
     async def _begin(self) -> tuple[OffsetWatch, list[dict[str, Any]]]:

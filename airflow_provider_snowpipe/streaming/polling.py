@@ -120,7 +120,6 @@ def shared_in_loop(kind: type[Shared], key: Hashable, make: Callable[[], Shared]
 
     It lives as long as somebody holds it.
 
-    :param kind: its class
     :param key: what distinguishes those of the class, such as connection and pipe
     """
     known = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
@@ -140,7 +139,6 @@ class PollClient(Generic[Source, Question, Answer]):
 
     With its own thread a pipe whose service hangs holds up no other pipe. What goes wrong is part of a poll.
 
-    :param name: of its thread
     :param connect: makes the client
     :param answer: asks it, in the thread
     :param failed: makes the poll that brought nothing but an error
@@ -172,10 +170,7 @@ class PollClient(Generic[Source, Question, Answer]):
         return self._source is None
 
     async def poll(self, question: Question) -> Answer:
-        """Poll once.
-
-        :param question: what is asked
-        """
+        """Poll once."""
         try:
             if self._source is None:
                 async with asyncio.timeout(CONNECT_SECONDS):
@@ -221,7 +216,6 @@ class PolledChannels:
     def add(self, names: Sequence[str], interval: float) -> None:
         """Take in one waiter.
 
-        :param names: the channels that it waits for
         :param interval: seconds between two polls that it asks for
         """
         self._waiters[interval] += 1
@@ -229,10 +223,7 @@ class PolledChannels:
             self._intervals.setdefault(name, Counter())[interval] += 1
 
     def remove(self, names: Sequence[str], interval: float) -> None:
-        """Let one waiter go, with the values it came with.
-
-        :param names: its channels
-        """
+        """Let one waiter go, with the values it came with."""
         _take(self._waiters, interval)
         for name in names:
             _take(self._intervals[name], interval)
@@ -241,20 +232,14 @@ class PolledChannels:
                 self._asked_at.pop(name, None)
 
     def seconds_to_next_round(self, now: float) -> float | None:
-        """How long to wait before the next round; 0 for the first one, None while nobody waits.
-
-        :param now: the time
-        """
+        """How long to wait before the next round; 0 for the first one, None while nobody waits."""
         interval = self.interval
         if interval is None:
             return None
         return 0.0 if self._round_at is None else max(0.0, self._round_at + interval - now)
 
     def start_round(self, now: float) -> list[str]:
-        """Begin a round: the channels to ask after, in the order in which they were added.
-
-        :param now: the time
-        """
+        """Begin a round: the channels to ask after, in the order in which they were added."""
         self._round_at = now
         early = _SLACK * (self.interval or 0.0)
         due = [name for name in self._intervals if self._is_due(name, now + early)]
@@ -273,10 +258,7 @@ def _take(counter: Counter[float], key: float) -> None:
 
 
 class StatusPoll(SharedPoll[PolledStatuses]):
-    """Asks after a pipe's channels, 100 a request.
-
-    :param connect: makes a client of the pipe
-    """
+    """Asks after a pipe's channels, 100 a request."""
 
     def __init__(self, connect: Callable[[], Awaitable[StatusSource]]) -> None:
         super().__init__("snowpipe channel status")
@@ -287,7 +269,6 @@ class StatusPoll(SharedPoll[PolledStatuses]):
     def waiting(self, names: Sequence[str], interval: float) -> Iterator[None]:
         """Have these channels asked after as long as the block runs.
 
-        :param names: the channels' names
         :param interval: seconds between two polls; the fastest of all waiters sets the poll's pace
         """
         self._polled.add(names, interval)
@@ -328,7 +309,6 @@ def shared_poll(key: Hashable, connect: Callable[[], Awaitable[StatusSource]]) -
     """Find the running event loop's poll of a pipe, or make it; it lives as long as somebody holds it.
 
     :param key: what identifies connection and pipe
-    :param connect: makes a client of that pipe
     """
     return shared_in_loop(StatusPoll, key, partial(StatusPoll, connect))
 
@@ -347,10 +327,7 @@ ListNames = Callable[[], Awaitable[Sequence[str]]]
 
 
 class ChannelListing:
-    """The names of a pipe's channels, asked for no more often than somebody needs them anew.
-
-    :param list_names: lists them
-    """
+    """The names of a pipe's channels, asked for no more often than somebody needs them anew."""
 
     def __init__(self, list_names: ListNames) -> None:
         self._list_names = list_names
@@ -374,9 +351,5 @@ class ChannelListing:
 
 
 def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
-    """Find the running event loop's listing of a pipe, or make it; it lives as long as somebody holds it.
-
-    :param key: what connection and pipe are identified by
-    :param list_names: lists the channels' names
-    """
+    """Find the running event loop's listing of a pipe, or make it; it lives as long as somebody holds it."""
     return shared_in_loop(ChannelListing, key, partial(ChannelListing, list_names))

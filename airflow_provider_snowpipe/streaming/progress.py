@@ -217,7 +217,6 @@ def show_channels(pipe: PipeName) -> str:
 class ChannelState:
     """What one time shows of a channel.
 
-    :param status: the answer to a status request
     :param listed: its row in ``SHOW CHANNELS``, None where the role may not see it
     """
 
@@ -269,7 +268,6 @@ class ChannelProgress:
     a position where the next rows do not follow directly; it is legal only in a source that skips
     positions (Kafka compaction, transaction markers).
 
-    :param channel: the channel's name, for errors
     :param committed: the committed position at open, None for NULL
     :param gaps_legal: True when the source may skip positions
     """
@@ -282,8 +280,6 @@ class ChannelProgress:
     def accept(self, start: Offset, end: Offset) -> None:
         """Take the rows from ``start`` to ``end`` as the next ones, or refuse them.
 
-        :param start: position of the first row
-        :param end: position of the last row
         :raises ContinuityError: if the rows do not come after the last ones, skip positions where that is
             not legal, or end before they start
         """
@@ -307,7 +303,6 @@ class ChannelProgress:
     def observe(self, committed: Offset | None) -> None:
         """Take over the committed position of a status answer.
 
-        :param committed: the position read, None for NULL
         :raises TokenWentBackError: if it is behind one that was already seen
         """
         if committed is not None and (self.committed is None or committed >= self.committed):

@@ -328,11 +328,7 @@ class ColumnForm:
         return (self.key, self._form) != before
 
     def certain(self, values: pa.Array, longest: int) -> Mask:
-        """Mark the values that the service takes for sure; NULL is left as it is.
-
-        :param values: as :meth:`arrow_type` reads them
-        :param longest: bytes of the longest row
-        """
+        """Mark the values that the service takes for sure; NULL is left as it is."""
         if self._takes_all(longest):
             return np.ones(len(values), np.bool_)
         return _JUDGES[self.form(longest)](self, values)

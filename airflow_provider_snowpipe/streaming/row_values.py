@@ -285,7 +285,6 @@ class RowValues:
     def fault(self, line: bytes) -> Fault | None:
         """Find the first column that a row does not fit.
 
-        :param line: the row as it would be sent
         :returns: None for a row that the service takes
         """
         try:
@@ -372,10 +371,7 @@ def is_number(text: str) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """A JSON value as VARCHAR: texts as they are, everything else as JSON.
-
-    :param value: from :func:`parse_row`
-    """
+    """A JSON value as VARCHAR: texts as they are, everything else as JSON."""
     if isinstance(value, JsonNumber):
         return _printed(value)
     if isinstance(value, str):

@@ -210,11 +210,7 @@ def add_columns(table: str, columns: Sequence[TableColumn]) -> str:
 
 
 def missing_columns(expected: Iterable[TableColumn], have: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
-    """The columns that a table lacks; names are compared as a default pipe does, without regard to case.
-
-    :param expected: what the rows have
-    :param have: the table's columns
-    """
+    """The columns that a table lacks; names are compared as a default pipe does, without regard to case."""
     known = {column.name.upper() for column in have}
     return tuple(column for column in expected if column.name.upper() not in known)
 
@@ -222,7 +218,6 @@ def missing_columns(expected: Iterable[TableColumn], have: Iterable[TableColumn]
 def column_type(kind: pa.DataType) -> str | None:
     """The type of the column that takes an Arrow column's values, in the form that NDJSON gives them.
 
-    :param kind: Arrow's type
     :return: None where the values show as much
     """
     import pyarrow as pa
@@ -254,11 +249,7 @@ def column_type(kind: pa.DataType) -> str | None:
 
 
 def common_types(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """The types of columns that two schemas name, each of which takes the values of both.
-
-    :param one: types by name
-    :param other: types by name
-    """
+    """The types of columns that two schemas name, each of which takes the values of both."""
     found = dict(one)
     for name, kind in other.items():
         known = found.get(name, kind)

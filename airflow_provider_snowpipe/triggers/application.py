@@ -52,7 +52,6 @@ def spark_master(conn_id: str) -> str:
 def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") -> Cluster:
     """The cluster of a Spark connection.
 
-    :param conn_id: the connection
     :param auth: for YARN's ResourceManager, None for what the connection has
     :param namespace: for Kubernetes, where pods are searched for by their labels
     :raises ConfigurationError: if there is no such connection, it names neither YARN nor Kubernetes, or

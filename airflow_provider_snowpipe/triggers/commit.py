@@ -115,10 +115,7 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
                 yield answer
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[TriggerEvent]:
-        """Wait in the shared poll; one event.
-
-        :param shared_stream: the poll's polls
-        """
+        """Wait in the shared poll; one event."""
         yield await self._wait(shared_stream)
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
@@ -185,9 +182,6 @@ async def connect(
 ) -> Source:
     """Make the client of a poll.
 
-    :param make: a method of :class:`SnowpipeHook`
-    :param conn_id: the connection's id
-    :param names: table and pipe, as the hook takes them
     :raises ConfigurationError: if there is no such connection, or it lacks something
     """
     try:

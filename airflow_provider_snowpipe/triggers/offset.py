@@ -127,10 +127,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[NumberedAnswer]
     ) -> AsyncGenerator[TriggerEvent]:
-        """Turn the polls of the shared poll into this watcher's events.
-
-        :param shared_stream: the poll's polls
-        """
+        """Turn the polls of the shared poll into this watcher's events."""
         store = store_of(self.asset_state_store)
         follower = self._follower(WatermarkJournal(store, self.watermark_key()))
         async with follower.following():
@@ -288,8 +285,6 @@ class CommitStream:
 
         A poll of which one watcher's event was not stored is passed over; the next one makes up for it, as
         the watcher that failed reads this stream no more.
-
-        :param batch: polls, in their order
         """
         stored = [item.broker_payload for item in batch if not item.outcome.failed]
         if not stored:

@@ -151,7 +151,6 @@ _REST = 0.5
 class LineFile:
     """A file of lines.
 
-    :param size: its bytes
     :param compression: ``gzip``, ``zstd``, ``bz2``, ``xz`` or ``none``
     :param splits: True where it may be cut between two lines
     """
@@ -178,10 +177,8 @@ class LineSlice:
 def cut_lines(files: Sequence[LineFile], target: int, ratio: float) -> list[tuple[LineSlice, ...]]:
     """Share lines out into new files of about a size, in order.
 
-    :param files: the files, in the order in which their lines go on
     :param target: bytes of a new file, compressed
     :param ratio: what a byte of a file that is not compressed becomes
-    :return: the slices of each new file
     """
     weights = {file.path: file.size * (ratio if file.compression == "none" else 1.0) for file in files}
     total = sum(weights.values())

@@ -203,7 +203,6 @@ def main(argv: Sequence[str]) -> int:
     """Run the job.
 
     :param argv: the path of the plan, and nothing else
-    :return: the exit code
     """
     if len(argv) != 1:
         print("usage: spark-submit job.py PLAN.json", file=sys.stderr)

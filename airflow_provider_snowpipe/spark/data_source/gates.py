@@ -98,7 +98,6 @@ def _driver_client(options: WriteOptions) -> SnowpipeClient:
 def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
     """Make sure that the pipe is there and the channels fit the options, and get a scoped token.
 
-    :param integer_offsets: True if the offset column holds numbers
     :raises SourcePositionError: if a channel was written over another number of partitions
     """
     token = driver_token(options)
@@ -119,20 +118,14 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
 
 
 def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
-    """Drop the channels by which a write's tasks have agreed on a batch, where they had to.
-
-    :param batch: the batch's id
-    """
+    """Drop the channels by which a write's tasks have agreed on a batch, where they had to."""
     if compares_before_sending(options) and batch in {token.batch for _, token in seen.latest.values()}:
         with _driver_client(options) as client:
             forget(client, [options.channel(number) for number in range(options.partitions or 0)])
 
 
 def _fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
-    """Shut out older writers, and wait for what they left uncommitted, so that the tokens stay as they are.
-
-    :return: their state after that
-    """
+    """Shut out older writers, and wait for what they left uncommitted, so that the tokens stay."""
     if not channels:
         return {}
 
@@ -179,8 +172,6 @@ def settle_batch(
     """Believe the committed tokens, not the messages; the batch succeeds only if this returns.
 
     :param outcomes: the tasks' messages, in the order of the partitions
-    :param batch: the batch in words, for errors and the log
-    :param integer_offsets: True if the offset column holds numbers
     :return: what the batch did on each of its channels, nothing if it had no rows
     :raises CommitTimeoutError: if a channel's committed token is behind its target
     :raises RowsRejectedError: if the service skipped rows, unless ``onError`` is ``continue``
@@ -273,7 +264,6 @@ def identity_of(
 ) -> BatchIdentity | None:
     """The identity of a batch, None where an offset column identifies rows.
 
-    :param batch: the batch's id
     :param query_id: the streaming query's id, None for ``df.write``
     :param given_writer: what stands for ``df.write``
     """
@@ -380,7 +370,6 @@ FINDING_SCHEMA = "partition int, channel string, error_type string, error string
 class Finding:
     """What a task found out about one channel's share of a partition.
 
-    :param partition: the partition's number
     :param channel: the channel's name, empty where the error belongs to none
     :param error_type: class name of the error, None if the committed rows are the share's first ones
     """

@@ -58,7 +58,6 @@ def file(name: str, value: str) -> str:
 def count(least: int, most: int | None = None) -> Callable[[str, str], int]:
     """A whole number.
 
-    :param least: the smallest one
     :param most: the largest one, None for any
     """
 
@@ -184,7 +183,6 @@ class WriteOptions:
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Read the options as Spark gives them; their names have no case.
 
-        :param options: names and texts
         :raises ConfigurationError: for an option that is unknown, missing, wrong, or at odds with another
         """
         values = _checked(options)
@@ -411,7 +409,6 @@ def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
     """Refuse columns whose values have no faithful JSON form, and key columns that do not serve as keys.
 
     :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
-    :param options: which columns are keys, and which are not sent
     :raises EncodingError: naming column, type and remedy
     :raises ConfigurationError: if a column that an option names is missing or of the wrong type
     """
@@ -469,7 +466,6 @@ def is_integer(schema: Mapping[str, Any], column: str | None) -> bool:
     """True for a column of whole numbers.
 
     :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
-    :param column: the column, None for none
     """
     return any(field["name"] == column and field["type"] in _INTEGERS for field in schema["fields"])
 

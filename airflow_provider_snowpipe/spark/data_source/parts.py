@@ -71,10 +71,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RowEncoder:
-    """Writes Arrow batches as NDJSON.
-
-    :param omitted: columns that are not sent
-    """
+    """Writes Arrow batches as NDJSON."""
 
     ndjson: NdjsonOptions
     omitted: frozenset[str]
@@ -84,7 +81,6 @@ class RowEncoder:
     def pieces(self, rows: pa.RecordBatch) -> Iterator[Piece]:
         """Encode a batch; pieces are no larger than a part may be unless one row is.
 
-        :return: its rows in order
         :raises EncodingError: if a value has no faithful form
         """
         if self.omitted:
@@ -125,7 +121,6 @@ _PARTS = {"value", "metadata"}
 def encode_rows(rows: pa.RecordBatch, options: NdjsonOptions, variants: Set[str]) -> bytes:
     """Write rows as NDJSON, VARIANT columns among them.
 
-    :param options: forms of the values that JSON has none for
     :raises EncodingError: if a column's type or value has no faithful form; names the column
     """
     names = [name for name in rows.schema.names if name in variants]
@@ -208,7 +203,6 @@ def position_in_batch(
 ) -> BatchDigestOffset | None:
     """Find out what of a batch is committed on a channel.
 
-    :param committed: its committed position, None for NULL
     :return: the committed position where it lies within the batch, None where the batch is new
     :raises SupersededError: if a later micro-batch is committed
     :raises SourcePositionError: if the token was written by another query or over other partitions
@@ -366,7 +360,6 @@ class OrderedRows:
     def parts(self, batches: Iterator[pa.RecordBatch], committed: Offset | None) -> Iterator[Part]:
         """Check the order of all rows and give those behind the committed position.
 
-        :param committed: the channel's committed position, None for NULL
         :raises ContinuityError: if a value is missing or does not lie after the one before
         """
         after = None if committed is None else _value(committed)

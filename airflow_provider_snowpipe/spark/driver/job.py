@@ -48,7 +48,6 @@ def main(argv: Sequence[str]) -> int:
     """Run the job.
 
     :param argv: the path of the plan or its JSON text, and nothing else
-    :return: the exit code
     """
     if len(argv) != 1:
         print("usage: spark-submit job.py PLAN.json (a file, or the JSON itself)", file=sys.stderr)

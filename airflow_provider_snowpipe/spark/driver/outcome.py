@@ -147,7 +147,6 @@ def settle(
     Rows: what the successful attempts sent, or what the service counted since the run began, whichever is
     more. An attempt that was killed has sent rows too, and only the service knows of them.
 
-    :param reports: what the run sent on each channel
     :param now: every channel's status, read after the wait for the commit
     :raises OffsetTokenError: if a committed token does not parse
     """

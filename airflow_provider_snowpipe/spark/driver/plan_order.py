@@ -79,10 +79,7 @@ def _same(session: Any, name: str, value: str) -> bool:
 
 
 def layout_fingerprint(*facts: Any) -> str:
-    """Eight hexadecimal digits that change when one of the facts of a layout does.
-
-    :param facts: JSON values
-    """
+    """Eight hexadecimal digits that change when one of the facts of a layout does."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -139,7 +136,6 @@ def refuse_changing_rows(df: DataFrame, what: str) -> None:
 
     Enough where a unique key orders the rows afterwards.
 
-    :param what: what they are, for the error
     :raises ConfigurationError: naming the expression or operator, and the remedy
     """
     _refuse(row_hazards(df), what)
@@ -149,7 +145,6 @@ def refuse_unordered_rows(df: DataFrame, what: str) -> None:
     """Refuse a DataFrame whose partitions may hold other rows, or in another order, when it runs again.
 
     :param df: the rows, exactly as they are going to be written
-    :param what: what they are, for the error
     :raises ConfigurationError: naming operator, reason and remedy
     """
     _refuse((*row_hazards(df), *order_hazards(df)), what)

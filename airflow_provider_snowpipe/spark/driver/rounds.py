@@ -10,33 +10,36 @@ import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, final_error
-from airflow_provider_snowpipe.spark.driver.session import Versions, is_connect, one_connect_task_each
-from airflow_provider_snowpipe.spark.sources.source import Behind, Partition, Source, SourcePartition
+from airflow_provider_snowpipe.spark.driver.session import is_connect, one_connect_task_each
+from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     PartitionWork,
     SinkSettings,
-    load_channel,
     load_partition,
 )
+from airflow_provider_snowpipe.spark.task.work import (
+    RESULT,
+    FramePartition,
+    FrameWork,
+    NotResumed,
+    Versions,
+    in_same_version,
+    load_batches,
+    locate_one,
+)
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
-from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    ContinuityError,
-    SnowpipeError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
@@ -45,45 +48,6 @@ if TYPE_CHECKING:
 
 
 # -- Sources that Spark itself reads: one query, whose tasks each get one channel's rows in order --------
-
-CHANNEL = "snowpipe_channel"
-"""Column of a query's rows: number of their channel among the works of the round, from 0."""
-LINE = "snowpipe_line"
-"""Column of a query's rows: the row as JSON with a newline."""
-_RESULT = "result"
-
-
-class FramePartition(Partition):
-    """A partition whose rows arrive in the task as Arrow batches.
-
-    :param rows: rows that this run is to load, as far as they are counted
-    :param end: the last position of this run, None until it is known
-    """
-
-    __slots__ = ()
-
-    rows: int
-    end: Offset | None
-
-    def behind(self, committed: str | None) -> Behind:
-        """Count how many rows the run has to load; how many bytes they are nobody knows before."""
-        end, done = self.end, False
-        if committed is not None and end is not None:
-            done = self.offset_class.parse(committed) >= end
-        rows = 0 if done else self.rows
-        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
-
-    @abstractmethod
-    def parts(
-        self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
-    ) -> Iterator[Part]:
-        """Cut the rows that come after a committed position into parts.
-
-        :param batches: the partition's rows in order, with the columns of its source's query
-        :param committed: the channel's committed position, None for NULL
-        :raises ContinuityError: if two rows are not in order, or have the same position
-        :raises SourcePositionError: if the rows are not those that the committed position came from
-        """
 
 
 class FrameSource(Source):
@@ -128,7 +92,6 @@ class FrameSource(Source):
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Find what is to be loaded, and fix its end.
 
-        :param works: each channel with its committed position
         :return: those that have rows behind it, with their ends
         :raises SourcePositionError: if a committed position is not in the source any more
         """
@@ -142,34 +105,17 @@ class FrameSource(Source):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class FrameWork:
-    """One partition with its channel.
-
-    :param committed: what is committed as far as the driver knows, None for NULL
-    :param end: the position of the last row of this run, None until it is located
-    """
-
-    channel: str
-    partition: FramePartition
-    committed: Offset | None
-    end: Offset | None = None
-
-
 def _run_frame(
     frame: DataFrame, works: Sequence[FrameWork], settings: SinkSettings, token: ScopedToken
 ) -> list[PartitionResult]:
-    """Run a source's query and load what it delivers.
-
-    :return: one result for each channel
-    """
+    """Run a source's query and load what it delivers."""
     driver, all_works = Versions.here(), tuple(works)
 
     def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         Versions.here().require(driver)
         return load_batches(settings, token, all_works, batches)
 
-    rows = frame.mapInArrow(load, f"{_RESULT} binary").collect()
+    rows = frame.mapInArrow(load, f"{RESULT} binary").collect()
     found = {result.channel: result for result in (pickle.loads(bytes(row[0])) for row in rows)}  # noqa: S301  our own tasks wrote it
     return [_ended(work, found.get(work.channel, PartitionResult(work.channel))) for work in works]
 
@@ -188,46 +134,6 @@ def _ended(work: FrameWork, result: PartitionResult) -> PartitionResult:
         f"they ended at {reached or 'none'}: rows were deleted meanwhile. Run again when nothing changes "
         "them",
     )
-
-
-def load_batches(
-    settings: SinkSettings,
-    token: ScopedToken,
-    works: Sequence[FrameWork],
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Load one channel's rows as they arrive; runs in a Spark task. No rows, no channel is opened.
-
-    :param works: all channels of the query
-    :param batches: the rows of one of them
-    """
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return
-    work = works[first.column(CHANNEL)[0].as_py()]
-    mine = (_only(work, works, batch) for batch in chain([first], filled))
-    result = load_channel(
-        settings,
-        token,
-        work.channel,
-        lambda committed: work.partition.parts(mine, committed, settings.limits),
-        offset_class=work.partition.offset_class,
-        gaps_legal=work.partition.gaps_legal,
-        open_dead_letters=work.partition.open_dead_letters,
-    )
-    yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
-
-
-def _only(work: FrameWork, works: Sequence[FrameWork], batch: pa.RecordBatch) -> pa.RecordBatch:
-    numbers = pc.unique(batch.column(CHANNEL)).to_pylist()
-    if numbers != [works.index(work)]:
-        others = sorted({works[number].channel for number in numbers} - {work.channel})
-        raise ContinuityError(
-            f"channel {work.channel!r}: its Spark task also got rows of {others}; run with "
-            "spark.sql.adaptive.enabled=false"
-        )
-    return batch
 
 
 # -- The rounds of a run: each ends ahead of its scoped token, and what is left then is for the next one --
@@ -264,7 +170,6 @@ class Rounds(ABC, Generic[WorkT]):
     ) -> list[PartitionResult]:
         """Load, one task a channel.
 
-        :return: one result for each of them
         :raises SnowpipeError: if a task failed for good
         """
 
@@ -279,8 +184,6 @@ class Rounds(ABC, Generic[WorkT]):
         Only the last stage of a job loads; the ones before prepare its rows.
 
         Spark Connect reports nothing of the running one.
-
-        :param before: channels that ended in earlier rounds
         """
         if is_connect(self._spark):
             return before
@@ -305,14 +208,14 @@ class TaskRounds(Rounds[PartitionWork]):
         left = []
         for name, position in committed.items():
             if own[name].is_quick(position) and (position is None or time.monotonic() < latest):
-                found[name] = _locate_one((name, own[name], position))
+                found[name] = locate_one((name, own[name], position))
             else:
                 left.append((name, own[name], position))
         if left:
-            located = one_task_each(self._spark, _locate_one, left)
+            located = one_task_each(self._spark, locate_one, left)
             found |= {name: one for (name, _, _), one in zip(left, located, strict=True)}
         for name, resume_at in found.items():
-            if isinstance(resume_at, _NotResumed):
+            if isinstance(resume_at, NotResumed):
                 raise final_error(resume_at.error_type, f"channel {name!r}: {resume_at.error}")
         works = []
         for name, partition in own.items():
@@ -368,21 +271,6 @@ def rounds_of(source: Source | None, spark: SparkContext) -> Rounds[Any]:
     return FrameRounds(spark, source) if isinstance(source, FrameSource) else TaskRounds(spark)
 
 
-@dataclass(frozen=True, slots=True)
-class _NotResumed:
-    error_type: str
-    error: str
-
-
-def _locate_one(work: tuple[str, SourcePartition[Any], Offset | None]) -> Any:
-    """Find a position in a task; an error comes back as a value: another attempt would meet it again."""
-    _, partition, committed = work
-    try:
-        return partition.resume(committed)
-    except SnowpipeError as error:
-        return _NotResumed(type(error).__name__, str(error))
-
-
 def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
     """Run one Spark task for each item, in one job.
 
@@ -391,15 +279,10 @@ def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]
     here = Versions.here()
     if is_connect(spark):
         here = replace(here, pyspark=None)
-    checked = partial(_work_in_same_version, here, work)
+    checked = partial(in_same_version, here, work)
     if is_connect(spark):
         return _translated(lambda: one_connect_task_each(spark, checked, items))
     return _translated(lambda: spark.parallelize(items, len(items)).map(checked).collect())
-
-
-def _work_in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
-    Versions.here().require(driver)
-    return work(item)
 
 
 def _translated(work: Callable[[], _R]) -> _R:

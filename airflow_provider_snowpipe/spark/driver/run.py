@@ -137,10 +137,7 @@ class Run:
         )
 
     def _started(self, partitions: Mapping[str, Partition]) -> dict[str, ChannelStart]:
-        """What the run has found on each channel.
-
-        :param partitions: the partitions with rows to send, by channel
-        """
+        """What the run has found on each channel."""
         began_ms = int(time.time() * 1_000)
         most = max(1, _FOLLOWED_FILES // max(1, len(partitions)))
         found = {}

@@ -12,18 +12,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
-from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.progress import Poll, Totals, sum_known
 from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_folder
+from airflow_provider_snowpipe.spark.task.work import release
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ def clear_report(plan: JobPlan | WritePlan) -> None:
 def report_error(error: SnowpipeError) -> int:
     """Report the error in one line on standard error, in the form in which the task finds it.
 
-    :param error: the error
     :return: the exit code
     """
     print(f"snowpipe error: {error_type_of(error)}: {error}", file=sys.stderr, flush=True)
@@ -129,8 +128,6 @@ def start_spark(application: str) -> Any:
 
     Where ``SPARK_REMOTE`` names a Spark Connect server the session is one of that server, whose settings are
     its own.
-
-    :return: the session
     """
     from pyspark.sql import SparkSession
 
@@ -200,7 +197,6 @@ def _connected(builder: Any, remote: str) -> Any:
     remembers which: a session of this job's own takes its place, which is released at the job's end. So it
     does where the shared one does not take the package.
 
-    :param builder: knows the settings
     :param remote: the server's address; one that names a session is taken as it is
     """
     from pyspark.errors import PySparkException
@@ -298,41 +294,6 @@ class _Result(pickle.Unpickler):
 # another PySpark, or another version of this package, a task breaks somewhere in its middle.
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """What a process runs.
-
-    :param pyspark: PySpark's version; None where it may differ, because a Connect server stands between
-    :param package: this package's version
-    """
-
-    pyspark: str | None
-    package: str
-
-    @classmethod
-    def here(cls) -> Self:
-        """The versions of this process."""
-        import pyspark
-
-        return cls(pyspark.__version__, __version__)
-
-    def require(self, driver: Versions) -> None:
-        """Refuse to work for a driver of other versions; called in every task before it does anything.
-
-        :raises ConfigurationError: if a version differs
-        """
-        if self.pyspark and driver.pyspark and release(self.pyspark) != release(driver.pyspark):
-            raise ConfigurationError(
-                f"an executor runs PySpark {self.pyspark}, the driver {driver.pyspark}: submit with the "
-                "cluster's version of Spark, and let PYSPARK_PYTHON name a Python without its own pyspark"
-            )
-        if self.package != driver.package:
-            raise ConfigurationError(
-                f"an executor has airflow-provider-snowpipe {self.package}, the driver {driver.package}: "
-                "install the driver's version there, or none and give the package's zip file to --py-files"
-            )
-
-
 def require_same_spark(spark: Any) -> None:
     """Refuse a JVM of another Spark release than the PySpark that drives it.
 
@@ -346,11 +307,6 @@ def require_same_spark(spark: Any) -> None:
             f"pyspark=={spark.version}, or let SPARK_HOME lead to Spark {pyspark.__version__}. Nothing was "
             "sent"
         )
-
-
-def release(version: str) -> tuple[str, ...]:
-    """Major and minor number of a version, which vendors extend behind them."""
-    return tuple(version.split(".")[:2])
 
 
 # -- Progress of a running job: one line a second for all channels together ------------------------------

@@ -56,10 +56,7 @@ class SourceId:
 
     @classmethod
     def of(cls, what: str, channel: str, now: str | None, committed: Mapping[str, Offset | None]) -> Self:
-        """The id of what some channels are loaded from.
-
-        :param committed: the committed position of each of them, None for NULL
-        """
+        """The id of what some channels are loaded from."""
         for name, one in committed.items():
             if one is not None:
                 position = f"offset {one}" if isinstance(one, IntegerOffset) else repr(str(one))
@@ -81,7 +78,6 @@ class KeptIds:
     def check(self, ids: Sequence[SourceId]) -> None:
         """Refuse what was made again, and keep the present ids for the next run.
 
-        :param ids: the present ones
         :raises SourcePositionError: if something with a committed position has another id than it had
         :raises SourceUnavailableError: if an id is kept, and none is reported now
         """
@@ -145,7 +141,6 @@ def check_table_id(
 
     :param table: its address and its id
     :param partitions: its partitions by channel, at least one
-    :param committed: the committed position of each channel, None for NULL
     """
     address, now = table
     first = min(partitions)

@@ -67,10 +67,7 @@ def spec_class(values: Any) -> type[SourceSpec]:
 
 
 def spec_of_address(address: str) -> type[SourceSpec] | None:
-    """The class of the spec whose addresses begin so, None where there is none.
-
-    :param address: a URL, or anything else
-    """
+    """The class of the spec whose addresses begin so, None where there is none."""
     kind = next((kind for scheme, kind in _SCHEMES.items() if address.startswith(scheme)), None)
     return None if kind is None else _own_spec(kind)
 
@@ -79,7 +76,6 @@ def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecre
     """Make the source that a spec describes; nothing is read yet.
 
     :param on_data_loss: what to do if a committed position is not in the source any more
-    :param secrets: the source's passwords and keys, which no plan holds
     """
     source: Source = resolve_name(spec.source_class)(spec, on_data_loss)
     source.take_secrets(secrets)

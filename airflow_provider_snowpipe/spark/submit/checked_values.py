@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown, may_be_secret
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, known_keys, may_be_secret
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -81,33 +81,11 @@ def is_task_output(value: Any) -> bool:
     return hasattr(value, "resolve") and not isinstance(value, os.PathLike)
 
 
-def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
-    """Check that an object has the keys of a dataclass.
-
-    :param values: what JSON held
-    :param what: the object in words, for errors
-    :raises ConfigurationError: for an unknown or missing key
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigurationError(f"{what} is {values!r}: it must be an object with keys")
-    known = {f.name: f for f in fields(kind) if f.init}
-    unknown = sorted(str(key) for key in values if key not in known)
-    if unknown:
-        value = "" if may_be_secret(unknown[0]) else f" (value {values.get(unknown[0])!r})"
-        raise ConfigurationError(f"{what} has the unknown key {unknown[0]!r}{value}: use {sorted(known)}")
-    for name, one in known.items():
-        if name not in values and one.default is MISSING and one.default_factory is MISSING:
-            raise ConfigurationError(f"{what} lacks the key {name!r}: add it")
-    return dict(values)
-
-
 def checked_values(
     kind: type[Any], values: Any, what: str, *, skip_types: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
     """Check an object's keys and values against a dataclass before it is built.
 
-    :param values: what JSON held
-    :param what: the object in words, for errors
     :param skip_types: keys whose value is checked elsewhere
     :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
     """
@@ -311,10 +289,7 @@ def check_dead_letter_path(path: str | None) -> None:
 
 
 def dead_letter_topic(path: str | None) -> str | None:
-    """The Kafka topic that a dead-letter path names, None if it is another path.
-
-    :param path: the plan's ``dead_letter_path``
-    """
+    """The Kafka topic that a dead-letter path names, None if it is another path."""
     if path is None or not path.startswith(_TOPIC_PREFIX):
         return None
     return path.removeprefix(_TOPIC_PREFIX)

@@ -52,7 +52,6 @@ def run_without_spark(
 ) -> tuple[RunReport | None, bool]:
     """Do a run in this process, by the driver's own code, if it has no row to load.
 
-    :param client: asks the pipe
     :returns: the run's report, None where there are rows, or the check takes Spark or long; and whether the
         rows are known to be few
     :raises SnowpipeError: if the source or the pipe cannot be asked
@@ -65,10 +64,7 @@ def run_without_spark(
 
 
 def is_local(master: str) -> bool:
-    """True for a master whose driver is the only process that runs tasks: ``local``, ``local[*]``.
-
-    :param master: as Spark names it
-    """
+    """True for a master whose driver is the only process that runs tasks: ``local``, ``local[*]``."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -76,7 +72,6 @@ def spark_homes(binary: str, environment: Mapping[str, str]) -> list[Path]:
     """Folders that may be the home of the Spark that a ``spark-submit`` belongs to.
 
     :param binary: the program, as it is started
-    :param environment: the variables that it runs with
     """
     found = [Path(environment["SPARK_HOME"])] if environment.get("SPARK_HOME") else []
     program = shutil.which(binary, path=environment.get("PATH"))
@@ -124,12 +119,7 @@ class QuickStart:
     ) -> Self:
         """Find the properties files that are read, and the archive of the class path.
 
-        :param conf: the author's Spark settings
         :param environment: the variables that ``spark-submit`` runs with, ``JAVA_HOME`` among them
-        :param binary: the program
-        :param properties_file: what is given to it as such
-        :param driver_class_path: likewise
-        :param is_small: True where the load is known to be small
         :param reads: what kind of source the job reads
         """
         homes = spark_homes(binary, environment)
@@ -230,10 +220,7 @@ class ClassDataArchive:
         return self._classes is not None
 
     def notice(self, command: Sequence[str]) -> None:
-        """Take the command line of the driver's JVM, which has the program and the class path.
-
-        :param command: program and arguments
-        """
+        """Take the command line of the driver's JVM, which has the program and the class path."""
         self._command = command
 
     def settle(self, *, is_whole: bool) -> None:

@@ -310,7 +310,6 @@ class LinesToCombine:
 class WritePlan:
     """What one run of the job is to write; either rows or lines.
 
-    :param application: the Spark application's name
     :param folder: the URL of a new folder that all executors reach
     :param attempt: what distinguishes this writing from every other one: the start of the files' names
     :param report_path: where the report goes, on the driver's machine
@@ -379,10 +378,8 @@ class WritePlan:
 class WriteReport(WrittenFiles):
     """What a run of the job has written.
 
-    :param application: the Spark application's name
     :param folder: the URL of the folder
     :param attempt: as in the plan
-    :param files: the files that have a row
     :param columns: the columns that the rows have, by the table's names; none where the plan has none
     :param json_columns: those that hold JSON as text, since the table's column is semi-structured
     :param error: None for a successful run, else the text of the error that ended it

@@ -37,8 +37,6 @@ def connected_source(
 ) -> tuple[SourceSpec, SourceSecrets]:
     """Build a source from its rendered dictionary, and complete it from the connection that it names.
 
-    :param source: the dictionary
-    :param get_connection: the Airflow connection of an id
     :param arguments: the operator's deprecated arguments ``<kind>_conn_id``, by kind
     :returns: the source without a secret, and the secrets
     :raises ConfigurationError: if the source is wrong, or an argument names a connection of another kind
@@ -109,8 +107,6 @@ def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name:
     Topics are compared by the driver, which knows their ids.
 
     :param other: another one, whose own task finds what is wrong with it
-    :param prefix: the first part of the channels' names, of both
-    :param source_name: the second part
     """
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, freeze
 
@@ -196,10 +192,7 @@ def addressed_source(source: Any) -> Any:
 
 
 def has_backlog(source: Any) -> bool:
-    """True for the dictionary of a source that knows what it holds beyond the committed tokens.
-
-    :param source: the source as the author gives it
-    """
+    """True for the dictionary of a source that knows what it holds beyond the committed tokens."""
     return isinstance(source, Mapping) and "kind" in source and spec_class(source).backlog_shape is not None
 
 

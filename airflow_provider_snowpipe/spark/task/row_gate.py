@@ -88,10 +88,7 @@ class DeadLetterStore(ABC):
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Put the bad rows of one part aside; they are safe when this returns.
 
-        :param start: position of the part's first row
-        :param end: position of its last row
         :param dead_letters: the rows, at least one
-        :param application: the run's name
         :raises DeadLetterError: if they cannot be written
         """
 

@@ -53,10 +53,8 @@ _TOKEN_LIFE_USED = 0.75
 class SinkSettings:
     """What a task needs to know besides its partition; holds no credential.
 
-    :param account_url: the account's address
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     :param wait_for_commit: False ends the task when its rows are received
-    :param commit_timeout: seconds to wait for the commit
     :param row_rules: how rows are checked before they are sent, None if they are not
     :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
     :param skips_undecoded: True skips and counts records that cannot be decoded, where none are kept
@@ -118,7 +116,6 @@ class PartitionResult(SentRows):
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can fix, None for success
-    :param error: its text
     """
 
     channel: str
@@ -364,10 +361,6 @@ class SdkChannel(ChannelSession):
     def append(self, body: bytes | memoryview, start: Offset, end: Offset, *, rows: int) -> None:
         """Append rows; the SDK buffers them, and sends what it has every second or every 64 MB.
 
-        :param body: NDJSON, whole lines
-        :param start: position of the first row
-        :param end: position of the last row
-        :param rows: number of rows
         :raises ContinuityError: if the rows do not follow the last ones; the channel stays usable
         :raises SnowpipeError: if an earlier append failed; the channel is dead
         """

@@ -123,7 +123,7 @@ def test_a_path_without_a_task_fails_and_names_the_parameter():
     [
         ({"stream": None, "copy": None, "pipe": None}, "no way to load is given"),
         ({"policy": {"path": "fast"}}, "path is 'fast'"),
-        ({"policy": {"speed": 1}}, r"policy has the key 'speed' .*1.*largest_warehouse"),
+        ({"policy": {"speed": 1}}, r"policy has the unknown key 'speed' .*1.*largest_warehouse"),
         ({"policy": {"costs": {}}}, "costs"),
         ({"policy": {"measured": 3}}, "measured"),
         ({"costs": {"speed": 1}}, "cost figure 'speed' is unknown"),
@@ -139,7 +139,7 @@ def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(arguments, me
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ({"freshnes": 60}, r"'freshnes' .*60.* freshness"),
+        ({"freshnes": 60}, r"'freshnes' .*60.* 'freshness'"),
         ({"now": 1}, "'now'"),
         ({"backfill": "yes"}, "backfill"),
         ({"files": {"count": 1, "bytes": 2}}, "files"),

@@ -556,3 +556,148 @@ class TestDescription:
         assert {line.split()[0] for line in plan.lines()} == {"path", "advice:", "warning"}
         assert plan.table()[1]["path"] == "copy"
         assert plan.table()[1]["chosen"] == "yes"
+
+
+class TestThresholds:
+    """Where a decision changes, how far the path of the run before moves that, and what the words report."""
+
+    STAGED = DataShape(files=files(1_000, GB, staged=True))
+    FEW = DataShape(files=files(9, MB, staged=True))
+
+    @pytest.mark.parametrize(
+        ("share", "previous", "is_fresh"),
+        [
+            (1.0, None, True),
+            (0.99, None, False),
+            (0.81, COPY, True),
+            (0.81, PIPE, False),
+            (0.79, COPY, False),
+        ],
+    )
+    def test_the_path_of_the_run_before_may_be_late_by_the_band(self, share, previous, is_fresh):
+        policy = LoadPolicy(has_pipe=True, band=0.25)
+        required = share * least_seconds(COPY, self.STAGED, policy)
+        plan = plan_load(replace(self.STAGED, freshness=required), policy, previous)
+
+        assert plan.path is COPY
+        assert plan.reasons[-1].startswith("what remains" if is_fresh else "no path has all rows within")
+        assert (plan.estimate(PIPE).unfit or "").startswith("all rows after 57.1 min" if is_fresh else "")
+        assert (plan.estimate(PIPE).unfit is None) is not is_fresh
+
+    def test_a_path_that_is_late_from_its_first_row_on_is_reported_so(self):
+        plan = plan_load(replace(self.FEW, freshness=45), LoadPolicy(has_pipe=True))
+
+        assert plan.estimate(PIPE).unfit == "first rows after 90 s at best, required within 45 s"
+
+    @pytest.mark.parametrize(
+        ("pipe_seconds", "previous", "path"),
+        [(60.0, None, COPY), (60.0, PIPE, PIPE), (65.0, PIPE, COPY), (60.0, STREAM, COPY)],
+    )
+    def test_where_none_is_in_time_the_path_before_stays_within_the_band(self, pipe_seconds, previous, path):
+        policy = LoadPolicy(has_pipe=True, band=0.25, measured={COPY: 50.0, PIPE: pipe_seconds})
+        plan = plan_load(replace(self.FEW, freshness=20), policy, previous)
+
+        assert plan.path is path
+        assert f": {path.value} is the soonest" in " ".join(plan.reasons)
+
+    @pytest.mark.parametrize(
+        ("volume", "previous", "is_flood"),
+        [
+            (99, None, False),
+            (100, None, True),
+            (124, STREAM, False),
+            (125, STREAM, True),
+            (79, COPY, False),
+            (80, COPY, True),
+        ],
+    )
+    def test_the_path_before_moves_what_counts_as_a_flood(self, volume, previous, is_flood):
+        plan = plan_load(DataShape(bytes=volume * GB), LoadPolicy(flood_bytes=100 * GB, band=0.25), previous)
+
+        assert (plan.estimate(STREAM).unfit or "").startswith("a flood") is is_flood
+
+    @pytest.mark.parametrize(("count", "is_flood"), [(999, False), (1_000, True)])
+    def test_as_many_files_as_the_policy_names_are_a_flood(self, count, is_flood):
+        plan = plan_load(DataShape(files=files(count, KB)), LoadPolicy(many_files=1_000))
+
+        assert ("at once, of 1,000" in (plan.estimate(STREAM).unfit or "")) is is_flood
+
+    @pytest.mark.parametrize(("previous", "path"), [(None, PIPE), (COPY, COPY), (PIPE, PIPE)])
+    def test_copy_stays_though_its_warehouse_has_grown_for_the_freshness(self, previous, path):
+        shape = DataShape(files=files(100, 100 * MB, staged=True), freshness=60)
+        plan = plan_load(shape, LoadPolicy(has_pipe=True, measured={PIPE: 20.0}), previous)
+
+        assert plan.estimate(COPY).credits > 1.25 * plan.estimate(PIPE).credits
+        assert plan.path is path
+
+    def test_a_stream_that_is_much_dearer_does_not_stay(self):
+        assert plan_load(DataShape(bytes=50 * GB), previous=STREAM).path is COPY
+
+    @pytest.mark.parametrize(
+        ("oldest", "given_to", "warns"),
+        [
+            (63, None, False),
+            (64, None, False),
+            (65, None, True),
+            (6, "pipe", False),
+            (7, "pipe", False),
+            (8, "pipe", True),
+        ],
+    )
+    def test_files_are_old_when_their_loader_has_forgotten_or_does_not_reach_them(
+        self, oldest, given_to, warns
+    ):
+        shape = DataShape(files=files(20, 100 * MB, staged=True, oldest=oldest * DAY), given_to=given_to)
+
+        assert [one.concern for one in plan_load(shape).warnings] == [Concern.OLD_FILES] * warns
+
+    @pytest.mark.parametrize(("given_to", "forced", "days"), [("copy", "pipe", 64), ("pipe", "copy", 14)])
+    def test_two_loaders_are_warned_of_with_the_memory_of_the_first(self, given_to, forced, days):
+        plan = plan_load(replace(self.FEW, given_to=given_to), LoadPolicy(path=forced))
+
+        assert f"whose memory of {days} days {forced} does not share" in plan.warnings[-1].text
+
+    @pytest.mark.parametrize(
+        ("rate", "remedy"),
+        [
+            (50 * MB, "use at least 3 partitions, each with its channel"),
+            (20 * GB, "use at least 1,000 partitions, each with its channel"),
+            (21 * GB, "spread the rows over more tables"),
+        ],
+    )
+    def test_what_a_table_cannot_take_comes_with_the_number_of_channels_that_can(self, rate, remedy):
+        (warning,) = plan_load(rows_at(rate)).warnings
+
+        assert warning.concern is Concern.TABLE_LIMIT
+        assert warning.text.endswith(remedy)
+
+    def test_a_rate_that_the_channels_just_take_is_not_warned_of(self):
+        assert plan_load(rows_at(20 * MB)).warnings == ()
+
+    @pytest.mark.parametrize(
+        ("found", "size"),
+        [
+            (files(1, 200 * GB, staged=True), "200 GB"),
+            (files(400, GB, staged=True, largest=150 * GB), "150 GB"),
+        ],
+        ids=["mean", "largest"],
+    )
+    def test_the_largest_file_is_the_huge_one_and_the_mean_where_it_is_not_known(self, found, size):
+        text = {one.concern: one.text for one in plan_load(DataShape(files=found)).warnings}
+
+        assert text[Concern.HUGE_FILE].startswith(f"a file of {size} is read by one thread, for ")
+
+    def test_a_huge_file_of_an_endless_stream_has_no_end_to_report(self):
+        shape = DataShape(bounded=False, files=drops(200 * GB, HOUR, staged=True))
+        text = {one.concern: one.text for one in plan_load(shape).warnings}
+
+        assert text[Concern.HUGE_FILE].startswith("a file of 200 GB takes long and fails as a whole")
+
+    def test_a_freshness_that_no_path_keeps_is_compared_with_first_and_last_rows(self):
+        (warning,) = plan_load(DataShape(files=files(1_000, 100 * MB, staged=True), freshness=20)).warnings
+
+        assert warning.concern is Concern.NOT_FRESH
+        assert "has the first ones after 30 s at best, all of them after 110 s: ask" in warning.text
+
+    def test_a_forced_path_that_suits_is_not_called_unfit(self):
+        assert plan_load(DataShape(bytes=GB), LoadPolicy(path="stream")).warnings == ()

@@ -40,7 +40,7 @@ def make(**options: Any) -> SnowpipeFilesLoadedSensor:
         ({"count": 3}, "count is 3 without prefix"),
         ({"files": None, "prefix": "x"}, "give stage=…, where the files are listed, or count=…"),
         ({"table": None}, "no table and no pipe"),
-        ({"on_partial": "skip"}, "on_partial is 'skip': give 'fail' or 'report'"),
+        ({"on_partial": "skip"}, "on_partial is 'skip': it must be one of"),
         ({"on_failed": "skip"}, "on_failed is 'skip'"),
         ({"max_consecutive_errors": 0}, "max_consecutive_errors is 0"),
         ({"start_from_trigger": True}, "start_from_trigger is True: it needs deferrable=True"),

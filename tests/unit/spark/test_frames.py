@@ -6,14 +6,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.rounds import (
-    CHANNEL,
-    LINE,
-    FrameRounds,
-    FrameWork,
-    load_batches,
-)
+from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds
 from airflow_provider_snowpipe.spark.task.sink import SinkSettings
+from airflow_provider_snowpipe.spark.task.work import CHANNEL, LINE, FrameWork, load_batches
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

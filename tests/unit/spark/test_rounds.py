@@ -9,13 +9,12 @@ from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.rounds import (
     FrameRounds,
-    FrameWork,
     TaskRounds,
     one_task_each,
     rounds_of,
 )
-from airflow_provider_snowpipe.spark.driver.session import Versions
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
+from airflow_provider_snowpipe.spark.task.work import FrameWork, Versions
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     ConfigurationError,

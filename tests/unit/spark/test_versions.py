@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import pyspark
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.session import Versions, require_same_spark
+from airflow_provider_snowpipe.spark.driver.session import require_same_spark
+from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.driver.plan_order import free_layout, pin_layout, refuse_unordered_rows
-from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
+from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
 from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, Partition
@@ -31,6 +31,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     versioned_parts,
     written,
 )
+from airflow_provider_snowpipe.spark.task.work import CHANNEL, FramePartition, FrameWork
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

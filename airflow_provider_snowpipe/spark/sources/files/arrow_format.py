@@ -47,7 +47,6 @@ def row_blocks_of(
     :param rows: the rows, each with the number that follows the one before
     :param after_line: number of the row before the first
     :param ends: bytes of the stored text up to each row's end, None where the format has no such position
-    :param options: forms of the values that JSON has none for
     :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
     step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
@@ -129,11 +128,7 @@ class NumberedRowsReader(FileReader):
 
 
 def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
-    """Return the error of a file that cannot be read as what the source declares.
-
-    :param kind: the format
-    :param error: what its library raised
-    """
+    """Return the error of a file that cannot be read as what the source declares."""
     return EncodingError(
         f"file {file.path!r} cannot be read as {kind} ({str(error)[:300]}): it is damaged, not finished, or "
         "of another format. Rows before that may have been sent; replace it by a whole file that "

@@ -115,7 +115,6 @@ class ContainerError(Exception):
 class Header:
     """The header of an Avro file.
 
-    :param schema: the rows' schema
     :param codec: how blocks are compressed
     :param sync: the bytes behind each block
     """
@@ -129,7 +128,6 @@ class Header:
 class Block:
     """A run of rows.
 
-    :param rows: how many
     :param data: the rows in Avro's binary form
     :param passed_over: True if the block was not read, only the rows counted
     """
@@ -191,8 +189,6 @@ def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iter
 def container_of(schema: Any, rows: int, data: bytes) -> bytes:
     """Write one block of rows as a container of its own, not compressed.
 
-    :param schema: the schema to read the rows by
-    :param rows: how many they are
     :param data: the rows in Avro's binary form
     """
     sync = bytes(_SYNC_BYTES)
@@ -345,7 +341,6 @@ class _Translation:
     def translate(self, schema: Any, path: str, space: str) -> tuple[Any, pa.DataType]:
         """Return the schema to read by and the Arrow type.
 
-        :param path: the column, for errors
         :param space: the namespace that names without one belong to
         """
         if isinstance(schema, list):

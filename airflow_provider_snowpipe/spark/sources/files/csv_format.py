@@ -62,7 +62,6 @@ class Dialect:
 class Records:
     """Whole records, one after the other.
 
-    :param text: their bytes
     :param position: where they begin in the file's text
     :param ends: offsets in ``text`` just behind each record that is not blank
     """
@@ -84,10 +83,7 @@ def whole_records(
     """Read a file's records from an offset to its listed end.
 
     :param offset: where a record begins
-    :param dialect: how records are separated
-    :param compression: how the file is compressed
     :param keep_tail: True if an unterminated last record is one, False if it is left for a later run
-    :param read_bytes: bytes in one read
     :raises SourcePositionError: if the file shrank or is gone
     :raises EncodingError: if a quote stands within a value, or is never closed
     """
@@ -215,7 +211,6 @@ def _terminated(text: memoryview) -> memoryview | bytes:
 class CsvReader(FileReader):
     """Reads CSV.
 
-    :param dialect: how values and records are separated
     :param header: True if the first record names the columns
     :param column_names: names instead of those
     :param columns: the columns to read, None for all

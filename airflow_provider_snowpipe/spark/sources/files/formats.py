@@ -77,7 +77,6 @@ class FileReader(ABC):
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Find the position after a committed row, reading no more than that takes.
 
-        :param line: number of the row, 1 or more
         :raises SourcePositionError: if the file has fewer rows, is gone or has changed since it was listed
         """
 
@@ -96,12 +95,7 @@ class FileReader(ABC):
 
 
 def too_few_rows(file: SourceFile, have: int, line: int, unit: str) -> SourcePositionError:
-    """Return the error that a committed row is not in its file any more.
-
-    :param have: rows that it has
-    :param line: the committed row's number
-    :param unit: what the format calls a row
-    """
+    """Return the error that a committed row is not in its file any more."""
     return SourcePositionError(
         f"file {file.path!r} has {have} {unit}(s) in {file.size} bytes, but {unit} {line} of it is "
         "committed: it was cut off or replaced. Nothing was sent; bring the file back, or reset the "
@@ -136,8 +130,6 @@ def pieces(
     A compressed file is read from its start whatever the offset is, and has to be complete.
 
     :param offset: bytes of text to pass over
-    :param compression: as :func:`compression_of` returns it
-    :param read_bytes: bytes in one piece, at most
     :raises SourcePositionError: if the file is gone, shrank, or is compressed and changed in size
     :raises EncodingError: if it cannot be decompressed
     """
@@ -201,7 +193,6 @@ def refuse_rewritten(file: SourceFile, stream: BinaryIO) -> None:
     a mounted storage in whole seconds.
 
     :param file: the file as it was listed, with its time or 0
-    :param stream: the same, open
     :raises SourcePositionError: if it is
     """
     found = os.fstat(stream.fileno())
@@ -297,7 +288,6 @@ def _shrunk(file: SourceFile, size: int) -> SourcePositionError:
 def with_values(rows: pa.Table, file: SourceFile) -> pa.Table:
     """Add the partition's values as columns of text.
 
-    :param rows: rows of the file
     :param file: the file; without values to add, the rows stay as they are
     :raises EncodingError: if the rows have such a column of their own
     """
@@ -368,9 +358,6 @@ class LineReader(FileReader):
 def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
     """Encode each line that is not empty as ``{"<column>": "<line>"}``, without its line ending.
 
-    :param block: the lines, in UTF-8
-    :param column: the column that takes them
-    :return: NDJSON
     :raises EncodingError: if the lines are not UTF-8
     """
     data = bytes(block.body).replace(b"\r\n", b"\n").removesuffix(b"\r").removesuffix(b"\n")
@@ -436,8 +423,6 @@ def position_after_line(
     An unterminated last line counts as a line.
 
     :param line: number of the last line to pass, 0 for none
-    :param compression: how the file is compressed
-    :param read_bytes: bytes in one read
     :return: the position, in bytes of text
     :raises SourcePositionError: if the file has fewer lines, or is gone
     """
@@ -481,9 +466,7 @@ def row_blocks(
     :param keep_tail: True if an unterminated last line is a row, False if it is left for a later run
     :param max_bytes: size of a block, unless a single line is longer
     :param max_rows: rows in a block
-    :param compression: how the file is compressed
     :param blanks: True if a line of blanks and tabs is blank, False if only one without any character is
-    :param read_bytes: bytes in one read
     :raises SourcePositionError: if the file shrank or is gone
     """
     line = after_line

@@ -85,7 +85,6 @@ class PassedFiles:
 
         A file that was emptied has nothing to read; one that grew older was put back.
 
-        :param before: the listing of the last run
         :param change_of_committed: describes what the token does not show of the committed file
         """
         if self.committed is None:

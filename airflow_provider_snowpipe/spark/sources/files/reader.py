@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar, Self
 
-from airflow_provider_snowpipe.spark.sources.files.arrow_format import NumberedRowsReader
-from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, RowBlock, open_listed
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
+    NumberedRowsReader,
+    OrcReader,
+    ParquetReader,
+)
+from airflow_provider_snowpipe.spark.sources.files.formats import (
+    FileReader,
+    LineReader,
+    RowBlock,
+    open_listed,
+)
 from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     FileGroup,
@@ -81,7 +90,6 @@ def resume_after(
 ) -> Resume:
     """Find the position just after the committed position, reading the committed file up to there.
 
-    :param committed: the committed position, None for NULL
     :param on_data_loss: ``skip`` allows that the committed file is gone
     :raises SourcePositionError: if the committed file or the committed line is gone
     """
@@ -256,20 +264,14 @@ def reader_of(spec: FileSourceSpec) -> FileReader:
     """
     match spec.format:
         case "ndjson" | "text":
-            from airflow_provider_snowpipe.spark.sources.files.formats import LineReader
-
             return LineReader(spec.text_column if spec.format == "text" else None, spec.compression)
         case "csv":
             from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader
 
             return CsvReader.of(spec)
         case "parquet":
-            from airflow_provider_snowpipe.spark.sources.files.arrow_format import ParquetReader
-
             return ParquetReader(spec.columns, spec.non_finite)
         case "orc":
-            from airflow_provider_snowpipe.spark.sources.files.arrow_format import OrcReader
-
             return OrcReader(spec.columns, spec.non_finite)
         case "avro":
             from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroReader

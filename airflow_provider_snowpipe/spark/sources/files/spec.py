@@ -472,8 +472,6 @@ def _check_partition(partition: str) -> None:
 def refuse_numbers_before(group: FileGroup, committed: FileLineOffset | None) -> None:
     """Refuse ``log_10`` where the committed ``log_9`` is not there any more: it would never be read.
 
-    :param group: a partition of a source whose numbering is checked
-    :param committed: the committed position, None for NULL
     :raises ConfigurationError: if a file's number goes on, and its name sorts before the committed file
     """
     if committed is None:

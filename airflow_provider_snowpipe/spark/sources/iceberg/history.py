@@ -23,9 +23,6 @@ from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 class DataFile:
     """A file of rows, which never changes.
 
-    :param path: where it is
-    :param rows: number of its rows
-    :param bytes: its size
     :param constants: values of columns that it may lack because all its rows have the same one, by field id
     """
 
@@ -81,7 +78,6 @@ class Piece:
 class History:
     """The snapshots that lead to the table's present state, as far as they are kept.
 
-    :param address: the table, for errors
     :param versions: sequence numbers of all of them, growing
     :param snapshots: those that appended rows to the partition or did something else, oldest first
     :param complete: True if the first snapshot began the table, False if older ones have expired
@@ -219,7 +215,6 @@ class History:
 class Partitioning:
     """Names the partitions of data files.
 
-    :param address: the table, for errors
     :param by: the field whose values are the partitions, None for one partition
     :param specs: PyIceberg's ``PartitionSpec`` by id; files keep the one they were written under
     """
@@ -322,7 +317,6 @@ _DELETES = "holds delete files (rewrite its data files, and start with the snaps
 def histories(table: Any, spec: IcebergSourceSpec) -> dict[str, History]:
     """Read which files the snapshots that lead to a table's present state have added.
 
-    :param table: the table, opened by PyIceberg
     :return: what was added to each partition, by name; at least one
     :raises ConfigurationError: if the table's format or partitioning is not what the source needs
     :raises SourcePositionError: if it has no rows that show the partitions, or no snapshot with a number

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_snowpipe.spark.driver.session import release
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_after, row_blocks_of
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
@@ -29,6 +28,7 @@ from airflow_provider_snowpipe.spark.sources.source import (
     SourcePartition,
     SourceSecrets,
 )
+from airflow_provider_snowpipe.spark.task.work import release
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -326,7 +326,6 @@ def _of_the_store(properties: Mapping[str, str]) -> dict[str, str]:
 def _open_table(spec: IcebergSourceSpec, secrets: SourceSecrets) -> Any:
     """Open the table as it is now.
 
-    :return: PyIceberg's ``Table``
     :raises SourcePositionError: if it is not there
     :raises SourceUnavailableError: if the catalog does not answer
     :raises ConfigurationError: if PyIceberg refuses it

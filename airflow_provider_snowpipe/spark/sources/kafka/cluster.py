@@ -77,7 +77,6 @@ class ClientSettings:
     ) -> Any:
         """Make a client.
 
-        :param kind: a class of confluent-kafka
         :raises ConfigurationError: if it refuses its settings; a value may be a secret and is not repeated
         """
         from confluent_kafka import KafkaException
@@ -115,7 +114,6 @@ class LastError:
 def kafka_error(error: Any, what: str, settings: ClientSettings, last_error: str = "") -> SnowpipeError:
     """Find our error for one of librdkafka's.
 
-    :param error: a ``KafkaError``
     :param last_error: the last error that the client reported of its connections
     """
     from confluent_kafka import KafkaError
@@ -238,7 +236,6 @@ class KafkaCluster:
     ) -> dict[TopicAndNumber, int]:
         """Find the first record that is not older than a timestamp; a partition's end where there is none.
 
-        :param bounds: the partitions
         :param milliseconds: the timestamp, since 1970-01-01 UTC
         """
         found = self._offsets(self._consumer, bounds, milliseconds)
@@ -264,8 +261,6 @@ class KafkaCluster:
 
         Brokers before Kafka 2.8 have no ids, and some that only speak its protocol give every topic the id 0.
         Without a controller nobody answers (librdkafka's mock has none), which is not waited for.
-
-        :param topics: names of topics that exist
         """
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
         from confluent_kafka.admin import AdminClient
@@ -292,10 +287,7 @@ class KafkaCluster:
         return found
 
     def mean_bytes(self, partition: TopicAndNumber, start: int) -> float | None:
-        """Estimate the bytes of a record's value from the first ones after an offset; None for no record.
-
-        :param start: the first offset
-        """
+        """Estimate the bytes of a record's value from the first ones after an offset; None for no record."""
         from confluent_kafka import TopicPartition
 
         topic, number = partition

@@ -263,8 +263,6 @@ def check_topic_ids(
 ) -> None:
     """Refuse topics that were made again, and keep the present ids for the next run.
 
-    :param partitions: the topic-partitions by channel
-    :param committed: the committed position of each channel, None for NULL
     :param ids: the present id of each topic, None where the brokers report none
     :raises SourcePositionError: if a topic with committed positions has another id than those
     :raises SourceUnavailableError: if an id is kept, and the brokers report none now
@@ -459,7 +457,6 @@ def topics_shape(
 
     :param channel_prefix: the first part of the channels' names where the source does not set it; with None a
         partition begins at the offset of the source's group, or at its ``start``
-    :param committed: the committed offset tokens of channels, by name
     :param known: what else is known of the data: parameters of :class:`DataShape`
     :raises ConfigurationError: if ``confluent-kafka`` is not installed
     :raises SourceUnavailableError: if no broker answers

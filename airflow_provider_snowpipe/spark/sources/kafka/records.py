@@ -270,10 +270,7 @@ _OPTIONS = NdjsonOptions(explicit_nulls=False)
 def metadata_objects(
     records: Records, topic: str, number: int, spec: KafkaSourceSpec
 ) -> pa.LargeBinaryArray | None:
-    """Write the metadata of records as JSON objects, None where none is required.
-
-    :param spec: which fields go to which columns
-    """
+    """Write the metadata of records as JSON objects, None where none is required."""
     if not spec.metadata and not spec.record_metadata:
         return None
     fields = _Fields(records, topic, number, spec)
@@ -395,10 +392,7 @@ class SchemaRegistry:
             raise self._error(f"schema {number}", error) from None
 
     def referenced(self, subject: str, version: int, form: str | None = None) -> Any:
-        """Read a schema that another one refers to.
-
-        :param form: as for :meth:`schema`
-        """
+        """Read a schema that another one refers to."""
         try:
             return self._client.get_version(subject, version, fmt=form).schema
         except Exception as error:  # noqa: BLE001

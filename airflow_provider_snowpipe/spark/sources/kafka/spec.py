@@ -296,7 +296,6 @@ def connector_prefix(name: str) -> str:
     identifier may hold and adds the absolute hash that Java gives the name. That hash is negative for the one
     number that has no positive counterpart.
 
-    :param name: the connector's name
     :raises ConfigurationError: if the connector itself could not run under that name
     """
     found = _sanitised(name)

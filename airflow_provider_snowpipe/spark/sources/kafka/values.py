@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroRows, rows_of
 from airflow_provider_snowpipe.spark.sources.kafka.records import (
     MessageReader,
+    Records,
     SchemaRegistry,
     add_line_ends,
     are_objects,
@@ -40,7 +41,6 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.table_schema import column_type, common_types
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.kafka.records import Records
     from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
     from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -263,8 +263,6 @@ class _OneColumn(_ValueWriter):
 def _value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> _ValueWriter:
     """Choose how values are written."""
     if spec.value_format in ("avro", "protobuf"):
-        from airflow_provider_snowpipe.spark.sources.kafka.records import SchemaRegistry
-
         registry = SchemaRegistry(spec.schema_registry_url or "", secrets)
         return (_AvroValues if spec.value_format == "avro" else _ProtobufValues)(where, registry)
     if spec.value_format in ("text", "bytes"):
@@ -417,7 +415,6 @@ class _RegisteredValues(_ValueWriter):
     def _decoded(self, number: int, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
         """Decode values of one schema.
 
-        :param values: the values without their heads
         :raises EncodingError: if one of them cannot be decoded
         """
 

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.spark.driver.plan_order import (
     refuse_changing_rows,
     refuse_unordered_rows,
 )
-from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, FramePartition, FrameSource, FrameWork
+from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
 from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     written,
 )
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.task.work import CHANNEL, FramePartition, FrameWork
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -116,10 +117,7 @@ class KeyColumn:
         return ", or a year before 0 or after 9999," if is_time else ""
 
     def literal(self, position: int | str) -> Column:
-        """A position as a value of the column, for conditions that scans can use.
-
-        :param position: a whole number or a text from :attr:`position`
-        """
+        """A position as a value of the column, for conditions that scans can use."""
         from pyspark.sql import functions as sf
 
         return sf.lit(position).cast(self.kind)
@@ -128,7 +126,6 @@ class KeyColumn:
 def partition_column(df: DataFrame, name: str) -> Any:
     """Find the column whose values are partitions.
 
-    :return: the column's field
     :raises ConfigurationError: if there is none, or its values cannot be names
     """
     field = field_of(df, name, "partition_by")
@@ -143,7 +140,6 @@ def partition_column(df: DataFrame, name: str) -> Any:
 def field_of(df: DataFrame, name: str, what: str) -> Any:
     """Find a column by name, as Spark does: whatever the case.
 
-    :param what: the plan's key, for the error
     :raises ConfigurationError: if there is no such column, or more than one
     """
     found = [field for field in df.schema.fields if field.name.upper() == name.upper()]
@@ -187,8 +183,6 @@ def open_rows(
 ) -> DataFrame:
     """Open a table, a query or files; nothing is read but what Spark needs to know the columns.
 
-    :param address: what it is, for errors
-    :param query: a query instead
     :raises SourcePositionError: if it is not there
     :raises ConfigurationError: if Spark refuses it
     """
@@ -205,7 +199,6 @@ def open_rows(
 def asked_of_spark(ask: Callable[[], _T], address: str) -> _T:
     """Ask Spark about a source; its refusal becomes an error in one line.
 
-    :param address: the source, for errors
     :raises SourcePositionError: if it is not there
     :raises ConfigurationError: if Spark refuses it
     """
@@ -238,8 +231,6 @@ ONLY = "all"
 def partition_names(rows: DataFrame, column: str, address: str) -> tuple[str, ...]:
     """List the values of a column as names of partitions.
 
-    :param address: the source, for errors
-    :return: the names in order
     :raises ConfigurationError: if there is a NULL or an empty value
     :raises SourcePositionError: if there is no row
     """
@@ -267,7 +258,6 @@ def with_facts(
 
     :param column: the column whose value is the partition, None where there is one partition
     :param facts: further columns by partition
-    :param schema: their types
     """
     from pyspark.sql import functions as sf
 

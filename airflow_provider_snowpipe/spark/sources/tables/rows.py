@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.options import check_types
 from airflow_provider_snowpipe.spark.data_source.parts import RowEncoder
-from airflow_provider_snowpipe.spark.driver.rounds import CHANNEL, LINE
 from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
+from airflow_provider_snowpipe.spark.task.work import CHANNEL, LINE
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -75,7 +75,6 @@ def keyed_parts(
     neither is sent, so that no repeated run takes the second one for committed.
 
     :param committed: rows up to this position are left out
-    :param column: the key's name, for errors
     :param value: the key of a position
     :param offset: the position of a key
     :param ndjson: how values are written here, None for rows that are text already
@@ -139,7 +138,6 @@ def versioned_parts(
 
     :param batches: the rows, ordered by version and key
     :param committed: rows up to this position are left out
-    :param column: the key's name, for errors
     :param ndjson: how values are written here, None for rows that are text already
     :raises ContinuityError: if two rows are out of order or have the same key
     :raises SourcePositionError: if the committed version has fewer rows than are committed
@@ -255,7 +253,6 @@ def written(schema: StructType, options: NdjsonOptions) -> list[Column]:
     """What a query has of the rows: their text in one column, or their columns as they are.
 
     :param schema: the columns, checked by :func:`check_row_types`
-    :param options: forms of the values that JSON has none for
     """
     if is_written_by_jvm(schema):
         return [row_text(schema, options).alias(LINE)]
@@ -266,7 +263,6 @@ def row_text(schema: StructType, options: NdjsonOptions) -> Column:
     """The expression that writes a row: a JSON object and a newline.
 
     :param schema: the columns, checked by :func:`check_row_types`
-    :param options: forms of the values that JSON has none for
     """
     from pyspark.sql import functions as sf
 
@@ -281,9 +277,7 @@ def row_text(schema: StructType, options: NdjsonOptions) -> Column:
 def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions) -> Column:
     """The expression that writes one nested value as JSON; null stays null.
 
-    :param name: the column's name, for errors
     :param kind: its type, checked by :func:`check_row_types`: a struct, an array, a map or a variant
-    :param options: forms of the values that JSON has none for
     """
     from pyspark.sql import functions as sf
 

@@ -142,7 +142,6 @@ TableSourceSpec = TableSource
 def check_one_input(source: Any, keys: Sequence[str]) -> None:
     """Refuse a source with no input, or more than one.
 
-    :param keys: its fields that name one
     :raises ConfigurationError: if not exactly one has a value
     """
     given = [key for key in keys if getattr(source, key)]
@@ -158,7 +157,6 @@ def check_one_input(source: Any, keys: Sequence[str]) -> None:
 def refuse_password(path: str | None) -> None:
     """Refuse a path with a password in it, since plans, logs and lineage show paths.
 
-    :param path: a path, a URL or nothing
     :raises ConfigurationError: without the password
     """
     path = path or ""
