@@ -261,7 +261,7 @@ class Task:
             return compared
 
         result = load_channel(
-            self._settings(), self.token, channel, rows_after, offset_class=BatchDigestOffset
+            self._settings(), self.token, channel, rows_after, known=begun, offset_class=BatchDigestOffset
         )
         return result, _with_errors_before(_loaded(found, result), share.rejected_before)
 
