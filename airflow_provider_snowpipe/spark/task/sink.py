@@ -191,7 +191,7 @@ def load_channel(
         with open_session(client, channel, offset_class, gaps_legal=gaps_legal) as session:
             committed = session.progress.committed
             if known is not None and (committed is None or committed < known):
-                raise _went_back(channel, f"went from {known} back to {committed or 'NULL'}")
+                raise went_back(channel, f"went from {known} back to {committed or 'NULL'}")
             admission = Admission(
                 settings.row_rules,
                 settings.columns,
@@ -230,7 +230,11 @@ def load_channel(
     )
 
 
-def _went_back(channel: str, how: str) -> TokenWentBackError:
+def went_back(channel: str, how: str) -> TokenWentBackError:
+    """The error of a channel whose token somebody took away.
+
+    :param how: what became of it, in words
+    """
     return TokenWentBackError(
         f"channel {channel!r} {how} while this run was under way. Rows that it had committed may be in the "
         "table; going on would load them again, so that nothing more was sent. Set the token to what the "
@@ -245,7 +249,7 @@ def _failed(channel: str, token: ScopedToken, error: SnowpipeError) -> Partition
     Where the channel is gone, another attempt would make it anew and begin with rows that this one has sent.
     """
     if isinstance(error, ChannelInvalidError) and error.code == CHANNEL_MISSING:
-        error = _went_back(channel, "was dropped, and its token with it,")
+        error = went_back(channel, "was dropped, and its token with it,")
     if error.spark_may_retry:
         raise error
     if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:
