@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.arguments import named
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
+    PipeNotFoundError,
     SnowpipeError,
     SourceMissingError,
     SqlError,
@@ -25,7 +26,7 @@ from airflow_provider_snowpipe.streaming.table_schema import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
+    from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSecrets, SourceSpec
     from airflow_provider_snowpipe.spark.submit.checked_values import OnError
     from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -120,19 +121,26 @@ class SchemaPolicy:
         source: SourceSpec,
         log: Callable[..., None],
         secrets: SourceSecrets | None = None,
+        *,
+        channel_of: Callable[[str], str] | None = None,
+        on_data_loss: OnDataLoss = "fail",
     ) -> dict[str, Any]:
-        """Make or widen the table, and return what the plan must know of rows.
+        """Make or widen the table for the first rows that the run loads; return what the plan must know.
 
+        :param channel_of: names the channel of a partition; None where all rows are to be loaded
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
         if self.changes_table:
             from airflow_provider_snowpipe.spark.submit.source import first_rows
 
-            rows = first_rows(source, secrets)
+            def committed(partitions: Sequence[str]) -> dict[str, str]:
+                return {} if channel_of is None else _committed(hook, partitions, channel_of)
+
+            rows = first_rows(source, secrets, committed=committed, on_data_loss=on_data_loss)
             if rows.lines:
                 self.change_table(hook, rows.lines, source.address, log, rows.types)
-            elif self.policy.create_table is not None:
+            elif self.policy.create_table is not None and not rows.is_begun:
                 raise SourceMissingError(
                     f"source {source.address!r} has no row yet from which columns could be inferred: make "
                     "the table first, or run when there are rows"
@@ -215,3 +223,17 @@ class SchemaPolicy:
                 continue
             log("table %s: added %s", table, named)
             return
+
+
+def _committed(
+    hook: SnowpipeHook, partitions: Sequence[str], channel_of: Callable[[str], str]
+) -> dict[str, str]:
+    """The committed offset tokens of those partitions that have one; none where there is no table yet."""
+    channels = {channel_of(partition): partition for partition in partitions}
+    try:
+        found = hook.channel_statuses(list(channels))
+    except PipeNotFoundError:
+        return {}
+    return {
+        channels[name]: status.committed for name, status in found.items() if status.committed is not None
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
@@ -316,7 +317,14 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         hook = self._pipe_hook()
         source, secrets = self._source()
-        rules = self._schema_policy().prepare(hook, source, self.log.info, secrets)
+        rules = self._schema_policy().prepare(
+            hook,
+            source,
+            self.log.info,
+            secrets,
+            channel_of=partial(source.channel, self._prefix(source), self.source_name or source.default_name),
+            on_data_loss="skip" if self.on_data_loss == "skip" else "fail",
+        )
         plan = self._plan(hook, run.plan_keys(), rules, memory)
         self.application_args = [run.write_plan(plan.to_json())]
         run.write_secrets(settled(hook.credentials()), secrets)

@@ -374,8 +374,12 @@ class TokenWentBackError(SnowpipeError):
     """The committed token moved backwards: somebody reset or recreated the channel during this run."""
 
     error_id = "SP30"
-    remedy = "find out who reset or recreated the channel; run again, which resumes from its token"
-    retry_reason = "somebody has set the channel's token; another try resumes from it"
+    remedy = (
+        "find out who reset or recreated the channel; set its token to what the table holds, and run again, "
+        "which resumes from it"
+    )
+    retryable = False
+    retry_reason = "somebody set the channel's token back; another try could load rows that are in the table"
 
 
 class ExecutorLostError(SnowpipeError):

@@ -131,6 +131,25 @@ class TestDriver:
         assert job.run().code == 0
         assert_exact(job)
 
+    def test_whose_channel_is_dropped_ends_and_doubles_no_row(
+        self, job: SparkJob, at: Callable[..., Deeds]
+    ) -> None:
+        deeds = at(Deed("stall", "row", "b", row=200))
+        with job.start() as running:
+            wait_until(lambda: bool(deeds.notes("stall")), seconds=120, what="a task that stands still")
+            wait_until(lambda: job.committed("b")["b"] is not None, seconds=120, what="a commit")
+            with job.service.client(job.table) as client:
+                client.drop_channel(job.channel("b"))
+            deeds.release()
+            dropped = running.wait()
+
+        assert dropped.code == 1
+        (line,) = dropped.error_lines
+        channel = job.channel("b")
+        assert line.startswith(f"snowpipe error: TokenWentBackError: channel {channel!r} was dropped")
+        found = ids_in(job.service, job.table)
+        assert len(found) == len(set(found))
+
     def test_beside_another_one_on_the_same_channels_leaves_every_row_once(
         self, job: SparkJob, at: Callable[..., Deeds]
     ) -> None:

@@ -111,6 +111,26 @@ def test_table_is_made_once_and_then_widened_as_requested(
     assert logged == [f'table "LOCAL"."PUBLIC"."{table}": added "NOTE" VARCHAR(16777216), "DAY" DATE']
 
 
+def test_columns_that_come_in_later_files_are_added_or_refused_by_the_rows_that_the_run_loads(
+    hook: SnowpipeHook, local_service: LocalService, table: str, tmp_path: Path
+) -> None:
+    source = _source(tmp_path, *({"ID": number} for number in range(1000)))
+
+    def prepare(**policy: Any) -> None:
+        _room(**policy).prepare(hook, source, print, channel_of=lambda partition: f"c_{partition}")
+
+    prepare(create_table="if_missing", evolve_columns=True)
+    with local_service.client(table) as client:
+        client.open_channel("c_p", offset_token="1.ndjson:1000")
+    prepare(create_table="if_missing", evolve_columns=False)
+    (tmp_path / "p" / "2.ndjson").write_text('{"ID": 1000, "NOTE": "x"}\n')
+    with pytest.raises(ConfigurationError, match="NOTE"):
+        prepare(evolve_columns=False)
+    prepare(evolve_columns=True)
+
+    assert [one.name for one in hook.table_columns()] == ["ID", "NOTE"]
+
+
 def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceMissingError, match="no row"):

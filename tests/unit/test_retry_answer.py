@@ -72,7 +72,7 @@ ANSWERS: list[tuple[SnowpipeError, bool]] = [
     (errors.RowsRejectedError("x", channel="c", rejected=1, last_error=None), False),
     (errors.FilesGivenTwiceError("x", files=()), False),
     (errors.FilesRejectedError("x", files=(), rejected=0), False),
-    (errors.TokenWentBackError("x"), True),
+    (errors.TokenWentBackError("x"), False),
     (errors.ExecutorLostError("x"), True),
 ]
 SQL = [

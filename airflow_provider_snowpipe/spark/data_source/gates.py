@@ -160,10 +160,11 @@ def _seen(
             known = latest.get(committed.writer)
             if known is None or known[1] < committed:
                 latest[committed.writer] = (channel, committed)
+    tokens = {name: status.committed for name, status in statuses.items() if status.committed is not None}
     if options.offset_column is None:
-        return BatchesSeen(latest, {})
+        return BatchesSeen(latest, {}, tokens)
     own = [options.channel(number) for number in range(partitions)]
-    return BatchesSeen(latest, {name: statuses[name].rows_error_count for name in own})
+    return BatchesSeen(latest, {name: statuses[name].rows_error_count for name in own}, tokens)
 
 
 def settle_batch(

@@ -7,9 +7,9 @@ the driver as part of the message; what it may fix, such as a fenced channel, is
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from airflow_provider_snowpipe.spark.task.sink import (
     SinkSettings,
     load_channel,
     process_transports,
+    went_back,
 )
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
@@ -62,10 +63,12 @@ class BatchesSeen:
 
     :param latest: by writer, the token of the latest batch and the channel that holds it
     :param errors: rows that the service had skipped, by channel
+    :param committed: the tokens, by channel, of those that had one
     """
 
     latest: dict[str, tuple[str, BatchDigestOffset]]
     errors: dict[str, int]
+    committed: Mapping[str, str] = field(default_factory=dict)
 
     def has_begun(self, mine: BatchIdentity) -> bool:
         """True if rows of a batch were committed before this write began."""
@@ -179,6 +182,9 @@ class Task:
         agreement: Agreement | None,
     ) -> tuple[PartitionResult | None, ChannelReport]:
         status = client.channel_statuses([channel])[channel]
+        known = self.seen.committed.get(channel)
+        if known is not None and status.committed is None:
+            raise went_back(channel, f"went from {known} back to NULL")
         errors = self.seen.errors.get(channel, status.rows_error_count)
         found = _with_errors_before(
             ChannelReport(
@@ -261,7 +267,7 @@ class Task:
             return compared
 
         result = load_channel(
-            self._settings(), self.token, channel, rows_after, offset_class=BatchDigestOffset
+            self._settings(), self.token, channel, rows_after, known=begun, offset_class=BatchDigestOffset
         )
         return result, _with_errors_before(_loaded(found, result), share.rejected_before)
 

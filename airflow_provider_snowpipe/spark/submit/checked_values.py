@@ -176,8 +176,8 @@ class RowPolicy(TypedArgument):
     :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
     :param dead_letter_path: an absolute directory or a URL without credentials, which all executors reach, or
         ``kafka:<topic>`` for a topic of a Kafka source's cluster (templated)
-    :param create_table: ``if_missing`` makes the table from the source's first rows, as the worker sees them;
-        None does not
+    :param create_table: ``if_missing`` makes the table from the first rows that the run loads, as the
+        worker sees them; None does not
     :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
         leaves them to the service, which passes unknown keys over
     :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,20 @@ from airflow_provider_snowpipe.spark.sources.registry import (
     spec_class,
     spec_of_address,
 )
-from airflow_provider_snowpipe.spark.sources.source import SourcePartition, SourceSecrets, SourceSpec
+from airflow_provider_snowpipe.spark.sources.source import (
+    OnDataLoss,
+    SourcePartition,
+    SourceSecrets,
+    SourceSpec,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
+    OffsetTokenError,
     PipeNotFoundError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
@@ -125,7 +133,7 @@ def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name:
 # -- The first rows of a source, read where the plan is made ---------------------------------------------
 
 SAMPLE_ROWS = 1000
-"""Rows from which columns are inferred, over all partitions."""
+"""Rows from which columns are inferred, over all partitions with new ones."""
 _MOST_PARTITIONS = 20
 
 
@@ -135,35 +143,52 @@ class FirstRows:
 
     :param lines: the rows as NDJSON
     :param types: types of columns, by name, where the source's own schema has them
+    :param is_begun: True where rows of the source are committed already
     """
 
     lines: list[bytes]
     types: Mapping[str, str]
+    is_begun: bool = False
 
 
-def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None) -> FirstRows:
-    """Read the first rows of a source's first partitions, as NDJSON.
+def first_rows(
+    spec: SourceSpec,
+    secrets: SourceSecrets | None = None,
+    *,
+    committed: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {},
+    on_data_loss: OnDataLoss = "fail",
+) -> FirstRows:
+    """Read the first rows that a run would load of a source's first partitions with such rows, as NDJSON.
 
-    :return: no line where the source has no row
+    A partition that the run refuses, or whose token it does not understand, is left to the run.
+
+    :param committed: gives the committed offset tokens of partitions, by their names
+    :return: no line where the source has no such row
     :raises ConfigurationError: if only Spark can read the source
     :raises SourcePositionError: if the source cannot be seen from this machine
     """
     # It brings PyArrow, for which no DAG file waits that only names an operator.
     from airflow_provider_snowpipe.streaming.row_values import BlockLines
 
-    partitions = open_source(spec, "fail", secrets or SourceSecrets()).partitions()[:_MOST_PARTITIONS]
-    share = max(1, SAMPLE_ROWS // max(1, len(partitions)))
+    partitions = open_source(spec, on_data_loss, secrets or SourceSecrets()).partitions()
+    if any(not isinstance(one, SourcePartition) for one in partitions):
+        raise ConfigurationError(
+            f"source {spec.address!r} is read by Spark alone, so that its columns are not known before "
+            "the job starts: make the table first, and leave create_table and evolve_columns out"
+        )
+    tokens = committed([one.name for one in partitions])
+    begun: list[tuple[SourcePartition[Any], Any]] = []
+    for partition in partitions:
+        if isinstance(partition, SourcePartition) and len(begun) < _MOST_PARTITIONS:
+            with suppress(OffsetTokenError, SourcePositionError):
+                token = tokens.get(partition.name)
+                position = None if token is None else offset_class(spec.offset_format).parse(token)
+                if (resume_at := partition.resume(position)) is not None:
+                    begun.append((partition, resume_at))
+    share = max(1, SAMPLE_ROWS // max(1, len(begun)))
     found: list[bytes] = []
     types: dict[str, str] = {}
-    for partition in partitions:
-        if not isinstance(partition, SourcePartition):
-            raise ConfigurationError(
-                f"source {spec.address!r} is read by Spark alone, so that its columns are not known before "
-                "the job starts: make the table first, and leave create_table and evolve_columns out"
-            )
-        resume_at = partition.resume(None)
-        if resume_at is None:
-            continue
+    for partition, resume_at in begun:
         got = 0
         for part in partition.read(resume_at, BatchLimits(rows=share)):
             lines = BlockLines.of(part.body)
@@ -173,7 +198,7 @@ def first_rows(spec: SourceSpec, secrets: SourceSecrets | None = None) -> FirstR
             got += taken
             if got == share:
                 break
-    return FirstRows(found, types)
+    return FirstRows(found, types, is_begun=bool(tokens))
 
 
 # -- What a source holds beyond the committed tokens of its channels, as the shape of a load --------------

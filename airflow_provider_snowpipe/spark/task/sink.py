@@ -32,11 +32,13 @@ from airflow_provider_snowpipe.streaming.errors import (
     EncodingError,
     RetriesExhaustedError,
     SnowpipeError,
+    TokenWentBackError,
 )
 from airflow_provider_snowpipe.streaming.http import Transports
 from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 if TYPE_CHECKING:
@@ -143,6 +145,7 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
         token,
         work.channel,
         rows_after,
+        known=work.committed,
         offset_class=partition.offset_class,
         gaps_legal=partition.gaps_legal,
         open_dead_letters=partition.open_dead_letters,
@@ -155,6 +158,7 @@ def load_channel(
     channel: str,
     rows_after: Callable[[Offset | None], Iterator[Part]],
     *,
+    known: Offset | None = None,
     offset_class: type[Offset],
     gaps_legal: bool = False,
     open_dead_letters: OpenDeadLetters = DeadLetterFolder,
@@ -162,6 +166,8 @@ def load_channel(
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 
     :param rows_after: the rows that come after a committed position, None for NULL
+    :param known: what was committed when the run began, None for NULL; a channel that has less now was
+        dropped or reset, and gets no row
     :param gaps_legal: True when the source may skip positions
     :param open_dead_letters: opens the store of rows that do not fit the table and are put aside
     :return: the result; an error that another attempt would meet again is part of it
@@ -181,6 +187,8 @@ def load_channel(
         )
         with open_session(client, channel, offset_class, gaps_legal=gaps_legal) as session:
             committed = session.progress.committed
+            if known is not None and (committed is None or committed < known):
+                raise went_back(channel, f"went from {known} back to {committed or 'NULL'}")
             admission = Admission(
                 settings.row_rules,
                 settings.columns,
@@ -219,8 +227,26 @@ def load_channel(
     )
 
 
+def went_back(channel: str, how: str) -> TokenWentBackError:
+    """The error of a channel whose token somebody took away.
+
+    :param how: what became of it, in words
+    """
+    return TokenWentBackError(
+        f"channel {channel!r} {how} while this run was under way. Rows that it had committed may be in the "
+        "table; going on would load them again, so that nothing more was sent. Set the token to what the "
+        "table holds (SnowpipeResetOffsetOperator), or leave it where the table is to be loaded anew, and "
+        "then run again"
+    )
+
+
 def _failed(channel: str, token: ScopedToken, error: SnowpipeError) -> PartitionResult:
-    """The result that another attempt would come to as well; an error that it may fix is raised."""
+    """The result that another attempt would come to as well; an error that it may fix is raised.
+
+    Where the channel is gone, another attempt would make it anew and begin with rows that this one has sent.
+    """
+    if isinstance(error, ChannelInvalidError) and error.code == CHANNEL_MISSING:
+        error = went_back(channel, "was dropped, and its token with it,")
     if error.spark_may_retry:
         raise error
     if isinstance(error, AuthenticationError) and token.remaining_seconds() <= 0:

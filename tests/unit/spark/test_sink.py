@@ -469,7 +469,6 @@ class TestAnswers:
             (error(409, STALE), ChannelFencedError),
             (error(400, STALE), ChannelFencedError),
             (error(409, ROW_SEQ_GAP), ChannelInvalidError),
-            (error(404, "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), ChannelInvalidError),
             (error(410), PipeFailedOverError),
         ],
         ids=str,
@@ -512,6 +511,29 @@ class TestAnswers:
 
         assert result.error_type == "PipeNotFoundError"
         assert "DB.S.T-STREAMING" in result.error
+
+    @pytest.mark.parametrize("operation", ["append", "status"])
+    def test_channel_that_is_dropped_under_way_is_not_made_anew_by_another_attempt(
+        self, snowpipe, load, operation
+    ):
+        snowpipe.holds_commits = operation == "status"
+        snowpipe.fault(before=operation, skip=1, do=lambda: snowpipe.channels.pop("c"))
+
+        result = load()
+
+        assert result.error_type == "TokenWentBackError"
+        assert "channel 'c' was dropped" in result.error
+        assert len(snowpipe.did("open")) == 1
+
+    @pytest.mark.parametrize("now", [None, "2"])
+    def test_channel_that_has_less_than_the_run_has_found_gets_no_row(self, snowpipe, load, now):
+        snowpipe.channel("c", committed=now)
+
+        result = load(committed=3)
+
+        assert result.error_type == "TokenWentBackError"
+        assert f"went from 3 back to {now or 'NULL'}" in result.error
+        assert snowpipe.appends() == []
 
     def test_open_in_progress_is_repeated(self, snowpipe, load):
         snowpipe.fault(before="open", error=error(409, "ERR_OPEN_CHANNEL_IN_PROGRESS"), times=2)

@@ -187,7 +187,7 @@ class Listings:
             return _change(file, known)
         size, modified_ns = known
         ends = before.ends.get(file.name)
-        if file.modified_ns > modified_ns and ends is not None and ends != _ends(file.path, size):
+        if file.modified_ns != modified_ns and ends is not None and ends != _ends(file.path, size):
             return f"overwritten, {size} bytes before and {file.size} now"
         return None
 

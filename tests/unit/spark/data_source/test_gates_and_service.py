@@ -98,6 +98,8 @@ class TestPrepare:
             WRITER: ("ds_1", 6),
             "00000002": ("ds_4", 1),
         }
+        assert sorted(seen.committed) == ["ds_0", "ds_1", "ds_3", "ds_4"]
+        assert seen.committed["ds_3"] == token(batch=5)
 
     def test_rows_skipped_before_are_kept_for_the_own_channels(self, snowpipe):
         snowpipe.channel("ds_1", committed="7/2", rows_error_count=3)
@@ -106,6 +108,7 @@ class TestPrepare:
         seen = prepare(options(offsetColumn="ID"), integer_offsets=True).seen
 
         assert seen.errors == {"ds_0": 0, "ds_1": 3}
+        assert seen.committed == {"ds_1": "7/2"}
 
     def test_channels_named_by_a_column_are_not_known_before(self, snowpipe):
         seen = prepare(

@@ -120,6 +120,17 @@ def test_batch_that_another_channel_has_left_behind_sends_nothing(snowpipe, run)
     assert snowpipe.did() == ["status ds_0"]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_channel_that_was_dropped_since_the_write_began_gets_no_row(snowpipe, run, ordered):
+    seen = BatchesSeen({}, {}, {"ds_0": "5"})
+
+    outcome = run(seen=seen, **(ORDERED if ordered else {}))
+
+    assert outcome.error_type == "TokenWentBackError"
+    assert "channel 'ds_0' went from 5 back to NULL" in outcome.error
+    assert snowpipe.did("open", "append") == []
+
+
 def test_caller_who_goes_back_to_an_earlier_batch_is_refused(snowpipe, run):
     run(batch=6, writer=GIVEN_WRITER)
 

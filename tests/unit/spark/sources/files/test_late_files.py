@@ -199,6 +199,15 @@ class TestDefault:
         assert folder.run(on_late_files="warn")[:rows] == list(range(1, rows + 1))
         folder.run()
 
+    def test_committed_file_is_refused_when_an_older_one_was_moved_over_it(self, folder):
+        file = folder.write("1.ndjson")
+        folder.run()
+        other = folder.write("other", 3)
+        os.utime(other, ns=(HOUR_NS, HOUR_NS))
+        other.replace(file)
+
+        folder.refused("'1.ndjson' (overwritten, ", "'1.ndjson:2' is committed")
+
     def test_committed_file_that_was_written_again_with_the_same_rows_is_fine(self, folder):
         """A task that makes the file is cleared."""
         file = folder.write("1.ndjson", 3)
