@@ -80,9 +80,11 @@ class Demo:
             report = self._load()
             idle = not self._keep
             self._console.print(report.render())
-            self._show_ui()
             if self._keep:
+                self._show_ui()
                 self._wait_for_ctrl_c()
+            else:
+                self._console.print("make demo KEEP=1 leaves the Airflow UI running.", highlight=False)
             return 0 if report.agrees else 1
         except (RuntimeError, TimeoutError) as error:
             raise DemoError(f"{error}\nLogs: {self._service.log} and {self._airflow.logs}") from error
@@ -200,9 +202,8 @@ class Demo:
 
     def _show_ui(self) -> None:
         user, password = self._airflow.login
-        state = "" if self._keep else " (while it runs: make demo KEEP=1)"
         self._console.print(
-            f"Airflow UI {self._airflow.url}  login {user} / {password}{state}",
+            f"Airflow UI {self._airflow.url}  login {user} / {password}",
             highlight=False,
             soft_wrap=True,
         )

@@ -324,11 +324,23 @@ class RunIdentity:
     :param names: what distinguishes one piece of work from another, such as DAG, run, task and map index
     :param since: when the run began: what was loaded before was loaded by somebody else
     :param try_number: 1 for the first try
+    :param began_once: True where the run is known to have begun only once, since nobody has cleared it
+    :param mark: tells the run from one of the same names that was deleted; empty where COPY itself skips
+        what it has loaded
     """
 
     names: tuple[str, ...]
     since: dt.datetime
     try_number: int = 1
+    began_once: bool = False
+    mark: str = ""
+
+    def is_anew(self, since: dt.datetime) -> bool:
+        """True where a run of these names that began then is another one, which was deleted meanwhile.
+
+        A run that is cleared begins later as well, but the tries of its tasks are numbered on.
+        """
+        return since < self.since and (self.try_number == 1 or self.began_once)
 
     def request_ids(self, statement: str, marks: Sequence[str]) -> list[str]:
         """The request id of each try so far.
@@ -336,8 +348,9 @@ class RunIdentity:
         :param marks: what distinguishes the files' contents, such as their checksums: files that were changed
             are other work
         """
+        work = [self.names, statement, list(marks), *([self.mark] if self.mark else [])]
         return [
-            str(uuid.uuid5(_NAMESPACE, json.dumps([self.names, statement, list(marks), number])))
+            str(uuid.uuid5(_NAMESPACE, json.dumps([*work, number])))
             for number in range(1, self.try_number + 1)
         ]
 

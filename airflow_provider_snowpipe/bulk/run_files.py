@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import logging
 import math
 import os
 import re
@@ -37,11 +38,14 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Files
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.copy import RunIdentity
 
+log = logging.getLogger(__name__)
 MANIFEST_VERSION = 1
 OUTCOME_NAME = "loaded.json"
 """Written when the files are in the table; it holds the task's value."""
 ATTEMPT_NAME = "attempt.json"
 """The manifest of an attempt, in the attempt's own folder: no other attempt replaces it."""
+ANEW_NAME = "made-anew.json"
+"""Written when a run has found the work of a deleted one: clearing its task does not make it its own."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=-]+")
 _LONGEST_NAME = 80
 
@@ -84,6 +88,7 @@ class RunManifest(WrittenFiles):
     :param json_columns: those of them that hold JSON as text
     :param source: what the rows were read from, in words that tell it from another one; empty where the files
         are named by it, and in a manifest of an older release
+    :param began: when the run began whose work it is; empty where it is of no run, or of an older release
     """
 
     work: str
@@ -92,6 +97,7 @@ class RunManifest(WrittenFiles):
     columns: tuple[str, ...] = ()
     json_columns: tuple[str, ...] = ()
     source: str = ""
+    began: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -398,6 +404,9 @@ class FileAccount(StageAccount, Protocol):
     def get_file(self, location: str, folder: str) -> None:
         """Bring one file of an internal stage to this machine."""
 
+    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Run one statement."""
+
 
 class FirstTryFiles:
     """The files of a run whose COPY has FORCE, as the run's first try has listed them.
@@ -420,19 +429,21 @@ class FirstTryFiles:
         self._choice = choice
         self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
 
-    def read(self, stage: StageReference) -> tuple[StagedFiles | None, RunIdentity]:
+    def read(self, stage: StageReference, *, resumed: bool = False) -> tuple[StagedFiles | None, RunIdentity]:
         """The files that an earlier try has listed, None where none has; and the run as it began.
 
-        :raises FilesGivenTwiceError: if two tries have listed files
+        What a run of the same id has listed that was deleted is removed: this run loads anew.
+
+        :param resumed: True where the task was deferred, so that it has listed the files itself
+        :raises FilesGivenTwiceError: if two tries have listed files, or a deleted run may have
         :raises ConfigurationError: if this one is to load other files
         """
-        names = self._names()
-        if len(names) > 1:
-            raise self._of_two_tries(names)
-        for name in names:
-            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
-                self._account.get_file(f"{self._location}/{name}", folder)
-                kept = json.loads(Path(folder, name).read_text(encoding="utf-8"))
+        lists = {name: self._kept(name) for name in self._names()}
+        if not resumed:
+            self._remove_deleted(lists)
+        if len(lists) > 1:
+            raise self._of_two_tries(list(lists))
+        for kept in lists.values():
             files = StagedFiles.from_json(kept, stage)
             if kept.get("choice", self._choice) != self._choice:
                 raise ConfigurationError(
@@ -445,7 +456,10 @@ class FirstTryFiles:
             since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
             # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
             number = max(2, self._identity.try_number)
-            return files, replace(self._identity, since=since, try_number=number)
+            mark = kept.get("mark", "")
+            return files, replace(self._identity, since=since, try_number=number, mark=mark)
+        # The statements of a deleted run would answer for this one's, which may have the same files.
+        self._identity = replace(self._identity, mark=self._identity.since.isoformat())
         return None, self._identity
 
     def keep(self, staged: StagedFiles, limit: int | None) -> StagedFiles:
@@ -460,7 +474,7 @@ class FirstTryFiles:
             cut = {file.path: file for file, before in zip(found, begun, strict=False) if before < limit}
             staged = replace(staged, files=cut)
         began = self._identity.since.isoformat()
-        kept = {"since": began, "choice": self._choice, **staged.to_json()}
+        kept = {"since": began, "choice": self._choice, "mark": self._identity.mark, **staged.to_json()}
         listed = json.dumps([kept["url"], kept["files"]])
         name = f"{blake2b(listed.encode(), digest_size=16).hexdigest()}.json"
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
@@ -470,6 +484,33 @@ class FirstTryFiles:
         if names != [name]:
             raise self._of_two_tries(names)
         return staged
+
+    def _remove_deleted(self, lists: dict[str, Any]) -> None:
+        """Remove the lists of a run of the same id that was deleted, from the stage as well."""
+        for name, kept in list(lists.items()):
+            since = dt.datetime.fromisoformat(kept["since"]) if "since" in kept else self._identity.since
+            if not self._identity.is_anew(since):
+                continue
+            if self._identity.try_number > 1:
+                raise FilesGivenTwiceError(
+                    f"{self._location} has the files of a COPY with force by a run of the same id that began "
+                    f"at {since:%Y-%m-%d %H:%M:%S %Z}, and this run began at "
+                    f"{self._identity.since:%Y-%m-%d %H:%M:%S %Z} without being cleared: that one was "
+                    "deleted, or this one was set to queued, and whether it has loaded files is not known. "
+                    "Where it has not, REMOVE that folder and clear the task; where it has, mark it as "
+                    "successful",
+                    files=(),
+                )
+            log.info(
+                "what a deleted run of the same id has listed is listed anew: %d files", len(kept["files"])
+            )
+            self._account.run_sql("REMOVE %s", (f"{self._location}/{name}",))
+            del lists[name]
+
+    def _kept(self, name: str) -> Any:
+        with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+            self._account.get_file(f"{self._location}/{name}", folder)
+            return json.loads(Path(folder, name).read_text(encoding="utf-8"))
 
     def _names(self) -> list[str]:
         return sorted(str(row["name"]).rpartition("/")[2] for row in self._account.list_files(self._location))

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+    from airflow_provider_snowpipe.streaming.progress import ListedChannel
 
 _PACKAGE = "airflow_provider_snowpipe.cli"
 
@@ -192,11 +194,28 @@ def reported(command: Command) -> Command:
         try:
             command(args)
         except (SnowpipeError, AirflowException, OSError) as error:
-            raise SystemExit(f"snowpipe: {error}") from None
+            raise SystemExit(f"snowpipe: {_with_options(str(error), args)}") from None
         finally:
             logging.disable(logging.NOTSET)
 
     return run
+
+
+_ARGUMENT = re.compile(r"\b([a-z_]+)=(?:(…)|'([^']*)'|True\b)")
+_OPTIONS = {"snowflake_conn_id": "conn_id", "channels": "channel", "source": "from"}
+
+
+def _with_options(text: str, args: argparse.Namespace) -> str:
+    """Name the command's options where a text has arguments of Python: ``--table …`` for ``table=…``."""
+
+    def option(found: re.Match[str]) -> str:
+        name = found[1]
+        if name == "path" or not {name, _OPTIONS.get(name)} & vars(args).keys():
+            return found[0]
+        value = found[2] or found[3] or ""
+        return f"--{_OPTIONS.get(name, name).replace('_', '-')} {value}".rstrip()
+
+    return _ARGUMENT.sub(option, text)
 
 
 @reported
@@ -212,7 +231,7 @@ def channels(args: argparse.Namespace) -> None:
                 "created": None if one.created_on is None else one.created_on.isoformat(),
                 "openings": one.client_sequencer,
             }
-            for one in _hook(args).list_channels()
+            for one in _listed(_hook(args))
         ],
     )
 
@@ -226,7 +245,7 @@ def lag(args: argparse.Namespace) -> None:
     hook = _hook(args)
     targets = _targets(args.targets)
     expected = CommitTargets.parse(targets, args.offset_format) if targets else None
-    names = list(targets) or [one.name for one in hook.list_channels()]
+    names = list(targets) or [one.name for one in _listed(hook)]
     statuses = hook.channel_statuses(names) if names else {}
     found = [ChannelLag.of(status, expected) for status in statuses.values()]
     print_lines(args, [channel.row() for channel in found])
@@ -240,6 +259,8 @@ def backup(args: argparse.Namespace) -> None:
     from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
 
     operator = SnowpipeBackupOffsetsOperator(on_lost=args.on_lost, **_file_arguments(args))
+    if not args.channels:
+        _listed(_hook(args))
     if args.dry_run:
         print("\n".join(operator.preview()))
         return
@@ -293,6 +314,20 @@ def _hook(args: argparse.Namespace) -> SnowpipeHook:
     return SnowpipeHook(
         args.conn_id, table=args.table, pipe=args.pipe, database=args.database, schema=args.schema
     )
+
+
+def _listed(hook: SnowpipeHook) -> list[ListedChannel]:
+    """The channels of a pipe.
+
+    :raises SqlError: if there are none because there is no such table or pipe
+    """
+    from airflow_provider_snowpipe.streaming.table_schema import table_of
+
+    found, pipe = hook.list_channels(), hook.pipe_name()
+    if not found:
+        is_default = pipe.default_table is not None
+        hook.run_sql(f"DESCRIBE TABLE {table_of(pipe)}" if is_default else f"DESCRIBE PIPE {pipe.quoted}")
+    return found
 
 
 def _file_arguments(args: argparse.Namespace) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _ACCOUNT = re.compile(r"[A-Za-z0-9._-]+")
 _ONE_LINE_PEM = re.compile(rb"(-----BEGIN [A-Z ]+-----)\s*([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z ]+-----)")
 _CERTIFICATE = b"CERTIFICATE-----"
 _LARGEST_KEY_FILE = 16_384
+_PORTS = 65_536
 _OVERLOADED = (429, *range(500, 600))
 _AUTHENTICATORS = {
     "snowflake": "key_pair",
@@ -114,6 +115,11 @@ class SnowpipeConnection:
         host = host or self._account_host()
         bare = host.split("//", 1)[-1].rstrip("/")
         if port is not None and ":" not in bare:
+            if not (port.isdecimal() and 0 < int(port) < _PORTS):
+                raise ConfigurationError(
+                    f"connection {self.conn_id!r}: the field 'port' is {port!r}: give a number from 1 to "
+                    f"{_PORTS - 1:,}, or leave it empty for 443"
+                )
             host = f"{host.rstrip('/')}:{port}"
         try:
             return base_url(host)

@@ -106,11 +106,18 @@ def files_below(path: Any) -> dict[str, dict[str, Any]]:
 
 
 def read_text(path: Any) -> str | None:
-    """Read a file, None where there is none."""
+    """Read a file, None where there is none.
+
+    :raises ConfigurationError: if it is a directory, or no text
+    """
     try:
-        text: str = path.read_text()
+        text: str = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        raise ConfigurationError(f"{path} is a directory: name a file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is no text in UTF-8: name another file ({error})") from None
     return text
 
 

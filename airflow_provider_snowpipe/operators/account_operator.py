@@ -147,7 +147,8 @@ def run_identity(context: Context) -> RunIdentity:
     run: Any = context["dag_run"]
     began = getattr(run, "start_date", None) or getattr(ti, "start_date", None) or dt.datetime.now(dt.UTC)
     names = (ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index))
-    return RunIdentity(names, began, max(1, getattr(ti, "try_number", 1)))
+    began_once = getattr(run, "start_date", None) is not None and getattr(run, "clear_number", None) == 0
+    return RunIdentity(names, began, max(1, getattr(ti, "try_number", 1)), began_once)
 
 
 # -- What the operators of staged files and file pipes share ---------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from airflow_provider_snowpipe.bulk.run_files import ATTEMPT_NAME, OUTCOME_NAME, RunManifest
+from airflow_provider_snowpipe.bulk.run_files import ANEW_NAME, ATTEMPT_NAME, OUTCOME_NAME, RunManifest
 from airflow_provider_snowpipe.bulk.stage import SourceFile, Staging
 from airflow_provider_snowpipe.bulk.staged_files import StageReference, staged_at
 from airflow_provider_snowpipe.hooks.bulk import Folder
@@ -217,6 +217,14 @@ class RunStage:
         """Write what came of the work: from now on nothing of it is done again."""
         self._write(OUTCOME_NAME, json.dumps(value))
 
+    def is_made_anew(self) -> bool:
+        """True where a run has found here what a deleted one of the same id has done."""
+        return self._read(ANEW_NAME) is not None
+
+    def note_made_anew(self) -> None:
+        """Have every later try find so."""
+        self._write(ANEW_NAME, "{}")
+
     def put(self, folder: Path, names: Sequence[str], parallel: int) -> None:
         """Stage files of this machine under names that nobody else gives.
 
@@ -241,7 +249,7 @@ class RunStage:
         :raises SqlError: if a statement fails
         """
         database, schema = self._hook.database_and_schema()
-        tops = {name.partition("/")[0] for name in self._names()} - {OUTCOME_NAME}
+        tops = {name.partition("/")[0] for name in self._names()} - {OUTCOME_NAME, ANEW_NAME}
         with self._hook.sql_session("remove staged files") as run:
             for top in sorted(tops):
                 run("REMOVE %s", (self.reference.location(top, database=database, schema=schema),))

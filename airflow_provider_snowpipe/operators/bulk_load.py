@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -47,6 +48,7 @@ from airflow_provider_snowpipe.streaming.names import quote_identifier
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_provider_snowpipe.bulk.copy import RunIdentity
     from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WriteReport
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -192,7 +194,8 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         )
 
     def _run_of(self, context: Context) -> BulkRun:
-        names = (self.run_key,) if self.run_key else run_identity(context).names
+        identity = None if self.run_key else run_identity(context)
+        names = (str(self.run_key),) if identity is None else identity.names
         hook = self.bulk_hook(self.table)
         folder = run_folder(names, *hook.database_and_schema(), self.table)
         self._staging = RunStage(hook, self._stage_name(), folder, self.storage_conn_id or None)
@@ -207,6 +210,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             self.parallel,
             self.log.info,
             f"{rows.address} ({digest})",
+            identity,
         )
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
@@ -405,6 +409,7 @@ class BulkRun:
 
     :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
     :param source: what the rows are read from, in words that tell it from another one
+    :param identity: the run whose work it is, None where a ``run_key`` names it over all runs
     """
 
     hook: SnowpipeBulkHook
@@ -415,19 +420,23 @@ class BulkRun:
     parallel: int
     log: Callable[..., None]
     source: str
+    identity: RunIdentity | None = None
 
     def load(self, write: Write, copy: Copy) -> dict[str, Any]:
         """Do what an earlier try has left to do, which may be all or nothing; the task's value.
 
         :raises FilesGivenTwiceError: if files are in the table that no manifest, or another one, has
-        :raises ConfigurationError: if an earlier try has read from another source
+        :raises ConfigurationError: if an earlier try has read from another source, or was one of a run of the
+            same id that was deleted
         """
-        done = self._outcome()
+        done = self._outcome(is_begun=False)
         if done is not None:
             self.log("%s shows that this work is done; nothing is loaded", self.stage.location)
             return done
         manifest, attempt = self.stage.manifest(), ""
-        if manifest is None:
+        if manifest is not None:
+            self._require_own(manifest.began)
+        else:
             manifest, attempt = self._staged(write)
         if manifest.attempt != attempt:
             self._require_same(manifest.source)
@@ -455,12 +464,38 @@ class BulkRun:
         refuse_other_files(manifest, folder, self.hook.loads_in_folder(self.table, folder))
         return self._settled(manifest, None, copy)
 
-    def _outcome(self) -> dict[str, Any] | None:
-        """The task's value, None where the work is not known to be done."""
+    def _outcome(self, *, is_begun: bool = True) -> dict[str, Any] | None:
+        """The task's value, None where the work is not known to be done.
+
+        :param is_begun: True where this try has found it to be this run's own work
+        """
         done = self.stage.outcome()
         if done is not None:
+            began = done.pop("began", "")
+            if not is_begun:
+                self._require_own(began)
             self._require_same(done.pop("source", ""))
         return done
+
+    def _require_own(self, began: str) -> None:
+        """Refuse what a run of the same id has done that was deleted: its rows are not those of now.
+
+        :param began: when the run began that has done it; empty where that is not known
+        """
+        run = self.identity
+        if run is None or not began:
+            return
+        is_anew = run.is_anew(dt.datetime.fromisoformat(began))
+        if not is_anew and not self.stage.is_made_anew():
+            return
+        self.stage.note_made_anew()
+        raise ConfigurationError(
+            f"{self.stage.location} has what a run of the same id has written and loaded that began at "
+            f"{began}; this run began at {run.since.isoformat()}, so that one was deleted, and what it has "
+            f"loaded of {self.work} is not loaded again: its rows may be in the table. To load the rows of "
+            "now, begin a run under another id, or give run_key=…; where nothing was loaded, REMOVE that "
+            "folder and clear the task"
+        )
 
     def _require_same(self, source: str) -> None:
         """Refuse for this work what was read from another source; of older releases nobody knows it."""
@@ -480,7 +515,7 @@ class BulkRun:
         history = self.hook.loads_in_folder(self.table, self.stage.folder)
         refuse_loaded_folder(self.stage.folder, self.work, history)
         with write() as report:
-            manifest = _manifest(self.work, report, self.source)
+            manifest = _manifest(self.work, report, self.source, self._began)
             if self.stage.url is None:
                 self.stage.put(local_path(report.folder).parent, manifest.names, self.parallel)
             return self.stage.keep_manifest(manifest), manifest.attempt
@@ -490,8 +525,12 @@ class BulkRun:
         if done is None:
             files = copy(manifest) if manifest.files else {}
             done = copied_value(manifest, self.stage, files, self.on_rejected, self.table)
-        self.stage.keep_outcome({**done, "source": self.source})
+        self.stage.keep_outcome({**done, "source": self.source, "began": self._began})
         return done
+
+    @property
+    def _began(self) -> str:
+        return "" if self.identity is None else self.identity.since.isoformat()
 
     def _loaded_before(self, manifest: RunManifest) -> dict[str, Any] | None:
         """The value where load history shows that every file is in the table."""
@@ -507,6 +546,6 @@ class BulkRun:
         return copied_value(manifest, self.stage, files, self.on_rejected, self.table)
 
 
-def _manifest(work: str, report: WriteReport, source: str) -> RunManifest:
+def _manifest(work: str, report: WriteReport, source: str, began: str) -> RunManifest:
     files = tuple(WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files)
-    return RunManifest(work, report.attempt, files, report.columns, report.json_columns, source)
+    return RunManifest(work, report.attempt, files, report.columns, report.json_columns, source, began)

@@ -439,7 +439,7 @@ class CopyLoad:
             first = FirstTryFiles(
                 self.hook, self.identity, (*self.copy.table, self.copy.location), self.choice.key()
             )
-            found, self.identity = first.read(stage)
+            found, self.identity = first.read(stage, resumed=self.resumed)
             if found is not None:
                 log.info("%s: the run's first try has listed %d files", self._table, len(found.files))
                 return self._within_limit(found)

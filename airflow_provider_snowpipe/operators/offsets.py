@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.offset_backup import OffsetBackup, RestoreStep
 
 
+# A task's own logger prints on the standard output of a command (Airflow 3.3), which has the answer.
+log = logging.getLogger(__name__)
 _MOST_WARN_DAYS = 100_000
 
 
@@ -99,14 +102,14 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
         self._count_change("backed_up")
         expiring = backup.expiring(dt.timedelta(days=self.warn_days))
         for name, expires in sorted(expiring.items()):
-            self.log.warning(
+            log.warning(
                 "channel %r has not moved since %s: Snowflake deletes it with its token on %s, unless it "
                 "takes rows before",
                 name,
                 backup.channels[name].unchanged_since.date(),
                 expires.date(),
             )
-        self.log.info("wrote the tokens of %d channels to %s", len(backup.channels), self.path)
+        log.info("wrote the tokens of %d channels to %s", len(backup.channels), self.path)
         return {
             "path": self.path,
             "pipe": str(backup.pipe),

@@ -295,16 +295,17 @@ class TestRunAgain:
         loading.assert_every_row_is_there_once()
         assert (outcome.result()["rows_loaded"], outcome.before) == (10, ())
 
+    @pytest.mark.parametrize("later", [dt.timedelta(hours=1), dt.timedelta(seconds=1)], ids=str)
     @pytest.mark.parametrize("tries", [1, 2])
     def test_a_deleted_run_of_the_same_id_has_not_loaded_a_table_that_was_emptied_since(
-        self, loading: Loading, tries: int
+        self, loading: Loading, tries: int, later: dt.timedelta
     ) -> None:
         """The request ids are those of the run before, whose statements answer for them."""
         for number in range(1, tries + 1):
             self.empty(loading)
             loading.load(try_number=number)
         self.empty(loading)
-        loading.began += dt.timedelta(hours=1)
+        loading.began = dt.datetime.now(dt.UTC) + later
         outcome = loading.load()
 
         loading.assert_every_row_is_there_once()

@@ -29,19 +29,24 @@ def table(local_service):
 
 
 @pytest.fixture
-def run(local_service, set_connection, monkeypatch, capsys):
-    """Run a command with the arguments as a terminal gives them; what it printed."""
+def bare(local_service, set_connection, monkeypatch, capsys):
+    """Run a command with a connection and these arguments as a terminal gives them; what it printed."""
     conn_id = connect(local_service, set_connection)
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
 
     def command(*words: str) -> str:
-        target = [] if words[0] == "local" else ["--conn-id", conn_id, "--table", "T"]
-        arguments = parser().parse_args([words[0], *target, *words[1:]])
+        arguments = parser().parse_args([words[0], "--conn-id", conn_id, *words[1:]])
         capsys.readouterr()
         arguments.func(arguments)
         return capsys.readouterr().out
 
     return command
+
+
+@pytest.fixture
+def run(bare):
+    """Run a command for the table T."""
+    return lambda command, *words: bare(command, "--table", "T", *words)
 
 
 @pytest.mark.usefixtures("table")
@@ -75,11 +80,47 @@ class TestReading:
             run("lag", "--targets", '{"a": "5"}', "--offset-format", "integer")
         with pytest.raises(SystemExit, match=r"snowpipe: .*nope"):
             run("channels", "--conn-id", "nope")
+        with pytest.raises(SystemExit, match=r"is a directory: name a file"):
+            run("restore", "/dev")
+        with pytest.raises(SystemExit, match=r"is a directory: name a file"):
+            run("backup", "/dev")
         with pytest.raises(SystemExit, match=r"snowpipe: .*Not a directory"):
             run("backup", "/dev/null/offsets.json")
 
+    def test_a_file_of_other_bytes_is_no_backup(self, run, tmp_path):
+        (tmp_path / "offsets.json").write_bytes(b"\xd0\x00")
+
+        with pytest.raises(SystemExit, match=r"offsets\.json.*is no text in UTF-8: name another"):
+            run("restore", str(tmp_path / "offsets.json"))
+
+    @pytest.mark.parametrize("command", ["channels", "lag", "backup"])
+    @pytest.mark.parametrize("target", ["--table", "--pipe"])
+    def test_what_does_not_exist_is_no_empty_list(self, command, target, tmp_path, bare):
+        file = tmp_path / "offsets.json"
+        with pytest.raises(SystemExit, match=r"snowpipe: .*NOWHERE.*does not exist"):
+            bare(command, *([str(file)] if command == "backup" else []), target, "NOWHERE")
+
+        assert not file.exists()
+
+    def test_a_table_without_channels_has_an_empty_list(self, local_service, run):
+        make_table(local_service, "IDLE")
+
+        assert json.loads(run("channels", "--table", "IDLE", "--output", "json")) == []
+
+    def test_remedies_name_options_of_the_command(self, bare):
+        with pytest.raises(SystemExit, match=r"give --table … or --pipe …, or fill"):
+            bare("channels")
+
 
 class TestBackupAndRestore:
+    def test_a_backup_prints_its_lines_and_no_log(self, run, tmp_path, table):
+        path = str(tmp_path / "offsets.json")
+
+        assert (
+            run("backup", path)
+            == f"wrote the tokens of 2 channels of pipe LOCAL.PUBLIC.T-STREAMING to {path}\n"
+        )
+
     def test_a_backup_brings_a_dropped_channel_back(self, local_service, run, tmp_path, table):
         path = str(tmp_path / "offsets.json")
         assert "would write 2 tokens" in run("backup", path, "--dry-run")

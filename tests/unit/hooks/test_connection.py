@@ -85,6 +85,14 @@ class TestAccountUrl:
         with pytest.raises(ConfigurationError, match=r"'account' is 'evil.example/x#'"):
             snowflake(account="evil.example/x#").account_url()
 
+    @pytest.mark.parametrize("port", [70_000, -1, "https", "0"])
+    @pytest.mark.parametrize("kind", ["snowflake", "snowpipe"])
+    def test_names_the_port_that_is_none(self, kind, port):
+        connection = SnowpipeConnection("c1", kind, host="https://h", extra={"host": "h", "port": port})
+
+        with pytest.raises(ConfigurationError, match=rf"'c1'.*'port' is '{port}': give a number from 1 to"):
+            connection.account_url()
+
     def test_refuses_plain_http(self):
         with pytest.raises(ConfigurationError, match=r"'c2'.*'host'.*HTTP"):
             snowpipe(host="http://127.0.0.1").account_url()

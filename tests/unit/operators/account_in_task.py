@@ -125,7 +125,11 @@ def install(account: FakeAccount, patch: pytest.MonkeyPatch, key_pair: KeyPair |
 
 
 def task_context(
-    run: str = "r1", try_number: int = 1, began: dt.datetime | None = None, map_index: int = -1
+    run: str = "r1",
+    try_number: int = 1,
+    began: dt.datetime | None = None,
+    map_index: int = -1,
+    clears: int = 0,
 ) -> Any:
     """As much of a task's context as operators of files ask for."""
     began = began or dt.datetime.now(dt.UTC)
@@ -140,4 +144,5 @@ def task_context(
         xcom_push=lambda key, value: xcoms.update({key: json.loads(json.dumps(value))}),
         xcom_pull=lambda **named: xcoms.get(named["key"]),
     )
-    return {"ti": ti, "dag_run": SimpleNamespace(start_date=began, run_type="manual")}
+    run_of_dag = SimpleNamespace(start_date=began, run_type="manual", clear_number=clears)
+    return {"ti": ti, "dag_run": run_of_dag}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
+from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.run_files import (
     ATTEMPT_NAME,
     OUTCOME_NAME,
@@ -47,10 +48,10 @@ class Load:
         self.attempts = itertools.count(1)
         self.writes = 0
 
-    def bulk_run(self, source: str = "rows") -> BulkRun:
+    def bulk_run(self, source: str = "rows", identity: RunIdentity | None = None) -> BulkRun:
         hook = SnowpipeBulkHook("account", table="T")
         stage = RunStage(hook, "@S/in", run_folder(WORK, *hook.database_and_schema(), "T"))
-        return BulkRun(hook, stage, "/".join(WORK), "T", "fail", 1, lambda *_: None, source)
+        return BulkRun(hook, stage, "/".join(WORK), "T", "fail", 1, lambda *_: None, source, identity)
 
     @contextmanager
     def write(self) -> Iterator[WriteReport]:
@@ -76,8 +77,8 @@ class Load:
         copied = task.execute(task_context("r1", try_number, self.began))
         return {**copied["loaded_before"], **copied["files"]}
 
-    def load(self, try_number: int = 1, source: str = "rows") -> dict[str, Any]:
-        run = self.bulk_run(source)
+    def load(self, try_number: int = 1, source: str = "rows", clears: int = 0) -> dict[str, Any]:
+        run = self.bulk_run(source, RunIdentity(WORK, self.began, try_number, began_once=clears == 0))
         return run.load(self.write, lambda manifest: self.copy(run, try_number, manifest))
 
     def staged(self, name: str) -> list[str]:
@@ -129,6 +130,47 @@ def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_deferral_keeps(
 
     load.assert_every_row_is_there_once()
     assert (done["rows_loaded"], load.writes, len(load.account.statements)) == (3, 1, 1)
+
+
+def test_a_run_that_was_cleared_and_begins_later_has_loaded_its_rows(load: Load) -> None:
+    done = load.load()
+    load.began += dt.timedelta(hours=1)
+
+    assert load.load(try_number=2, clears=1) == done
+    load.assert_every_row_is_there_once()
+
+
+@pytest.mark.parametrize("died", [None, "submit"], ids=["loaded", "staged"])
+def test_a_run_that_was_made_anew_does_not_take_the_result_of_the_deleted_one(
+    load: Load, died: str | None
+) -> None:
+    """Neither its first try, nor one after it was cleared."""
+    if died is not None:
+        load.account.fault(died, BEFORE, CrashError())
+    with suppress(CrashError):
+        load.load()
+    rows = list(load.account.rows)
+    load.began += dt.timedelta(hours=1)
+
+    for number, clears in ((1, 0), (2, 0), (3, 1)):
+        with pytest.raises(ConfigurationError, match=r"began at .*another id, or give run_key=…"):
+            load.load(number, clears=clears)
+        load.began += dt.timedelta(hours=clears)
+    assert load.account.rows == rows
+    load.account.stages["S"].clear()
+    if died is not None:
+        assert load.load(4, clears=1)["rows_loaded"] == 3
+
+
+def test_what_a_run_key_names_is_the_same_work_in_every_run(load: Load) -> None:
+    def loaded() -> dict[str, Any]:
+        run = load.bulk_run()
+        return run.load(load.write, lambda manifest: load.copy(run, 1, manifest))
+
+    done = loaded()
+    load.began += dt.timedelta(hours=1)
+    assert loaded() == done
+    load.assert_every_row_is_there_once()
 
 
 def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,12 +42,13 @@ class Copying:
         number: int = 1,
         run: str = "r1",
         index: int = -1,
+        clears: int = 0,
         **given: Any,
     ) -> Any:
         operator = SnowpipeCopyOperator(
             task_id="copy", snowflake_conn_id="account", table="T", stage="@S", options=options, **given
         )
-        return operator.execute(task_context(run, number, self.began, index))
+        return operator.execute(task_context(run, number, self.began, index, clears))
 
     def killed(
         self, call: str | None, when: str, options: dict[str, Any] = FORCED, nth: int = 1, **given: Any
@@ -162,8 +163,42 @@ class TestForce:
         copying.run()
         copying.forget()
         copying.began += dt.timedelta(hours=1)
+        copying.run(number=2, clears=1)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
+    @pytest.mark.parametrize("later", [dt.timedelta(hours=1), dt.timedelta(milliseconds=1)], ids=str)
+    def test_a_run_that_was_deleted_and_made_anew_under_its_id_loads_once_more(
+        self, copying: Copying, later: dt.timedelta
+    ) -> None:
+        copying.run()
+        copying.account.put("e", "e1", "e2")
+        copying.began += later
+        done = copying.run()
         copying.run(number=2)
 
+        assert sorted(done["files"]) == [*FILES, "e"]
+        assert sorted(copying.account.rows) == sorted([*rows_of(*FILES), *rows_of(*FILES, "e")])
+
+    def test_the_same_files_of_a_run_that_was_made_anew_are_loaded_though_its_first_try_died(
+        self, copying: Copying
+    ) -> None:
+        copying.run()
+        copying.began += dt.timedelta(milliseconds=1)
+        copying.killed("submit", AFTER)
+        copying.run(number=2)
+
+        assert sorted(copying.account.rows) == sorted(rows_of(*FILES) * 2)
+
+    def test_a_later_try_whose_run_may_have_been_made_anew_fails_instead_of_taking_its_result(
+        self, copying: Copying
+    ) -> None:
+        """Its first try has died before it could list its files."""
+        copying.run()
+        copying.began += dt.timedelta(hours=1)
+
+        with pytest.raises(AirflowException, match=r"same id .*forced_copies|forced_copies.*same id"):
+            copying.run(number=2)
         assert sorted(copying.account.rows) == rows_of(*FILES)
 
     def test_a_try_that_begins_twice_under_one_number_loads_once(self, copying: Copying) -> None:
