@@ -60,6 +60,18 @@ def read_path(text: str) -> tuple[tuple[str, ...], str]:
         position = dot.end()
 
 
+def read_whole_path(text: str) -> tuple[str, ...]:
+    """Read a text that is one dotted identifier, as an argument of a function is.
+
+    :returns: the parts under Snowflake's case rules.
+    :raises SqlError: when something follows the identifier: a name that needs quotes would be another's.
+    """
+    path, rest = read_path(text)
+    if rest:
+        raise compilation_error(f"invalid identifier '{text[:80]}'.")
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class UrlName:
     """A name in a URL of the streaming REST API.

@@ -260,6 +260,24 @@ def asynchronous_statements(connection: Any) -> None:
     assert "NO_SUCH_TABLE" in message, message
 
 
+def several_statements_run_when_they_are_counted(cursor: Any) -> None:
+    insert = "INSERT INTO several VALUES (1), (2)"
+    text = f"CREATE OR REPLACE TABLE several (id INT); {insert}; SELECT id FROM several"
+    cursor.execute(text, num_statements=3)
+    results = [cursor.fetchall()]
+    while cursor.nextset() is not None:
+        results.append(cursor.fetchall())
+    assert results[1:] == [[(2,)], [(1,), (2,)]], results
+    try:
+        cursor.execute(f"{insert}; {insert}; {insert}", num_statements=2)
+    except snowflake.connector.errors.ProgrammingError as error:
+        number = error.errno
+    else:
+        raise AssertionError("three statements ran where two were counted")
+    assert number == 8, number
+    assert cursor.execute("SELECT count(*) FROM several").fetchone() == (2,)
+
+
 def files_go_to_stages_and_come_back(cursor: Any) -> None:
     cursor.execute("CREATE OR REPLACE STAGE parcels")
     with tempfile.TemporaryDirectory(prefix="with blank ") as folder:
@@ -353,6 +371,7 @@ def main() -> None:
         every_type_and_its_null(connection.cursor())
         rows_as_pandas(connection.cursor())
         values_in_the_text(connection)
+        several_statements_run_when_they_are_counted(connection.cursor())
         files_go_to_stages_and_come_back(connection.cursor())
         frames_are_written(connection)
     with by_password(paramstyle="qmark") as connection:

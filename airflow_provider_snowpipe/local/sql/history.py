@@ -53,7 +53,7 @@ from airflow_provider_snowpipe.local.sql.relations import (
 from airflow_provider_snowpipe.local.sql.results import Result, done
 from airflow_provider_snowpipe.local.sql.session import Session
 from airflow_provider_snowpipe.local.sql.timestamps import aliased
-from airflow_provider_snowpipe.local.tables import TEMPORARY, Table, literal, quote, read_path
+from airflow_provider_snowpipe.local.tables import TEMPORARY, Table, literal, quote, read_whole_path
 
 _SHOWN_MS, _USAGE_MS = 7 * DAY_MS, 365 * DAY_MS
 _MOST_ROWS = 10_000
@@ -356,14 +356,14 @@ def load_history(session: Session, database: Database, alias: str = "LOAD_HISTOR
 
 def _copy_history(session: Session, call: exp.Anonymous) -> exp.Expr:
     arguments = service_arguments(call, _COPY_ARGUMENTS)
-    database, schema, name = session.resolve(read_path(_string(arguments, "TABLE_NAME"))[0])
+    database, schema, name = session.resolve(read_whole_path(_string(arguments, "TABLE_NAME")))
     if database.tables.find(schema, name) is None or not session.can_see(
         "TABLE", database.name, schema, name
     ):
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     condition = f"schema_name = {literal(schema)} AND table_name = {literal(name)}"
     if "PIPE_NAME" in arguments:
-        _, pipe_schema, pipe = session.resolve(read_path(_string(arguments, "PIPE_NAME"))[0])
+        _, pipe_schema, pipe = session.resolve(read_whole_path(_string(arguments, "PIPE_NAME")))
         condition += f" AND pipe_schema = {literal(pipe_schema)} AND pipe_name = {literal(pipe)}"
     if "START_TIME" not in arguments:
         raise compilation_error("COPY_HISTORY needs START_TIME.")

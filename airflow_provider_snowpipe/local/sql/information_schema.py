@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.local.tables import (
     Column,
     Table,
     quote,
-    read_path,
+    read_whole_path,
 )
 
 SCHEMA = "INFORMATION_SCHEMA"
@@ -286,9 +286,7 @@ def get_ddl(session: Session, arguments: list[exp.Expr]) -> str:
     qualified = arguments[2] if len(arguments) == 3 else exp.false()
     if len(texts) != 2 or not isinstance(qualified, exp.Boolean) or len(arguments) > 3:
         raise compilation_error("expected GET_DDL('kind', 'name' [, TRUE | FALSE]).")
-    kind, (path, rest) = texts[0].upper().replace(" ", "_"), read_path(texts[1])
-    if rest:
-        raise compilation_error(f"invalid name '{texts[1][:80]}' in GET_DDL.")
+    kind, path = texts[0].upper().replace(" ", "_"), read_whole_path(texts[1])
     if kind == "DATABASE":
         return _database(session, path, whole=bool(qualified.this))
     if kind == "SCHEMA":

@@ -38,7 +38,7 @@ from airflow_provider_snowpipe.local.stages.definition import (
     read_options,
     string,
 )
-from airflow_provider_snowpipe.local.tables import Table, read_path
+from airflow_provider_snowpipe.local.tables import Table, read_whole_path
 
 # -- CREATE, ALTER and DROP of streaming pipes -----------------------------------------------------------
 
@@ -446,7 +446,7 @@ def _value(session: Session, name: str, arguments: list[str]) -> str:
     if name == "SYSTEM$PIPE_STATUS" and count == 1:
         return _status_of(session, arguments[0])
     if name == "SYSTEM$PIPE_FORCE_RESUME" and count in (1, 2):
-        found = find_named(session, read_path(arguments[0])[0])
+        found = find_named(session, read_whole_path(arguments[0]))
         if found is not None:
             return _force_resume(session, *found, *arguments[1:])
     if name == "SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN" and count == 3:
@@ -455,7 +455,7 @@ def _value(session: Session, name: str, arguments: list[str]) -> str:
 
 
 def _status_of(session: Session, name: str) -> str:
-    path, _ = read_path(name)
+    path = read_whole_path(name)
     found = find_named(session, path)
     if found is None:
         return _streaming_status(session, path)
@@ -540,7 +540,7 @@ def _streaming_status(session: Session, path: tuple[str, ...]) -> str:
 
 
 def _update_token(session: Session, table: str, channel: str, token: str) -> str:
-    database, known = session.table(read_path(table)[0], "INSERT")
+    database, known = session.table(read_whole_path(table), "INSERT")
     for pipe in _pipes_of(database, known.schema, known.name):
         if database.channels.find(pipe, channel) is not None:
             try:

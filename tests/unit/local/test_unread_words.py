@@ -122,6 +122,57 @@ def test_a_backslash_takes_the_meaning_of_a_sign_in_like(sql: SqlSessions) -> No
     assert [row["name"] for row in sql.run(r"SHOW SCHEMAS LIKE 'l\\_%'")] == ["L_KE"]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "SELECT SYSTEM$PIPE_STATUS('{}')",
+        "SELECT SYSTEM$PIPE_FORCE_RESUME('{}')",
+        "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN('{}', 'c', '1')",
+        "SELECT GET_DDL('PIPE', '{}')",
+        "SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY(TABLE_NAME => '{}', "
+        "START_TIME => CURRENT_DATE))",
+        "SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY(TABLE_NAME => 't', PIPE_NAME => '{}', "
+        "START_TIME => CURRENT_DATE))",
+    ],
+    ids=lambda call: re.sub("[^A-Z]+", " ", call).strip(),
+)
+@pytest.mark.parametrize("name", ["{} garbage", "{}''s", "{}; DROP TABLE t", "local.public.{}-2"])
+def test_a_name_in_a_text_is_read_to_its_end(sql: SqlSessions, call: str, name: str) -> None:
+    text = name.format("p" if "PIPE" in call else "t")
+    error = sql.refused(call.format(text))
+    assert (error.code, text.replace("''", "'") in error.message) == ("001003", True)
+
+
+# What differs between the statements is how they are read: each kind had a reader of literals of its own.
+ESCAPED = {
+    r"CREATE DATABASE e1 COMMENT = 'it\'s'": "SHOW DATABASES LIKE 'E1'",
+    r"CREATE SCHEMA local.e2 COMMENT = 'it\'s'": "SHOW SCHEMAS LIKE 'E2' IN DATABASE local",
+    r"CREATE TABLE public.e3 (id INT) COMMENT = 'it\'s'": "SHOW TABLES LIKE 'E3' IN SCHEMA public",
+    r"CREATE TABLE public.e4 (id INT COMMENT 'it\'s')": "SHOW COLUMNS IN TABLE public.e4",
+    r"CREATE VIEW public.e5 COMMENT = 'it\'s' AS SELECT 1 AS a": "SHOW VIEWS LIKE 'E5' IN SCHEMA public",
+    r"CREATE STAGE public.e6 COMMENT = 'it\'s'": "SHOW STAGES LIKE 'E6' IN SCHEMA public",
+    r"CREATE FILE FORMAT public.e7 TYPE = CSV COMMENT = 'it\'s'": "SHOW FILE FORMATS LIKE 'E7'",
+    r"CREATE SEQUENCE public.e8 COMMENT = 'it\'s'": "SHOW SEQUENCES LIKE 'E8' IN SCHEMA public",
+    r"CREATE PIPE public.e9 COMMENT = 'it\'s' AS COPY INTO public.t FROM @public.st": (
+        "SHOW PIPES LIKE 'E9' IN SCHEMA public"
+    ),
+    r"CREATE ROLE e10 COMMENT = 'it\'s'": "SHOW ROLES LIKE 'E10'",
+    r"CREATE USER e11 COMMENT = 'it\'s'": "SHOW USERS LIKE 'E11'",
+    r"CREATE WAREHOUSE e12 COMMENT = 'it\'s'": "SHOW WAREHOUSES LIKE 'E12'",
+    r"COMMENT ON TABLE public.t IS 'it\'s'": "SHOW TABLES LIKE 'T' IN SCHEMA public",
+    r"ALTER PIPE public.p SET COMMENT = 'it\'s'": "SHOW PIPES LIKE 'P' IN SCHEMA public",
+    r"ALTER USER us SET COMMENT = 'it\'s'": "SHOW USERS LIKE 'US'",
+}
+
+
+@pytest.mark.parametrize("statement", ESCAPED)
+def test_a_backslash_keeps_a_quote_in_the_text_of_every_kind_of_statement(
+    sql: SqlSessions, statement: str
+) -> None:
+    sql.run("USE SCHEMA local.public", statement)
+    assert [row["comment"] for row in sql.run("USE SCHEMA local.public", ESCAPED[statement])] == ["it's"]
+
+
 def test_if_exists_belongs_to_drop_and_if_not_exists_to_create(sql: SqlSessions) -> None:
     assert "'NOT'" in sql.refused("DROP STAGE IF NOT EXISTS st").message
     assert "EXISTS" in sql.refused("CREATE STAGE IF EXISTS st").message
