@@ -14,7 +14,8 @@ from airflow_provider_snowpipe.hooks.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page
 from airflow_provider_snowpipe.metrics import count_load
-from airflow_provider_snowpipe.operators.account_operator import PipeOperator
+from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
+from airflow_provider_snowpipe.operators.own_channels import default_channel
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
@@ -114,7 +115,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         from airflow_provider_snowpipe.streaming.append import append_to_channel
 
         ti = context["ti"]
-        channel = self.channel or _default_channel(ti)
+        channel = self._channel(ti)
         rules = self._rules(self._batch(context))
         rows = self._numbered(channel, rules)
         admission = self._admission(ti, channel, rows) if rows.lines else None
@@ -189,10 +190,15 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         ]
 
     def _page(self, context: Context, target: str | None = None) -> str:
-        channel = self.channel or _default_channel(context["ti"])
+        channel = self._channel(context["ti"])
         return channel_page(
             self.hook, channel, target=target, offset_format=self._format().format_name if target else None
         )
+
+    def _channel(self, ti: Any) -> str:
+        if self.channel is None or self.channel == "":
+            return default_channel(ti.dag_id, ti.task_id, ti.map_index)
+        return require_name("channel", self.channel)
 
     def _batch(self, context: Context) -> int | None:
         if self.token_column:
@@ -307,12 +313,6 @@ def _number(value: Any) -> int:
             "a date 20260131"
         )
     return int(text)
-
-
-def _default_channel(ti: Any) -> str:
-    index = ti.map_index
-    mapped = f"_{index}" if index is not None and index >= 0 else ""
-    return f"{ti.dag_id}_{ti.task_id}{mapped}"
 
 
 # -- Where the rows of an append without Spark come from -------------------------------------------------

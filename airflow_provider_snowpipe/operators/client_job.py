@@ -38,6 +38,7 @@ _DRIVER_KEY = "snowpipe_driver"
 _APPLICATION_KEY = "snowpipe_application"
 _REJECTED_KEY = "snowpipe_rejected_before"
 _SENT_KEY = "snowpipe_sent"
+_MAX_TRIES = "max_tries"
 _RESUMABLE = "airflow.sdk.bases.resumablejobmixin"
 """Is there where Airflow keeps a task's state, and only there."""
 _CLOCKS = dt.timedelta(minutes=1)
@@ -138,6 +139,7 @@ class DriverMemory:
         """Whether a try may go on with what an earlier one started."""
         self._store = values.get("task_state_store") if durable else None
         self._try_number = max(1, getattr(values.get("ti"), "try_number", 1))
+        self._max_tries = getattr(values.get("ti"), "max_tries", None)
         self._run_began = getattr(values.get("dag_run"), "start_date", None)
 
     def location(self) -> DriverLocation | None:
@@ -182,8 +184,15 @@ class DriverMemory:
             self._store.set(_REJECTED_KEY, {**counts, **self.rejected_before()})
 
     def sent(self) -> SubmittedLoad | None:
-        """What the try before has sent and not seen committed, None if there is nothing of the kind."""
-        return SubmittedLoad.of(self._get(_SENT_KEY))
+        """What the try before has sent and not seen committed, None if there is nothing of the kind.
+
+        Nothing either where the task was cleared since, which shows by more tries that it may have: whoever
+        clears it has it read its source again, where there may be more rows by now.
+        """
+        kept = self._get(_SENT_KEY)
+        if isinstance(kept, Mapping) and kept.get(_MAX_TRIES, self._max_tries) != self._max_tries:
+            return None
+        return SubmittedLoad.of(kept)
 
     def keep_sent(self, sent: SubmittedLoad) -> None:
         """Remember what the driver has sent.
@@ -192,7 +201,7 @@ class DriverMemory:
         application on a cluster has nothing more to report.
         """
         if self._store is not None:
-            self._store.set(_SENT_KEY, sent.to_kept())
+            self._store.set(_SENT_KEY, {**sent.to_kept(), _MAX_TRIES: self._max_tries})
             self._store.delete(_APPLICATION_KEY)
 
     def forget_driver(self) -> None:

@@ -89,7 +89,16 @@ _OWN = re.compile(r"\b(?:ti|task|task_instance\w*|map_index|map_indexes|random|u
 """What may be something else in each task, or each time."""
 
 
-def require_own_batch(operator: Any) -> None:
+def default_channel(dag_id: str, task_id: str, map_index: int | None = None) -> str:
+    """The channel of an append that is given none.
+
+    :param map_index: None or less than 0 where the task is not mapped
+    """
+    mapped = f"_{map_index}" if map_index is not None and map_index >= 0 else ""
+    return f"{dag_id}_{task_id}{mapped}"
+
+
+def require_own_batch(operator: Any, map_index: int | None = None) -> None:
     """Refuse an append whose channel and batch are those of another append of the DAG.
 
     Rows have the positions ``batch:row``, so that the rows of whichever task is second count as loaded, as
@@ -102,7 +111,12 @@ def require_own_batch(operator: Any) -> None:
     if not operator.has_dag():
         return
     tasks = dict(operator.dag.task_dict)
-    own = [one for one in _appends(tasks.pop(operator.task_id, None)) if one["channel"] is not None]
+    own = list(_appends(tasks.pop(operator.task_id, None)))
+    if getattr(operator, "channel", None) is None:
+        channel = default_channel(operator.dag_id, operator.task_id, map_index)
+        own = [{**one, "channel": channel} for one in own if one["channel"] in (None, channel)]
+    else:
+        own = [one for one in own if one["channel"] is not None]
     for task_id, task in tasks.items() if own else ():
         for one, other in product(own, _appends(task)):
             if one["token_column"] is None and _has_same_positions(one, other):
@@ -123,7 +137,10 @@ def _appends(task: Any) -> Iterator[dict[str, Any]]:
     if not _is_mapped(task):
         if all(hasattr(task, name) for name in _APPEND):
             group = task.get_closest_mapped_task_group()
-            yield {name: getattr(task, name) for name in (*_APPEND, "params")} | {"group": group}
+            found = {name: getattr(task, name) for name in (*_APPEND, "params")} | {"group": group}
+            if group is None and found["channel"] is None:
+                found["channel"] = default_channel(task.dag_id, task.task_id)
+            yield found
         return
     if not {"batch", "token_column"} <= set(getattr(task.operator_class, "template_fields", ())):
         return

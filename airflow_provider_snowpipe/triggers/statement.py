@@ -27,6 +27,9 @@ class SnowpipeStatementTrigger(StoredTrigger):
     The event has only ``ended``, or ``lost`` with a message where the service could not be asked; the task
     itself reads the result.
 
+    Marking the deferred task, or clearing it, cancels the statement (Airflow 3.3 and later, which tells a
+    trigger of that). Before that the statement goes on; the next try of the task finds it.
+
     :param handle: the statement's handle
     :param statement: the words that it begins with, for the log
     :param snowflake_conn_id: the connection's id
@@ -72,6 +75,17 @@ class SnowpipeStatementTrigger(StoredTrigger):
                 if not state.is_running:
                     return _event(ENDED)
             await asyncio.sleep(self.poll_interval)
+
+    async def on_kill(self) -> None:
+        """Cancel the statement: somebody has marked or cleared the deferred task."""
+        try:
+            client = await self._client()
+            try:
+                await asyncio.to_thread(client.cancel, self.handle, self.statement)
+            finally:
+                client.close()
+        except (SnowpipeError, AirflowNotFoundException) as error:
+            self.log.warning("%s is not cancelled: %s", self.statement, error)
 
     async def _client(self) -> StatementClient:
         hook = SnowpipeBulkHook(self.snowflake_conn_id)

@@ -34,6 +34,14 @@ def append(task):
     return lambda ctx=None, **options: task(**options).execute(ctx or context())
 
 
+@pytest.mark.parametrize("channel", [202601, 0])
+def test_a_channel_that_was_rendered_as_a_number_is_refused(snowpipe, append, channel):
+    """As a DAG that renders templates as native objects makes of ``2026_01``."""
+    with pytest.raises(AirflowFailException, match=f"channel is {channel}: give a name"):
+        append(rows=ROWS, channel=channel)
+    assert not snowpipe.channels
+
+
 class TestRows:
     @pytest.mark.parametrize(
         "rows", [ROWS, json.dumps(ROWS, separators=(",", ":"))], ids=["rows", "rendered"]

@@ -249,6 +249,50 @@ class TestAppends:
         with pytest.raises(ConfigurationError, match=r"'each\.b' and 'each\.a'"):
             require_own_batch(dag.task_dict["each.b"])
 
+    @pytest.mark.parametrize(
+        ("other", "index", "is_refused"),
+        [
+            ({"task_id": "load_1"}, 1, True),
+            ({"task_id": "load_1"}, 0, False),
+            ({"task_id": "load_1", "table": "U"}, 1, False),
+            ({"task_id": "load_1", "batch": 7}, 1, False),
+            ({"task_id": "x", "channel": "d_load_1"}, 1, True),
+        ],
+    )
+    def test_of_a_mapped_instance_and_a_task_that_is_named_alike_are_refused(
+        self, other: dict[str, Any], index: int, is_refused: bool
+    ) -> None:
+        """Without an argument both have the channel ``d_load_1``."""
+        with DAG("d", schedule=None) as dag:
+            SnowpipeAppendRowsOperator.partial(task_id="load", table="T").expand(rows=[[], []])
+            SnowpipeAppendRowsOperator(rows=[], **{"table": "T", **other})
+        instance = dag.task_dict["load"].unmap({"rows": []})
+        if not is_refused:
+            require_own_batch(instance, index)
+            return
+        with pytest.raises(ConfigurationError, match=r"'load' and '.*channel='d_load_1'"):
+            require_own_batch(instance, index)
+
+    def test_of_a_mapped_function_and_a_task_that_is_named_alike_are_refused(self) -> None:
+        with DAG("d", schedule=None) as dag:
+
+            @snowpipe_append_task(table="T")
+            def load(one: int) -> list[Any]:
+                return [one]
+
+            load.expand(one=[1, 2])
+            SnowpipeAppendRowsOperator(task_id="load_0", rows=[], table="T")
+        with pytest.raises(ConfigurationError, match="channel='d_load_0'"):
+            require_own_batch(dag.task_dict["load"].unmap({"op_kwargs": {"one": 1}}), 0)
+
+    def test_without_a_channel_beside_one_that_names_its_channel_are_refused(self) -> None:
+        with DAG("d", schedule=None):
+            task = SnowpipeAppendRowsOperator(task_id="load", rows=[], table="T")
+            other = SnowpipeAppendRowsOperator(task_id="x", rows=[], table="T", channel="d_load")
+        for one in (task, other):
+            with pytest.raises(ConfigurationError, match="channel='d_load' with no batch"):
+                require_own_batch(one)
+
     def test_are_refused_before_anything_is_sent(self, snowpipe: Any, make: Any) -> None:
         with DAG("d", schedule=None):
             task = make(SnowpipeAppendRowsOperator, rows=[{"A": 1}], channel="c")

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -139,6 +140,28 @@ class TestMemory:
 
         memory.forget()
         assert memory.rejected_before() == {}
+
+    @pytest.mark.parametrize(("max_tries", "is_known"), [(2, True), (4, False)])
+    def test_what_was_sent_is_awaited_by_a_retry_and_not_after_the_task_was_cleared(
+        self, max_tries, is_known
+    ):
+        """Cleared, it has more tries, and its source may have more rows than were sent."""
+
+        def memory(number, most):
+            ti = SimpleNamespace(try_number=number, max_tries=most)
+            return DriverMemory({"ti": ti, "task_state_store": store}, durable=True)
+
+        store = TaskState()
+        memory(1, 2).keep_sent(kept())
+
+        assert (memory(2, max_tries).sent() is not None) is is_known
+
+    def test_what_an_earlier_release_has_kept_of_a_load_is_awaited(self):
+        store = TaskState()
+        store.set("snowpipe_sent", kept().to_kept())
+        ti = SimpleNamespace(try_number=2, max_tries=4)
+
+        assert DriverMemory({"ti": ti, "task_state_store": store}, durable=True).sent() == kept()
 
     @pytest.mark.parametrize("context", [{}, {"task_state_store": TaskState()}])
     def test_without_durability_nothing_is_known(self, context):

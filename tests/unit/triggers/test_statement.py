@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ class Client:
 
     def __init__(self, *answers: StatementState | Exception) -> None:
         self.left = list(answers)
+        self.cancelled: list[tuple[str, str]] = []
         self.is_closed = False
 
     def state(self, *asked: str) -> StatementState:
@@ -36,8 +38,30 @@ class Client:
             raise answer
         return answer
 
+    def cancel(self, handle: str, statement: str) -> bool:
+        self.cancelled.append((handle, statement))
+        if self.left:
+            self.state(handle, statement)
+        return True
+
     def close(self) -> None:
         self.is_closed = True
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], SnowpipeStatementTrigger]:
+    """Make the trigger of a statement that a client is asked for."""
+
+    def make(client: Client) -> SnowpipeStatementTrigger:
+        async def made(*_: Any, **__: Any) -> Client:
+            return client
+
+        monkeypatch.setattr(SnowpipeBulkHook, "async_get_statement_client", made)
+        return SnowpipeStatementTrigger(
+            handle="h", statement="COPY INTO T", snowflake_conn_id="c", max_consecutive_errors=3
+        )
+
+    return make
 
 
 @pytest.mark.usefixtures("jumping_loop")
@@ -54,20 +78,34 @@ class Client:
     ids=["runs", "fails", "unknown", "errors-not-in-a-row", "errors-in-a-row", "refused"],
 )
 def test_one_event_reports_the_end_or_why_nobody_knows(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Any], status: str, message: str
+    serve: Callable[[Client], SnowpipeStatementTrigger], answers: list[Any], status: str, message: str
 ) -> None:
     client = Client(*answers)
-
-    async def made(*_: Any, **__: Any) -> Client:
-        return client
+    trigger = serve(client)
 
     async def events() -> list[Any]:
-        trigger = SnowpipeStatementTrigger(
-            handle="h", statement="COPY INTO T", snowflake_conn_id="c", max_consecutive_errors=3
-        )
         return [event.payload async for event in trigger.run()]
-
-    monkeypatch.setattr(SnowpipeBulkHook, "async_get_statement_client", made)
 
     assert asyncio.run(events()) == [{"status": status, "message": message}]
     assert (client.left, client.is_closed) == ([], True)
+
+
+def test_the_statement_of_a_task_that_is_marked_or_cleared_is_cancelled(
+    serve: Callable[[Client], SnowpipeStatementTrigger],
+) -> None:
+    client = Client()
+
+    asyncio.run(serve(client).on_kill())
+
+    assert (client.cancelled, client.is_closed) == ([("h", "COPY INTO T")], True)
+
+
+def test_a_statement_that_cannot_be_cancelled_is_logged(
+    serve: Callable[[Client], SnowpipeStatementTrigger], capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client(DOWN)
+
+    asyncio.run(serve(client).on_kill())
+
+    assert client.is_closed
+    assert "COPY INTO T is not cancelled: down" in capsys.readouterr().out
