@@ -6,9 +6,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 
 _IDENTITY = ("channel", "table", "pipe", "database", "schema", "snowflake_conn_id")
 _VARIES = re.compile(r"map_index|xcom_pull")
@@ -172,13 +175,13 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
 
     if not operator.has_dag():
         return
-    _require_own_channels_of_run(operator)
+    own, others = _loads(operator, context)
     source = plain_source(operator.source)
+    _require_own_channels_of_run(operator, own, source)
     if source is None:
         return
     prefix = str(operator.channel_prefix or source.channel_prefix or operator.dag_id)
     name = operator.source_name or source.default_name
-    own, others = _loads(operator, context)
     for whose, other in others:
         second = plain_source(other.get("source"))
         if second is None or name != (other.get("source_name") or second.default_name):
@@ -200,7 +203,7 @@ _OF_RUN = re.compile(
 )
 
 
-def _require_own_channels_of_run(operator: Any) -> None:
+def _require_own_channels_of_run(operator: Any, own: Mapping[str, Any], rendered: SourceSpec | None) -> None:
     """Refuse a folder that is another one in each run, while the channels are the same.
 
     A token names a file and a line. So where ``/data/{{ ds }}/orders`` has files of the same names every day,
@@ -208,29 +211,42 @@ def _require_own_channels_of_run(operator: Any) -> None:
     committed file is missed in the next run, unless ``on_data_loss="skip"`` allows that.
 
     :param operator: the task, rendered
+    :param own: its arguments as their author wrote them
+    :param rendered: its source, None where only the task itself knows it
     :raises ConfigurationError: if its author wrote such a folder; names it
     """
-    task = operator.dag.task_dict.get(operator.task_id)
-    if task is None or _is_mapped(task) or operator.on_data_loss == "skip":
+    if operator.on_data_loss == "skip":
         return
-    source = task.source.as_json() if hasattr(task.source, "as_json") else task.source
+    source: Any = own.get("source")
+    source = source.as_json() if hasattr(source, "as_json") else source
     if not isinstance(source, Mapping):
         source = {"path": source}
     path = source.get("path")
     if not isinstance(path, str) or path.startswith("@") or source.get("kind", "files") != "files":
         return
-    if source.get("group_by", "directory") not in ("directory", "all"):
-        return  # the partitions may have the day in their names
     above, _, name = _TEMPLATE.sub(_mark_of_run, path).rstrip("/").rpartition("/")
-    names = [str(one) for one in (task.source_name or name, task.channel_prefix) if one]
-    if "\0" in above and not any("\0" in _TEMPLATE.sub(_mark_of_run, one) for one in names):
+    names = [str(one) for one in (own.get("source_name") or name, own.get("channel_prefix")) if one]
+    if "\0" not in above or any("\0" in _TEMPLATE.sub(_mark_of_run, one) for one in names):
+        return
+    if source.get("group_by", "directory") in ("directory", "all") or _has_name_without_number(rendered):
         raise ConfigurationError(
             f"task {operator.task_id!r} loads from path {path!r}, another folder in each run, into channels "
-            f"that are named alike in all of them, by {task.source_name or name!r}: an offset token shows a "
-            "file and a line and not the folder, so that rows of a file would pass for those of an earlier "
-            "run's file of that name. Put the same template into source_name, so that each run has channels "
-            "of its own, or load the folder above with all runs in it"
+            f"that are named alike in all of them, by {own.get('source_name') or name!r}: an offset token "
+            "shows a file and a line and not the folder, so that rows of a file would pass for those of an "
+            "earlier run's file of that name. Put the same template into source_name, so that each run has "
+            "channels of its own, or load the folder above with all runs in it"
         )
+
+
+def _has_name_without_number(source: SourceSpec | None) -> bool:
+    """Whether a partition's name cannot have a run's date or time in it, and is another one in no run."""
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, freeze
+
+    try:
+        groups = freeze(source) if isinstance(source, FileSource) else ()
+    except (ConfigurationError, SourcePositionError):
+        return False  # the driver may see what is not seen here
+    return not all(re.search("[0-9]", group.partition) for group in groups)
 
 
 def _mark_of_run(found: re.Match[str]) -> str:

@@ -410,3 +410,55 @@ class TestSources:
             task = self.load(path, **given)
         with pytest.raises(ConfigurationError, match=r"'t' loads from path .*another folder in each run"):
             require_own_channels(task.prepare_for_execution(), context())
+
+    @pytest.mark.parametrize(
+        ("grouping", "file", "is_refused"),
+        [
+            ({"group_by": "name", "name_pattern": "(?P<partition>[a-z]+)_[0-9]+.+"}, "eu_1.ndjson", True),
+            ({"group_by": "name", "name_pattern": "(?P<partition>.+)[.]ndjson"}, "eu_20260131.ndjson", False),
+            ({"group_by": "partition", "partition_key": "region"}, "region=eu/1.ndjson", True),
+            ({"group_by": "partition", "partition_key": "day"}, "day=31/1.ndjson", False),
+            ({"group_by": "name", "name_pattern": "(?P<partition>.+)"}, "", False),
+        ],
+    )  # fmt: skip
+    def test_of_each_run_in_partitions_without_a_number_are_refused(
+        self, tmp_path: Path, grouping: dict[str, Any], file: str, is_refused: bool
+    ) -> None:
+        path = tmp_path / "2026-01-31/orders" / file
+        path.parent.mkdir(parents=True)
+        if file:
+            path.write_text("{}\n")
+        with DAG("d", schedule=None):
+            task = self.load({"path": f"{tmp_path}/{{{{ ds }}}}/orders", **grouping})
+        instance = task.prepare_for_execution()
+        instance.source = {"path": f"{tmp_path}/2026-01-31/orders", **grouping}
+        if not is_refused:
+            require_own_channels(instance, context())
+            return
+        with pytest.raises(ConfigurationError, match=r"'t' loads from path .*another folder in each run"):
+            require_own_channels(instance, context())
+
+    @pytest.mark.parametrize(
+        ("partial", "instances", "is_refused"),
+        [
+            ({}, [{"source": "/data/{{ ds }}/orders"}, {"source": "/data/items"}], True),
+            ({"source": FileSource(path="/data/{{ ds }}/orders")}, [{"table": "T"}, {"table": "U"}], True),
+            ({}, [{"source": "/data/items"}, {"source": "/data/{{ ds }}/orders"}], False),
+            ({}, [{"source": "/data/{{ ds }}/i", "source_name": "{{ ds }}"}, {"source": "/data/i"}], False),
+            ({"source_name": "{{ ti.map_index }}"}, [{"source": "/data/{{ ds }}/a"}, {"source": "/b"}], True),
+        ],
+        ids=["own", "all", "other", "named", "index"],
+    )  # fmt: skip
+    def test_of_each_run_are_refused_in_the_mapped_instance_that_has_one(
+        self, partial: dict[str, Any], instances: list[dict[str, Any]], is_refused: bool
+    ) -> None:
+        with DAG("d", schedule=None):
+            mapped: Any = SnowpipeLoadOperator.partial(task_id="t", **partial).expand_kwargs(
+                [{"table": "T", **one} for one in instances]
+            )
+        instance = mapped.unmap({"table": "T", **instances[0]})
+        if not is_refused:
+            require_own_channels(instance, context(map_index=0))
+            return
+        with pytest.raises(ConfigurationError, match=r"'t' loads from path .*another folder in each run"):
+            require_own_channels(instance, context(map_index=0))
