@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator
+from airflow_provider_snowpipe.operators.own_channels import default_channel
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
@@ -113,7 +114,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         from airflow_provider_snowpipe.streaming.append import append_to_channel
 
         ti = context["ti"]
-        channel = self.channel or _default_channel(ti)
+        channel = self.channel or default_channel(ti, ti.map_index)
         rules = self._rules(self._batch(context))
         rows = self._numbered(channel, rules)
         admission = self._admission(ti, channel, rows) if rows.lines else None
@@ -188,7 +189,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         ]
 
     def _page(self, context: Context, target: str | None = None) -> str:
-        channel = self.channel or _default_channel(context["ti"])
+        channel = self.channel or default_channel(context["ti"], context["ti"].map_index)
         return channel_page(
             self.hook, channel, target=target, offset_format=self._format().format_name if target else None
         )
@@ -307,12 +308,6 @@ def _number(value: Any) -> int:
             "a date 20260131"
         )
     return int(text)
-
-
-def _default_channel(ti: Any) -> str:
-    index = ti.map_index
-    mapped = f"_{index}" if index is not None and index >= 0 else ""
-    return f"{ti.dag_id}_{ti.task_id}{mapped}"
 
 
 # -- Where the rows of an append without Spark come from -------------------------------------------------

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.source import SourceSpec
@@ -93,8 +93,17 @@ _OWN = re.compile(r"\b(?:ti|task|task_instance\w*|map_index|map_indexes|random|u
 """What may be something else in each task, or each time."""
 
 
-def require_own_batch(operator: Any) -> None:
-    """Refuse an append whose channel and batch are those of another append of the DAG.
+def default_channel(operator: Any, index: int | None) -> str:
+    """The channel of an append that names none.
+
+    :param index: the index of a mapped instance; of another one -1, or None
+    """
+    mapped = f"_{index}" if index is not None and index >= 0 else ""
+    return f"{operator.dag_id}_{operator.task_id}{mapped}"
+
+
+def require_own_batch(operator: Any, context: Mapping[str, Any]) -> None:
+    """Refuse an append whose channel is a load's, or whose channel and batch are another append's of the DAG.
 
     Rows have the positions ``batch:row``, so that the rows of whichever task is second count as loaded, as
     far as the first one has as many. Two branches of which one runs are no exception: the run may be cleared
@@ -106,8 +115,12 @@ def require_own_batch(operator: Any) -> None:
     if not operator.has_dag():
         return
     tasks = dict(operator.dag.task_dict)
-    own = [one for one in _appends(tasks.pop(operator.task_id, None)) if one["channel"] is not None]
+    own = list(_appends(tasks.pop(operator.task_id, None)))
+    for one in own:
+        one["channel"] = one["channel"] or default_channel(operator, context["ti"].map_index)
     for task_id, task in tasks.items() if own else ():
+        if all(hasattr(task, name) for name in _LOAD):
+            _refuse_appends(task_id, {name: getattr(task, name) for name in _LOAD}, operator, own)
         for one, other in product(own, _appends(task)):
             if one["token_column"] is None and _has_same_positions(one, other):
                 batch = "no batch" if one["batch"] is None else f"batch={one['batch']!r}"
@@ -122,24 +135,29 @@ def require_own_batch(operator: Any) -> None:
 def _appends(task: Any) -> Iterator[dict[str, Any]]:
     """The channel and the batch of a task that appends rows, of each instance where it is mapped.
 
-    None of a task that does something else, and where only a run knows what an instance gets.
+    None of a task that does something else, and where only a run knows what an instance gets. A channel is
+    None where only a run knows the index that is in its name.
     """
     if not _is_mapped(task):
         if all(hasattr(task, name) for name in _APPEND):
             group = task.get_closest_mapped_task_group()
-            yield {name: getattr(task, name) for name in (*_APPEND, "params")} | {"group": group}
+            given = {name: getattr(task, name) for name in (*_APPEND, "params")} | {"group": group}
+            yield given if group else _named(given, task, None)
         return
     if not {"batch", "token_column"} <= set(getattr(task.operator_class, "template_fields", ())):
         return
     known = {**_DEFAULTS, "params": task.params, "group": task}
     given = task.expand_input.value
-    if isinstance(given, Mapping) and given.keys().isdisjoint(known):
-        yield {**known, **task.partial_kwargs}
-        return
     written_out = given.values() if isinstance(given, Mapping) else (given,)
     if not any(hasattr(one, "resolve") for one in written_out):
-        for one in _instances(task, {}):
-            yield {**known, **one}
+        for index, one in enumerate(_instances(task, {})):
+            yield _named({**known, **one}, task, index)
+    elif isinstance(given, Mapping) and given.keys().isdisjoint(known):
+        yield {**known, **task.partial_kwargs}
+
+
+def _named(given: dict[str, Any], task: Any, index: int | None) -> dict[str, Any]:
+    return {**given, "channel": given["channel"] or default_channel(task, index)}
 
 
 def _has_same_positions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -157,7 +175,8 @@ def _has_same_positions(one: Mapping[str, Any], other: Mapping[str, Any]) -> boo
     return True
 
 
-_NAMES = ("table", "pipe", "database", "schema", "snowflake_conn_id", "channel_prefix")
+_TARGET = ("table", "pipe", "database", "schema", "snowflake_conn_id")
+_NAMES = (*_TARGET, "channel_prefix")
 _LOAD = (*_NAMES, "source_name", "source")
 
 
@@ -180,6 +199,8 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
     _require_own_channels_of_run(operator, own, source)
     if source is None:
         return
+    for task in operator.dag.task_dict.values():
+        _refuse_appends(operator.task_id, {**own, "source": source}, task, _appends(task))
     prefix = str(operator.channel_prefix or source.channel_prefix or operator.dag_id)
     name = operator.source_name or source.default_name
     for whose, other in others:
@@ -194,6 +215,36 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
                 f"task {operator.task_id!r} loads {source.address!r}, and {whose} {second.address!r}, both "
                 f"into channel {channel!r} of one table: its offset token does not show the source, so that "
                 "rows of one would pass for those of the other. Give each a source_name of its own"
+            )
+
+
+def _refuse_appends(
+    load_id: str, load: Mapping[str, Any], append: Any, appended: Iterable[Mapping[str, Any]]
+) -> None:
+    """Refuse a channel that a load and an append share, as far as the DAG shows.
+
+    :param load: the arguments of the load
+    :param append: the other task
+    :param appended: its channels
+    :raises ConfigurationError: if there is one; names it
+    """
+    from airflow_provider_snowpipe.spark.submit.source import loads_channel, plain_source
+
+    source = None
+    for one in appended:
+        is_elsewhere = any(load.get(name, _DEFAULTS.get(name)) != one[name] for name in _TARGET)
+        if one["channel"] is None or is_elsewhere:
+            continue
+        source = source or plain_source(load["source"])
+        if source is None:
+            return
+        prefix = str(load.get("channel_prefix") or source.channel_prefix or append.dag_id)
+        name = str(load.get("source_name") or source.default_name)
+        if loads_channel(source, prefix, name, one["channel"]):
+            raise ConfigurationError(
+                f"tasks {load_id!r} and {append.task_id!r} share the channel {one['channel']!r} of one "
+                "table, one loading a source and one appending rows: the offset token does not show whose "
+                "rows are committed. Give the append a channel of its own"
             )
 
 
@@ -240,13 +291,9 @@ def _require_own_channels_of_run(operator: Any, own: Mapping[str, Any], rendered
 
 def _has_name_without_number(source: SourceSpec | None) -> bool:
     """Whether a partition's name cannot have a run's date or time in it, and is another one in no run."""
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, freeze
+    from airflow_provider_snowpipe.spark.submit.source import partitions_seen_here
 
-    try:
-        groups = freeze(source) if isinstance(source, FileSource) else ()
-    except (ConfigurationError, SourcePositionError):
-        return False  # the driver may see what is not seen here
-    return not all(re.search("[0-9]", group.partition) for group in groups)
+    return source is not None and not all(re.search("[0-9]", one) for one in partitions_seen_here(source))
 
 
 def _mark_of_run(found: re.Match[str]) -> str:
