@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from airflow_provider_snowpipe.streaming.arguments import PASSWORD_IN_URL
+from airflow_provider_snowpipe.streaming.arguments import without_secrets
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _HADOOP_LIBRARIES = ("libhdfs", "libjvm")
@@ -31,10 +31,10 @@ def storage_path(address: str, conn_id: str | None) -> Any:
             f"the address {address!r} names no file and no folder: write it whole, "
             f"such as {kind}://{'' if kind == 'file' else 'bucket'}/folder"
         )
-    if found := PASSWORD_IN_URL.match(address):
+    if (shown := without_secrets(address)) != address:
         raise ConfigurationError(
-            f"the address '{found[1]}…@{address[found.end() :]}' holds a password, and logs and XComs show "
-            "addresses: leave it out, and give the id of a connection"
+            f"the address {shown!r} holds a password, and logs and XComs show addresses: leave it out, and "
+            "give the id of a connection"
         )
     try:
         return ObjectStoragePath(address, conn_id=conn_id) if conn_id else ObjectStoragePath(address)

@@ -209,7 +209,7 @@ class PipeOperator(PipeArguments, AccountOperator):
         """
         with failing_at_once():
             require_distinct_channels(self, context)
-            require_own_batch(self, context["ti"].map_index)
+            require_own_batch(self, context)
             leave_links(context, self.hook, self._page(context))
             return self.perform(context)
 

@@ -197,7 +197,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
 
     def _channel(self, ti: Any) -> str:
         if self.channel is None or self.channel == "":
-            return default_channel(ti.dag_id, ti.task_id, ti.map_index)
+            return default_channel(ti, ti.map_index)
         return require_name("channel", self.channel)
 
     def _batch(self, context: Context) -> int | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 
 _IDENTITY = ("channel", "table", "pipe", "database", "schema", "snowflake_conn_id")
 _VARIES = re.compile(r"map_index|xcom_pull")
@@ -89,17 +92,17 @@ _OWN = re.compile(r"\b(?:ti|task|task_instance\w*|map_index|map_indexes|random|u
 """What may be something else in each task, or each time."""
 
 
-def default_channel(dag_id: str, task_id: str, map_index: int | None = None) -> str:
-    """The channel of an append that is given none.
+def default_channel(operator: Any, index: int | None) -> str:
+    """The channel of an append that names none.
 
-    :param map_index: None or less than 0 where the task is not mapped
+    :param index: the index of a mapped instance; of another one -1, or None
     """
-    mapped = f"_{map_index}" if map_index is not None and map_index >= 0 else ""
-    return f"{dag_id}_{task_id}{mapped}"
+    mapped = f"_{index}" if index is not None and index >= 0 else ""
+    return f"{operator.dag_id}_{operator.task_id}{mapped}"
 
 
-def require_own_batch(operator: Any, map_index: int | None = None) -> None:
-    """Refuse an append whose channel and batch are those of another append of the DAG.
+def require_own_batch(operator: Any, context: Mapping[str, Any]) -> None:
+    """Refuse an append whose channel is a load's, or whose channel and batch are another append's of the DAG.
 
     Rows have the positions ``batch:row``, so that the rows of whichever task is second count as loaded, as
     far as the first one has as many. Two branches of which one runs are no exception: the run may be cleared
@@ -112,12 +115,11 @@ def require_own_batch(operator: Any, map_index: int | None = None) -> None:
         return
     tasks = dict(operator.dag.task_dict)
     own = list(_appends(tasks.pop(operator.task_id, None)))
-    if getattr(operator, "channel", None) is None:
-        channel = default_channel(operator.dag_id, operator.task_id, map_index)
-        own = [{**one, "channel": channel} for one in own if one["channel"] in (None, channel)]
-    else:
-        own = [one for one in own if one["channel"] is not None]
+    for one in own:
+        one["channel"] = one["channel"] or default_channel(operator, context["ti"].map_index)
     for task_id, task in tasks.items() if own else ():
+        if all(hasattr(task, name) for name in _LOAD):
+            _refuse_appends(task_id, {name: getattr(task, name) for name in _LOAD}, operator, own)
         for one, other in product(own, _appends(task)):
             if one["token_column"] is None and _has_same_positions(one, other):
                 batch = "no batch" if one["batch"] is None else f"batch={one['batch']!r}"
@@ -132,27 +134,29 @@ def require_own_batch(operator: Any, map_index: int | None = None) -> None:
 def _appends(task: Any) -> Iterator[dict[str, Any]]:
     """The channel and the batch of a task that appends rows, of each instance where it is mapped.
 
-    None of a task that does something else, and where only a run knows what an instance gets.
+    None of a task that does something else, and where only a run knows what an instance gets. A channel is
+    None where only a run knows the index that is in its name.
     """
     if not _is_mapped(task):
         if all(hasattr(task, name) for name in _APPEND):
             group = task.get_closest_mapped_task_group()
-            found = {name: getattr(task, name) for name in (*_APPEND, "params")} | {"group": group}
-            if group is None and found["channel"] is None:
-                found["channel"] = default_channel(task.dag_id, task.task_id)
-            yield found
+            given = {name: getattr(task, name) for name in (*_APPEND, "params")} | {"group": group}
+            yield given if group else _named(given, task, None)
         return
     if not {"batch", "token_column"} <= set(getattr(task.operator_class, "template_fields", ())):
         return
     known = {**_DEFAULTS, "params": task.params, "group": task}
     given = task.expand_input.value
-    if isinstance(given, Mapping) and given.keys().isdisjoint(known):
-        yield {**known, **task.partial_kwargs}
-        return
     written_out = given.values() if isinstance(given, Mapping) else (given,)
     if not any(hasattr(one, "resolve") for one in written_out):
-        for one in _instances(task, {}):
-            yield {**known, **one}
+        for index, one in enumerate(_instances(task, {})):
+            yield _named({**known, **one}, task, index)
+    elif isinstance(given, Mapping) and given.keys().isdisjoint(known):
+        yield {**known, **task.partial_kwargs}
+
+
+def _named(given: dict[str, Any], task: Any, index: int | None) -> dict[str, Any]:
+    return {**given, "channel": given["channel"] or default_channel(task, index)}
 
 
 def _has_same_positions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -170,7 +174,8 @@ def _has_same_positions(one: Mapping[str, Any], other: Mapping[str, Any]) -> boo
     return True
 
 
-_NAMES = ("table", "pipe", "database", "schema", "snowflake_conn_id", "channel_prefix")
+_TARGET = ("table", "pipe", "database", "schema", "snowflake_conn_id")
+_NAMES = (*_TARGET, "channel_prefix")
 _LOAD = (*_NAMES, "source_name", "source")
 
 
@@ -188,13 +193,15 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
 
     if not operator.has_dag():
         return
-    _require_own_channels_of_run(operator)
+    own, others = _loads(operator, context)
     source = plain_source(operator.source)
+    _require_own_channels_of_run(operator, own, source)
     if source is None:
         return
+    for task in operator.dag.task_dict.values():
+        _refuse_appends(operator.task_id, {**own, "source": source}, task, _appends(task))
     prefix = str(operator.channel_prefix or source.channel_prefix or operator.dag_id)
     name = operator.source_name or source.default_name
-    own, others = _loads(operator, context)
     for whose, other in others:
         second = plain_source(other.get("source"))
         if second is None or name != (other.get("source_name") or second.default_name):
@@ -210,42 +217,82 @@ def require_own_channels(operator: Any, context: Mapping[str, Any]) -> None:
             )
 
 
+def _refuse_appends(
+    load_id: str, load: Mapping[str, Any], append: Any, appended: Iterable[Mapping[str, Any]]
+) -> None:
+    """Refuse a channel that a load and an append share, as far as the DAG shows.
+
+    :param load: the arguments of the load
+    :param append: the other task
+    :param appended: its channels
+    :raises ConfigurationError: if there is one; names it
+    """
+    from airflow_provider_snowpipe.spark.submit.source import loads_channel, plain_source
+
+    source = None
+    for one in appended:
+        is_elsewhere = any(load.get(name, _DEFAULTS.get(name)) != one[name] for name in _TARGET)
+        if one["channel"] is None or is_elsewhere:
+            continue
+        source = source or plain_source(load["source"])
+        if source is None:
+            return
+        prefix = str(load.get("channel_prefix") or source.channel_prefix or append.dag_id)
+        name = str(load.get("source_name") or source.default_name)
+        if loads_channel(source, prefix, name, one["channel"]):
+            raise ConfigurationError(
+                f"tasks {load_id!r} and {append.task_id!r} share the channel {one['channel']!r} of one "
+                "table, one loading a source and one appending rows: the offset token does not show whose "
+                "rows are committed. Give the append a channel of its own"
+            )
+
+
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _OF_RUN = re.compile(
     r"\b(?:ds|ts|ds_\w+|ts_\w+|\w+_ds|\w+_ds_nodash|(?:logical|execution)_date|data_interval_\w+|run_id|dag_run(?!\.conf))\b"
 )
 
 
-def _require_own_channels_of_run(operator: Any) -> None:
+def _require_own_channels_of_run(operator: Any, own: Mapping[str, Any], rendered: SourceSpec | None) -> None:
     """Refuse a folder that is another one in each run, while the channels are the same.
 
     A token names a file and a line. So where ``/data/{{ ds }}/orders`` has files of the same names every day,
     the rows of a later day count as loaded, as far as an earlier one had as many. Where the names differ, the
     committed file is missed in the next run, unless ``on_data_loss="skip"`` allows that.
 
+    :param operator: the task, rendered
+    :param own: its arguments as their author wrote them
+    :param rendered: its source, None where only the task itself knows it
     :raises ConfigurationError: if its author wrote such a folder; names it
     """
-    task = operator.dag.task_dict.get(operator.task_id)
-    if task is None or _is_mapped(task) or operator.on_data_loss == "skip":
+    if operator.on_data_loss == "skip":
         return
-    source = task.source.as_json() if hasattr(task.source, "as_json") else task.source
+    source: Any = own.get("source")
+    source = source.as_json() if hasattr(source, "as_json") else source
     if not isinstance(source, Mapping):
         source = {"path": source}
     path = source.get("path")
     if not isinstance(path, str) or path.startswith("@") or source.get("kind", "files") != "files":
         return
-    if source.get("group_by", "directory") not in ("directory", "all"):
-        return  # the partitions may have the day in their names
     above, _, name = _TEMPLATE.sub(_mark_of_run, path).rstrip("/").rpartition("/")
-    names = [str(one) for one in (task.source_name or name, task.channel_prefix) if one]
-    if "\0" in above and not any("\0" in _TEMPLATE.sub(_mark_of_run, one) for one in names):
+    names = [str(one) for one in (own.get("source_name") or name, own.get("channel_prefix")) if one]
+    if "\0" not in above or any("\0" in _TEMPLATE.sub(_mark_of_run, one) for one in names):
+        return
+    if source.get("group_by", "directory") in ("directory", "all") or _has_name_without_number(rendered):
         raise ConfigurationError(
             f"task {operator.task_id!r} loads from path {path!r}, another folder in each run, into channels "
-            f"that are named alike in all of them, by {task.source_name or name!r}: an offset token shows a "
-            "file and a line and not the folder, so that rows of a file would pass for those of an earlier "
-            "run's file of that name. Put the same template into source_name, so that each run has channels "
-            "of its own, or load the folder above with all runs in it"
+            f"that are named alike in all of them, by {own.get('source_name') or name!r}: an offset token "
+            "shows a file and a line and not the folder, so that rows of a file would pass for those of an "
+            "earlier run's file of that name. Put the same template into source_name, so that each run has "
+            "channels of its own, or load the folder above with all runs in it"
         )
+
+
+def _has_name_without_number(source: SourceSpec | None) -> bool:
+    """Whether a partition's name cannot have a run's date or time in it, and is another one in no run."""
+    from airflow_provider_snowpipe.spark.submit.source import partitions_seen_here
+
+    return source is not None and not all(re.search("[0-9]", one) for one in partitions_seen_here(source))
 
 
 def _mark_of_run(found: re.Match[str]) -> str:

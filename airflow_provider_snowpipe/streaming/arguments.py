@@ -11,9 +11,30 @@ from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-PASSWORD_IN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]*:[^/@]*@")
-"""The beginning of a URL with a password in it; the group is the scheme."""
 _MAY_BE_SECRET = re.compile(r"credential|encrypt|key|passw|secret|token", re.IGNORECASE)
+_NAME_OF_SECRET = re.compile(
+    r"passw|passphrase|pwd|secret|token|credential|signature|jaas|authorization$|user.?info|connection.?string|"
+    r"\bs(?:as|ig)\b|(?:access|account|api|master|private|shared).?key",
+    re.IGNORECASE,
+)
+_TEMPLATE = r"\{\{(?:(?!\}\}).)*\}\}"
+
+
+def _texts(but: str) -> str:
+    """An expression for templates, and for characters other than these."""
+    return rf"(?:{_TEMPLATE}|(?!\{{\{{)[^\s'\"{but}])"
+
+
+_PASSWORD = re.compile(
+    # The number of a port is no password.
+    rf"(://){_texts(':/@[')}*:(?!\d+(?:[/,;?]|$)){_texts('@')}*@"
+    rf"|(jdbc:oracle:\w+:){_texts('/@')}+/{_texts('@')}+@"
+)
+_ADDRESS = re.compile(rf"\s*(?:{_TEMPLATE}|[A-Za-z][\w+.-]*)[:=]")
+"""How URLs and connection strings begin, and SQL does not."""
+_PARAMETER = re.compile(
+    rf"(?<![^?&;:,(\s])([\w.-]+)=(?!true\b|false\b)(?:'[^']*'|\"[^\"]*\"|{_texts('?&;,)')}+)"
+)
 
 
 # pragma: no mutate start (arguments of authors)
@@ -22,6 +43,28 @@ _MAY_BE_SECRET = re.compile(r"credential|encrypt|key|passw|secret|token", re.IGN
 def may_be_secret(name: str) -> bool:
     """True for the name of a key whose value may be a password, a key and the like."""
     return _MAY_BE_SECRET.search(name) is not None
+
+
+def is_named_like_a_secret(name: str) -> bool:
+    """True for names of options that hold passwords, keys and the like, so that the option is refused.
+
+    :param name: the option's name, or that of a parameter of a URL
+    """
+    return _NAME_OF_SECRET.search(name) is not None
+
+
+def without_secrets(text: str) -> str:
+    """A text without the password of a URL, and the secrets among the parameters of a connection string.
+
+    :param text: an address, such as ``jdbc:postgresql://host/d?password=…``, or any other text
+    :return: the text with ``…`` for them; the same text where it has none
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        return f"{found[1]}=…" if is_named_like_a_secret(found[1]) else found[0]
+
+    text = _PASSWORD.sub(lambda found: f"{found[1] or found[2]}…@", text)
+    return _PARAMETER.sub(shown, text) if _ADDRESS.match(text) else text
 
 
 def mapping_argument(name: str, value: Any) -> dict[str, Any]:

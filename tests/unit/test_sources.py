@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowProviderDeprecationWarning
+from airflow.models.connection import Connection
 from airflow.providers.common.compat.sdk import DAG, BaseOperator
 
 from airflow_provider_snowpipe.decorators.append import SnowpipeAppendDecoratedOperator
@@ -32,10 +34,12 @@ from airflow_provider_snowpipe.sources import (
 )
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan, RowsToWrite
+from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_version import AIRFLOW
 
+OUTPUT: Any = BaseOperator(task_id="other").output
 POLICY = RowPolicy(on_error="dead_letter", dead_letter_path="/rejected/{{ x }}", unknown_columns="fail")
 
 # Together the dictionaries of a class have each of its fields with another value than its default.
@@ -187,22 +191,134 @@ class TestRefuses:
     ("value", "shown"),
     [
         (KafkaSource(topics=["t"], conn_id="events"), "(topics=('t',), conn_id='events')"),
-        (
-            KafkaSource(topics=["t"], conn_id="c", schema_registry_url="https://me:hush@r/x"),
-            "schema_registry_url='https://…@r/x'",
-        ),
-        (TableSource(path="/t", options={"url": "jdbc:x://h/d?user=u&password=hush"}), "?user=u&password=…'"),
-        (IcebergSource(table="s.t", options={"uri": "postgresql://me:hush@h/d"}), "'postgresql://…@h/d'"),
         (RowPolicy(), "RowPolicy()"),
+        # What has the output of another task in it is checked in the task only.
         (
-            RowPolicy(on_error="dead_letter", dead_letter_path="s3://b/d?secret_key=hush&region=x"),
-            "s3://b/d?secret_key=…&region=x",
+            TableSource(
+                path=OUTPUT, options={"url": "jdbc:x://h/d?user=u&password=hush", "dbPassword": "hush"}
+            ),
+            "{'url': 'jdbc:x://h/d?user=u&password=…', 'dbPassword': '…'}",
+        ),
+        (
+            IcebergSource(table=OUTPUT, options={"uri": "postgresql://me:hush@h/d"}),
+            "{'uri': 'postgresql://…@h/d'}",
         ),
     ],
 )
 def test_the_repr_shows_what_was_given_and_no_secret(value: Any, shown: str) -> None:
     assert shown in repr(value)
     assert "hush" not in repr(value)
+
+
+JDBC = {"kind": "table", "offset_column": "ID", "path": "/t", "format": "jdbc"}
+KAFKA = {"kind": "kafka", "bootstrap_servers": "k:9092", "topics": ["t"]}
+ICEBERG = {"kind": "iceberg", "table": "s.t"}
+SECRETS_IN_SOURCES = [
+    *(
+        {**JDBC, "options": {"dbtable": "t", "url": url}}
+        for url in (
+            "jdbc:postgresql://h/d?user=u&password=hush",
+            "jdbc:postgresql://h/d?user=u&password={{ var.value.hush }}",
+            "jdbc:postgresql://{{ conn.d.login }}:{{ conn.d.hush }}@h/d",
+            "jdbc:sqlserver://h:1433;databaseName=d;user=u;password=hush;encrypt=true",
+            "jdbc:sqlserver://h;user=u;pwd=hush",
+            "jdbc:oracle:thin:u/hush@h:1521/d",
+            "jdbc:oracle:thin:u/hush@//h:1521/d",
+            "jdbc:mysql://u:hush@h:3306/d",
+            "jdbc:mysql://address=(host=h)(user=u)(password=hush)/d",
+            "jdbc:db2://h:50000/d:user=u;password=hush;",
+            "jdbc:teradata://h/DATABASE=d,USER=u,PASSWORD=hush",
+            "mongodb+srv://u:hush@h/d",
+            "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=hush",
+        )
+    ),
+    {**JDBC, "options": {"kafka.sasl.jaas.config": 'x required username="u" password="hush";'}},
+    {**JDBC, "options": {"accountKey": "hush"}},
+    {**JDBC, "options": {"sfPassword": "hush"}},
+    {**JDBC, "path": "https://h/t.parquet?sv=1&sig=hush"},
+    {**JDBC, "path": "s3a://KEY:hu/hush@b/t"},
+    {"kind": "files", "path": "s3://KEY:hush@b/t"},
+    {"kind": "files", "path": "/in", "listing_path": "s3://KEY:hush@b/t"},
+    {"kind": "delta", "order_by": "ID", "path": "s3a://KEY:hush@b/t"},
+    {**KAFKA, "schema_registry_url": "https://u:hush@r/x"},
+    {**KAFKA, "options": {"sasl.jaas.config": "hush"}},
+    {**KAFKA, "options": {"sasl.password": "hush"}},
+    {**KAFKA, "options": {"schema.registry.basic.auth.user.info": "u:hush"}},
+    {**KAFKA, "options": {"sasl.oauthbearer.token.endpoint.url": "https://u:hush@h/token"}},
+    {**KAFKA, "options": '{"sasl.password": "hush"}'},
+    {**ICEBERG, "options": {"credential": "me:hush"}},
+    {**ICEBERG, "options": {"token": "hush"}},
+    {**ICEBERG, "options": {"uri": "postgresql+psycopg2://u:hush@h/d"}},
+    {**ICEBERG, "options": {"header.Authorization": "Bearer hush"}},
+    {**ICEBERG, "options": {"adls.account-key": "hush"}},
+    {**ICEBERG, "options": {"adls.connection-string": "AccountName=a;AccountKey=hush"}},
+]
+
+
+@pytest.mark.parametrize("values", SECRETS_IN_SOURCES, ids=lambda values: f"{values['kind']}")
+def test_a_secret_in_a_source_is_refused_and_not_repeated(values: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"secret|password|none that a Kafka source|no object"
+    ) as refused:
+        source_spec(values)
+
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**JDBC, "options": {"url": "jdbc:postgresql://h:5432/d?user=me@corp&sslkey=/k", "a": "9"}},
+        {**JDBC, "options": {"url": "jdbc:sqlserver://h:1433;user=me@corp;trustServerCertificate=true"}},
+        {**JDBC, "options": {"url": "jdbc:oracle:thin:@//h:1521/d"}},
+        {**JDBC, "options": {"url": "jdbc:mysql://h1:3306,h2:3306/d?useAccessToken=true&user=a@b"}},
+        {**JDBC, "options": {"query": "SELECT * FROM t WHERE token='x' AND (password=1)"}},
+        {**JDBC, "path": "abfss://container@account.dfs.core.windows.net/t"},
+        {**JDBC, "path": "hdfs://h:8020/t/token=5/a@b"},
+        {**KAFKA, "options": {"sasl.oauthbearer.token.endpoint.url": "https://h/token"}},
+        {**KAFKA, "schema_registry_url": "https://r:8081"},
+        {**ICEBERG, "options": {"uri": "http://[::1]:8181/a@b", "rest.authorization-url": "https://h/x"}},
+    ],
+)  # fmt: skip
+def test_a_source_without_a_secret_is_taken(values: dict[str, Any]) -> None:
+    assert source_spec(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "connection", "found"),
+    [
+        (
+            {"kind": "kafka", "topics": ["t"]},
+            {"host": "k", "password": "hush", "extra": {
+                "schema.registry.url": "https://me:hus%68@r/x", "ssl.key.pem": "hush"}},
+            {"sasl.password": "hush", "schema.registry.basic.auth.user.info": "me:hush",
+             "ssl.key.pem": "hush"},
+        ),
+        (
+            ICEBERG,
+            {"host": "h", "login": "me", "password": "hush", "extra": {
+                "adls.account-key": "hush", "oauth2-server-uri": "https://u:hush@h/o"}},
+            {"credential": "me:hush", "adls.account-key": "hush", "oauth2-server-uri": "https://u:hush@h/o"},
+        ),
+        (ICEBERG, {"extra": {"uri": "mysql://u:hush@h/d"}}, {"uri": "mysql://u:hush@h/d"}),
+    ],
+    ids=["kafka", "iceberg", "iceberg-of-sql"],
+)  # fmt: skip
+def test_a_secret_of_a_connection_is_in_no_plan(
+    values: dict[str, Any], connection: dict[str, Any], found: dict[str, str]
+) -> None:
+    connected = Connection(
+        conn_id="c", conn_type="x", **{**connection, "extra": json.dumps(connection["extra"])}
+    )
+
+    spec, secrets = connected_source({**values, "conn_id": "c"}, lambda _: connected)
+
+    plan = JobPlan(
+        "a", "https://a", PipeName("D", "S", "P"), "p", spec.default_name, spec, credentials_path="/c"
+    )
+    assert secrets.values == found
+    for text in (plan.to_json(), repr(plan), repr(spec), spec.address, repr(secrets)):
+        assert not re.search("hus(h|%68)", text)
 
 
 def test_lists_are_tuples_and_field_names_columns() -> None:

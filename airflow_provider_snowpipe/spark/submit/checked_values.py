@@ -9,12 +9,14 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown, known_keys, may_be_secret
+from airflow_provider_snowpipe.streaming.arguments import (
+    OnUnknown,
+    is_named_like_a_secret,
+    known_keys,
+    without_secrets,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-
-_USER_IN_URL = re.compile(r"(?<=://)[^/@\s'\"]+(?=@)")
-_VALUE_IN_URL = re.compile(r"([?&;]([^=&;\s'\"]+)=)([^&;\s'\"]+)")
 
 
 class TypedArgument:
@@ -48,8 +50,8 @@ class TypedArgument:
         }
 
     def __repr__(self) -> str:
-        given = [f"{one.name}={value!r}" for one, value in self._given() if value != _default(one)]
-        return _without_secrets(f"{type(self).__name__}({', '.join(given)})")
+        given = [f"{one.name}={_shown(value)!r}" for one, value in self._given() if value != _default(one)]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     def _given(self) -> list[tuple[Field[Any], Any]]:
         return [(one, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
@@ -58,14 +60,17 @@ class TypedArgument:
         """Check each field's type, and make lists tuples.
 
         :returns: False where a field is the output of another task, so that fields cannot be compared yet
-        :raises ConfigurationError: if a value has another type
+        :raises ConfigurationError: if a value has another type, or is an address with a password in it
         """
         complete, hints = True, _hints(type(self))
         for one, value in self._given():
             hint = hints[one.name]
             if is_task_output(value):
                 complete = False
-            elif not _maps(hint) and not (is_template(value) and _takes_text(hint)):
+                continue
+            if isinstance(value, str):
+                refuse_secret(f"{self._argument} {one.name}".lstrip(), value)
+            if not _maps(hint) and not (is_template(value) and _takes_text(hint)):
                 checked = _checked(f"{self._argument} {one.name}".lstrip(), value, hint)
                 object.__setattr__(self, one.name, checked)
         return complete
@@ -127,13 +132,27 @@ def _takes_text(hint: Any) -> bool:
     return hint is str or any(map(_takes_text, inner))
 
 
-def _without_secrets(text: str) -> str:
-    """Leave out user and password of addresses, and the secrets of their queries."""
+def _shown(value: Any) -> Any:
+    """A field's value without a secret: one with the output of another task in it is not checked yet."""
+    if isinstance(value, Mapping):
+        return {
+            name: "…" if is_named_like_a_secret(str(name)) else _shown(one) for name, one in value.items()
+        }
+    return without_secrets(value) if isinstance(value, str) else value
 
-    def shown(found: re.Match[str]) -> str:
-        return f"{found[1]}…" if may_be_secret(found[2]) else found[0]
 
-    return _VALUE_IN_URL.sub(shown, _USER_IN_URL.sub("…", text))
+def refuse_secret(what: str, text: str) -> None:
+    """Refuse an address with a password in it: plans, logs, rendered templates and lineage show addresses.
+
+    :param what: what holds the address, for the error
+    :raises ConfigurationError: without the password
+    """
+    shown = without_secrets(text)
+    if shown != text:
+        raise ConfigurationError(
+            f"{what} {shown!r} holds a password: leave it out, and let the source's connection, or Spark's "
+            "own configuration, give it"
+        )
 
 
 def _checked(what: str, value: Any, hint: Any) -> Any:
@@ -280,6 +299,7 @@ def check_dead_letter_path(path: str | None) -> None:
                 f"dead_letter_path is {path!r}: give an absolute path, executors run elsewhere"
             )
         return
+    refuse_secret("dead_letter_path", path)
     address = urlsplit(path)
     if address.username or address.password:
         raise ConfigurationError(

@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.spark.submit.checked_values import (
     RowRules,
     checked_values,
     dead_letter_topic,
+    refuse_secret,
 )
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -268,6 +269,8 @@ class RowsToWrite:
 
     def __post_init__(self) -> None:
         check_one_input(self, ("table", "query", "path", "paths"))
+        for path in (self.path or "", *self.paths):
+            refuse_secret("source path", path)
         check_options(self.options)
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -116,18 +117,46 @@ def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name:
 
     :param other: another one, whose own task finds what is wrong with it
     """
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, freeze
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 
     rows, others = ((spec.address, getattr(spec, "query", None)) for spec in (one, other))
     if one.kind != other.kind or rows == others or one.kind == "kafka":
         return None
     if not (isinstance(one, FileSource) and isinstance(other, FileSource)):
         return one.channel(prefix, source_name, "…")
+    names = partitions_seen_here(one) & partitions_seen_here(other)
+    return next((one.channel(prefix, source_name, name) for name in sorted(names)), None)
+
+
+def partitions_seen_here(spec: SourceSpec) -> set[str]:
+    """The partitions of files that this machine reaches; none of what only the driver sees."""
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, freeze
+
     try:
-        names = [{group.partition for group in freeze(spec)} for spec in (one, other)]
+        return {group.partition for group in freeze(spec)} if isinstance(spec, FileSource) else set()
     except (ConfigurationError, SourcePositionError):
-        return None
-    return next((one.channel(prefix, source_name, name) for name in sorted(names[0] & names[1])), None)
+        return set()
+
+
+def loads_channel(spec: SourceSpec, prefix: str, source_name: str, channel: str) -> bool:
+    """Whether a source has a partition with this channel, as far as shows from here.
+
+    :param prefix: the first part of the channels' names
+    :param source_name: the second part
+    """
+    if spec.kind == "kafka":
+        topic, _, number = channel.removeprefix(f"{prefix}_").rpartition("_")
+        topics, pattern = getattr(spec, "topics", ()), getattr(spec, "topic_pattern", None)
+        is_read = topic in topics or bool(pattern and re.fullmatch(pattern, topic))
+        return channel.startswith(f"{prefix}_") and number.isdecimal() and is_read
+    partition = channel.removeprefix(f"{prefix}_{source_name}_")
+    if partition == channel:
+        return False
+    if spec.kind == DEFAULT_KIND:
+        return partition in partitions_seen_here(spec)
+    if getattr(spec, "ranges", ()):
+        return partition.isdecimal()
+    return partition == "all" and not getattr(spec, "partition_by", None)
 
 
 # -- The first rows of a source, read where the plan is made ---------------------------------------------

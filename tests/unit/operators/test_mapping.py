@@ -17,7 +17,8 @@ from airflow_provider_snowpipe.operators.own_channels import (
     require_own_batch,
     require_own_channels,
 )
-from airflow_provider_snowpipe.sources import FileSource, TableSource
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from airflow_provider_snowpipe.sources import FileSource, IcebergSource, KafkaSource, TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.local_connection import context
 
@@ -136,7 +137,7 @@ class TestAppends:
                 SnowpipeAppendRowsOperator(task_id=f"t{number}", rows=[], **{**usual, **given})
                 for number, given in enumerate((one, other))
             ]
-        require_own_batch(tasks[1].prepare_for_execution())
+        require_own_batch(tasks[1].prepare_for_execution(), context())
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -186,26 +187,26 @@ class TestAppends:
             self.check({"batch": 7}, {"batch": "7", "trigger_rule": "one_failed"})
 
     def test_outside_of_a_dag_and_of_two_dags_are_fine(self) -> None:
-        require_own_batch(SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c"))
+        require_own_batch(SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c"), context())
         for name in ("d", "e"):
             with DAG(name, schedule=None):
                 task = SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
-            require_own_batch(task)
+            require_own_batch(task, context())
 
     def test_by_a_decorated_function_are_compared_and_what_opens_the_channel_is_not(self) -> None:
         with DAG("d", schedule=None):
             opened = SnowpipeOpenChannelOperator(task_id="open", table="T", channel="c")
             task = SnowpipeAppendRowsOperator(task_id="t", rows=[], table="T", channel="c")
-            require_own_batch(task)
+            require_own_batch(task, context())
 
             @snowpipe_append_task(table="T", channel="c")
             def rows() -> list[Any]:
                 return []
 
             rows()
-        require_own_batch(opened)
+        require_own_batch(opened, context())
         with pytest.raises(ConfigurationError, match="'t' and 'rows'"):
-            require_own_batch(task)
+            require_own_batch(task, context())
 
     @pytest.mark.parametrize(
         ("expand", "is_refused"),
@@ -232,10 +233,10 @@ class TestAppends:
             else:
                 start.expand(**expand)
         if not is_refused:
-            require_own_batch(task)
+            require_own_batch(task, context())
             return
         with pytest.raises(ConfigurationError, match="'t' and 'mapped'"):
-            require_own_batch(task)
+            require_own_batch(task, context())
 
     def test_of_one_mapped_group_are_refused(self) -> None:
         with DAG("d", schedule=None) as dag:
@@ -247,31 +248,53 @@ class TestAppends:
 
             each.expand(one=["a", "b"])
         with pytest.raises(ConfigurationError, match=r"'each\.b' and 'each\.a'"):
-            require_own_batch(dag.task_dict["each.b"])
+            require_own_batch(dag.task_dict["each.b"], context())
 
     @pytest.mark.parametrize(
-        ("other", "index", "is_refused"),
+        ("task_id", "given", "is_refused"),
         [
-            ({"task_id": "load_1"}, 1, True),
-            ({"task_id": "load_1"}, 0, False),
-            ({"task_id": "load_1", "table": "U"}, 1, False),
-            ({"task_id": "load_1", "batch": 7}, 1, False),
-            ({"task_id": "x", "channel": "d_load_1"}, 1, True),
+            ("t_1", {}, True),
+            ("u", {"channel": "d_t_1"}, True),
+            ("t_2", {}, False),
+            ("t_1", {"table": "U"}, False),
+            ("t_1", {"channel": "c"}, False),
         ],
     )
-    def test_of_a_mapped_instance_and_a_task_that_is_named_alike_are_refused(
-        self, other: dict[str, Any], index: int, is_refused: bool
+    @pytest.mark.parametrize("is_written_out", [True, False])
+    def test_of_names_by_default_are_compared(
+        self, task_id: str, given: dict[str, Any], is_refused: bool, is_written_out: bool
     ) -> None:
-        """Without an argument both have the channel ``d_load_1``."""
-        with DAG("d", schedule=None) as dag:
-            SnowpipeAppendRowsOperator.partial(task_id="load", table="T").expand(rows=[[], []])
-            SnowpipeAppendRowsOperator(rows=[], **{"table": "T", **other})
-        instance = dag.task_dict["load"].unmap({"rows": []})
+        with DAG("d", schedule=None):
+            task = SnowpipeAppendRowsOperator(task_id=task_id, **{"rows": [], "table": "T", **given})
+            rows = [[], []] if is_written_out else task.output
+            mapped: Any = SnowpipeAppendRowsOperator.partial(task_id="t", table="T").expand(rows=rows)
+        instance = mapped.unmap({"rows": []})
+
         if not is_refused:
-            require_own_batch(instance, index)
+            require_own_batch(task, context())
+            require_own_batch(instance, context(map_index=1))
             return
-        with pytest.raises(ConfigurationError, match=r"'load' and '.*channel='d_load_1'"):
-            require_own_batch(instance, index)
+        with pytest.raises(ConfigurationError, match=f"'t' and '{task_id}' .*channel='d_t_1' with no batch"):
+            require_own_batch(instance, context(map_index=1))
+        if not is_written_out:
+            require_own_batch(instance, context(map_index=0))
+            require_own_batch(task, context())
+        else:
+            with pytest.raises(ConfigurationError, match=f"'{task_id}' and 't' .*channel='d_t_1'"):
+                require_own_batch(task, context())
+
+    def test_of_names_by_default_in_a_mapped_group_have_its_index(self) -> None:
+        with DAG("d", schedule=None) as dag:
+
+            @task_group
+            def each(rows: Any) -> None:
+                SnowpipeAppendRowsOperator(task_id="a", rows=rows, table="T")
+
+            each.expand(rows=[[], []])
+            SnowpipeAppendRowsOperator(task_id="b", rows=[], table="T", channel="d_each.a_1")
+        require_own_batch(dag.task_dict["each.a"], context(map_index=0))
+        with pytest.raises(ConfigurationError, match=r"channel='d_each\.a_1'"):
+            require_own_batch(dag.task_dict["each.a"], context(map_index=1))
 
     def test_of_a_mapped_function_and_a_task_that_is_named_alike_are_refused(self) -> None:
         with DAG("d", schedule=None) as dag:
@@ -283,7 +306,7 @@ class TestAppends:
             load.expand(one=[1, 2])
             SnowpipeAppendRowsOperator(task_id="load_0", rows=[], table="T")
         with pytest.raises(ConfigurationError, match="channel='d_load_0'"):
-            require_own_batch(dag.task_dict["load"].unmap({"op_kwargs": {"one": 1}}), 0)
+            require_own_batch(dag.task_dict["load"].unmap({"op_kwargs": {"one": 1}}), context(map_index=0))
 
     def test_without_a_channel_beside_one_that_names_its_channel_are_refused(self) -> None:
         with DAG("d", schedule=None):
@@ -291,7 +314,7 @@ class TestAppends:
             other = SnowpipeAppendRowsOperator(task_id="x", rows=[], table="T", channel="d_load")
         for one in (task, other):
             with pytest.raises(ConfigurationError, match="channel='d_load' with no batch"):
-                require_own_batch(one)
+                require_own_batch(one, context())
 
     def test_are_refused_before_anything_is_sent(self, snowpipe: Any, make: Any) -> None:
         with DAG("d", schedule=None):
@@ -454,3 +477,120 @@ class TestSources:
             task = self.load(path, **given)
         with pytest.raises(ConfigurationError, match=r"'t' loads from path .*another folder in each run"):
             require_own_channels(task.prepare_for_execution(), context())
+
+    @pytest.mark.parametrize(
+        ("grouping", "file", "is_refused"),
+        [
+            ({"group_by": "name", "name_pattern": "(?P<partition>[a-z]+)_[0-9]+.+"}, "eu_1.ndjson", True),
+            ({"group_by": "name", "name_pattern": "(?P<partition>.+)[.]ndjson"}, "eu_20260131.ndjson", False),
+            ({"group_by": "partition", "partition_key": "region"}, "region=eu/1.ndjson", True),
+            ({"group_by": "partition", "partition_key": "day"}, "day=31/1.ndjson", False),
+            ({"group_by": "name", "name_pattern": "(?P<partition>.+)"}, "", False),
+        ],
+    )  # fmt: skip
+    def test_of_each_run_in_partitions_without_a_number_are_refused(
+        self, tmp_path: Path, grouping: dict[str, Any], file: str, is_refused: bool
+    ) -> None:
+        path = tmp_path / "2026-01-31/orders" / file
+        path.parent.mkdir(parents=True)
+        if file:
+            path.write_text("{}\n")
+        with DAG("d", schedule=None):
+            task = self.load({"path": f"{tmp_path}/{{{{ ds }}}}/orders", **grouping})
+        instance = task.prepare_for_execution()
+        instance.source = {"path": f"{tmp_path}/2026-01-31/orders", **grouping}
+        if not is_refused:
+            require_own_channels(instance, context())
+            return
+        with pytest.raises(ConfigurationError, match=r"'t' loads from path .*another folder in each run"):
+            require_own_channels(instance, context())
+
+    @pytest.mark.parametrize(
+        ("partial", "instances", "is_refused"),
+        [
+            ({}, [{"source": "/data/{{ ds }}/orders"}, {"source": "/data/items"}], True),
+            ({"source": FileSource(path="/data/{{ ds }}/orders")}, [{"table": "T"}, {"table": "U"}], True),
+            ({}, [{"source": "/data/items"}, {"source": "/data/{{ ds }}/orders"}], False),
+            ({}, [{"source": "/data/{{ ds }}/i", "source_name": "{{ ds }}"}, {"source": "/data/i"}], False),
+            ({"source_name": "{{ ti.map_index }}"}, [{"source": "/data/{{ ds }}/a"}, {"source": "/b"}], True),
+        ],
+        ids=["own", "all", "other", "named", "index"],
+    )  # fmt: skip
+    def test_of_each_run_are_refused_in_the_mapped_instance_that_has_one(
+        self, partial: dict[str, Any], instances: list[dict[str, Any]], is_refused: bool
+    ) -> None:
+        with DAG("d", schedule=None):
+            mapped: Any = SnowpipeLoadOperator.partial(task_id="t", **partial).expand_kwargs(
+                [{"table": "T", **one} for one in instances]
+            )
+        instance = mapped.unmap({"table": "T", **instances[0]})
+        if not is_refused:
+            require_own_channels(instance, context(map_index=0))
+            return
+        with pytest.raises(ConfigurationError, match=r"'t' loads from path .*another folder in each run"):
+            require_own_channels(instance, context(map_index=0))
+
+
+class TestAppendBesideLoad:
+    """A load and an append would take the rows of each other for their own."""
+
+    @pytest.mark.parametrize(
+        ("source", "channel"),
+        [
+            (FileSource(path="FOLDER/orders"), "d_orders_eu"),
+            ({"path": "FOLDER/orders", "group_by": "all"}, "d_orders_all"),
+            (KafkaSource(bootstrap_servers="k:1", topics=["orders", "o_1"]), "d_o_1_12"),
+            (KafkaSource(bootstrap_servers="k:1", topic_pattern="o.*"), "d_orders_0"),
+            (TableSource(table="lake.orders", offset_column="ID"), "d_orders_all"),
+            (TableSource(table="orders", offset_column="ID", ranges=[5]), "d_orders_1"),
+            (IcebergSource(table="lake.orders"), "d_orders_all"),
+        ],
+    )
+    @pytest.mark.parametrize("is_default", [True, False])
+    def test_on_one_channel_is_refused_in_both(
+        self, tmp_path: Path, source: Any, channel: str, is_default: bool
+    ) -> None:
+        load, append = self.tasks(tmp_path, source, channel, is_default=is_default)
+
+        with pytest.raises(ConfigurationError, match=f"'load' and .* share the channel '{channel}'"):
+            require_own_channels(load, context())
+        with pytest.raises(ConfigurationError, match=f"'load' and .* share the channel '{channel}'"):
+            require_own_batch(append, context())
+
+    @pytest.mark.parametrize(
+        ("source", "channel", "given"),
+        [
+            (FileSource(path="FOLDER/orders"), "d_orders_us", {}),
+            (FileSource(path="FOLDER/orders"), "d_orders_eu", {"table": "U"}),
+            (FileSource(path="FOLDER/orders"), "d_orders_eu", {"channel_prefix": "p"}),
+            (FileSource(path="FOLDER/orders"), "d_orders_eu", {"channel_prefix": "{{ 'd' }}"}),
+            (FileSource(path="FOLDER/{{ 'orders' }}"), "d_orders_eu", {}),
+            (KafkaSource(bootstrap_servers="k:1", topics=["orders"]), "d_orders_x", {}),
+            (KafkaSource(bootstrap_servers="k:1", topics=["orders"]), "d_o_0", {}),
+            (TableSource(table="orders", offset_column="ID"), "d_orders_0", {}),
+            (TableSource(table="orders", offset_column="ID", partition_by="R"), "d_orders_eu", {}),
+        ],
+    )
+    def test_on_channels_of_their_own_is_fine(
+        self, tmp_path: Path, source: Any, channel: str, given: dict[str, Any]
+    ) -> None:
+        load, append = self.tasks(tmp_path, source, channel, is_default=False, **given)
+
+        require_own_channels(load, context())
+        require_own_batch(append, context())
+
+    def tasks(
+        self, folder: Path, source: Any, channel: str, *, is_default: bool, **given: Any
+    ) -> tuple[Any, Any]:
+        (folder / "orders/eu").mkdir(parents=True)
+        (folder / "orders/eu/1.ndjson").write_text("{}\n")
+        values = source if isinstance(source, dict) else source.as_json()
+        if "group_by" in values:
+            (folder / "orders/1.ndjson").write_text("{}\n")
+        if "path" in values:
+            values = {**values, "path": values["path"].replace("FOLDER", str(folder))}
+        own = {"task_id": channel.removeprefix("d_")} if is_default else {"task_id": "a", "channel": channel}
+        with DAG("d", schedule=None):
+            load = SnowpipeStreamOperator(task_id="load", source=values, **{"table": "T", **given})
+            append = SnowpipeAppendRowsOperator(rows=[], table="T", **own)
+        return load, append

@@ -12,7 +12,7 @@ import lzma
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
@@ -291,14 +291,49 @@ def with_values(rows: pa.Table, file: SourceFile) -> pa.Table:
     :param file: the file; without values to add, the rows stay as they are
     :raises EncodingError: if the rows have such a column of their own
     """
+    _refuse_values_of_its_own(file, rows.column_names, "", ", or leave that column out by columns=…")
     for name, value in file.values:
-        if name.upper() in {column.upper() for column in rows.column_names}:
-            raise EncodingError(
-                f"file {file.path!r} has a column {name!r}, which the partition value {name}={value} in its "
-                "path would be added as: set partition_columns=False, or leave that column out by columns=…"
-            )
         rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.large_string()), rows.num_rows))
     return rows
+
+
+def _refuse_values_of_its_own(file: SourceFile, columns: Iterable[str], row: str, remedy: str = "") -> None:
+    own = {column.upper(): column for column in columns}
+    for name, value in file.values:
+        if name.upper() in own:
+            raise EncodingError(
+                f"file {file.path!r}{row} has a column {own[name.upper()]!r}, which the partition value "
+                f"{name}={value} in its path would be added as: set partition_columns=False{remedy}"
+            )
+
+
+def _refuse_objects_with_values(block: RowBlock, file: SourceFile) -> None:
+    """Refuse NDJSON of which an object has a key that a partition value would be added as.
+
+    Only lines that may have one are read as JSON.
+
+    :raises EncodingError: naming the line and the key
+    """
+    body = bytes(block.body)
+    names = "|".join("".join(map(_in_json, name)) for name, _ in file.values)
+    for found in re.finditer(rf'"(?:{names})"[ \t\r]*:'.encode(), body):
+        begin = body.rfind(b"\n", 0, found.start()) + 1
+        try:
+            row = json.loads(body[begin:].partition(b"\n")[0])
+        except ValueError:
+            continue  # for the service to skip and to count
+        if isinstance(row, dict):
+            line = block.first_line + body.count(b"\n", 0, begin)
+            _refuse_values_of_its_own(file, row, f", line {line},")
+
+
+def _in_json(letter: str) -> str:
+    """An expression for what may stand for a letter of a key, in its two cases."""
+    forms = set()
+    for one in (letter.lower(), letter.upper()):
+        escaped = "".join(f"\\u{ord(unit):04x}" for unit in one)
+        forms |= {re.escape(one), f"(?i:{re.escape(escaped)})"}
+    return f"(?:{'|'.join(sorted(forms))})"
 
 
 # -- Files of lines: NDJSON, whose lines are passed on as they are, and text, whose lines become one column --
@@ -346,6 +381,7 @@ class LineReader(FileReader):
             if self.text_column is not None:
                 yield replace(block, body=text_rows(block, self.text_column, file))
             elif file.values:
+                _refuse_objects_with_values(block, file)
                 # The values of the partition go in front of each line's own fields, by two substitutions.
                 fields = json.dumps(dict(file.values), ensure_ascii=False).encode()[1:-1]
                 fields = fields.replace(b"\\", rb"\\")

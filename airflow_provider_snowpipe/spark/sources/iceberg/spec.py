@@ -11,10 +11,14 @@ from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.tables.spec import (
     TypedRowsSource,
     check_options,
-    is_named_like_a_secret,
 )
 from airflow_provider_snowpipe.spark.submit.checked_values import is_template
-from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.arguments import (
+    BinaryFormat,
+    NonFinite,
+    is_named_like_a_secret,
+    without_secrets,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
@@ -94,7 +98,7 @@ class IcebergSource(TypedRowsSource):
             raise ConfigurationError(
                 f"source table is {self.table!r}: give namespace and name, for example 'sales.orders'"
             )
-        check_options(self.options)
+        check_options(self.options, "put it into an Iceberg connection and give its id as conn_id")
 
     @property
     def offset_format(self) -> str:
@@ -117,7 +121,8 @@ class IcebergSource(TypedRowsSource):
 
 def _is_secret(name: str, value: str) -> bool:
     """True for passwords and keys, and for an address with a password in it."""
-    return is_named_like_a_secret(name) or (name == "uri" and "@" in value)
+    is_address_with_user = name == "uri" and "@" in value
+    return is_named_like_a_secret(name) or is_address_with_user or without_secrets(value) != value
 
 
 IcebergSourceSpec = IcebergSource

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal
+from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.spark.submit.checked_values import is_task_output, is_template
+from airflow_provider_snowpipe.spark.submit.checked_values import is_task_output, is_template, refuse_secret
+from airflow_provider_snowpipe.streaming.arguments import without_secrets
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -100,6 +102,7 @@ class KafkaSource(SourceSpec):
     @staticmethod
     def from_address(address: str) -> dict[str, Any]:
         """Read ``kafka://host:port[,host:port]/topic[,topic]``."""
+        refuse_secret("source", address)
         brokers, _, topics = address.partition("://")[2].partition("/")
         named = [one for one in topics.split(",") if one]
         if not brokers or not named:
@@ -121,6 +124,11 @@ class KafkaSource(SourceSpec):
         for name, value in (("sasl.username", connection.login), ("sasl.password", connection.password)):
             if value:
                 settings.setdefault(name, value)
+        registry = settings.get("schema.registry.url")
+        if isinstance(registry, str):
+            settings["schema.registry.url"], user_info = _registry_without_user(registry)
+            if user_info:
+                settings.setdefault(REGISTRY_USER_INFO, user_info)
         secrets = {name: str(settings.pop(name)) for name in sorted(SECRETS & set(settings))}
         completed = dict(values)
         for name, key in _CONNECTION_KEYS.items():
@@ -401,10 +409,18 @@ SET_BY_SOURCE = {
 """Settings that the source makes itself, and the key that decides each."""
 
 
+def _registry_without_user(url: str) -> tuple[str, str]:
+    """The registry's address, and user and password where it has them, decoded as the client does."""
+    scheme, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    user_info, _, host = host.rpartition("@")
+    return f"{scheme}{separator}{host}{slash}{path}", unquote(user_info)
+
+
 def _check_options(options: Any) -> None:
     """Refuse a setting that is a secret, that is the source's to set, or that is not on the list."""
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f"source options is {options!r}: it must be an object with keys")
+        raise ConfigurationError("source options is no object: give librdkafka's settings by name")
     for name, value in options.items():
         if name in SECRETS:
             raise ConfigurationError(
@@ -422,4 +438,9 @@ def _check_options(options: Any) -> None:
         if not isinstance(value, str | int | float):
             raise ConfigurationError(
                 f"source option {name!r} is {value!r}: give a text, a number or a boolean"
+            )
+        if isinstance(value, str) and without_secrets(value) != value:
+            raise ConfigurationError(
+                f"source option {name!r} has a secret in its value, and plans hold none: give user and "
+                "password as settings of their own in the Kafka connection, and its id as conn_id"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-from airflow_provider_snowpipe.streaming.arguments import PASSWORD_IN_URL, BinaryFormat, NonFinite
+from airflow_provider_snowpipe.streaming.arguments import (
+    BinaryFormat,
+    NonFinite,
+    is_named_like_a_secret,
+    without_secrets,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
@@ -20,8 +24,6 @@ from airflow_provider_snowpipe.streaming.offsets import (
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-
-_SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key|private.?key", re.IGNORECASE)
 
 
 class TypedRowsSource(SourceSpec):
@@ -48,7 +50,6 @@ class TypedRowsSource(SourceSpec):
             raise ConfigurationError(
                 f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
             )
-        refuse_password(self.path)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -150,27 +151,15 @@ def check_one_input(source: Any, keys: Sequence[str]) -> None:
             f"source has {' and '.join(given) or 'no table, query or path'}: give exactly one of table, "
             "query and path"
         )
-    for path in (source.path, *getattr(source, "paths", ())):
-        refuse_password(path)
 
 
-def refuse_password(path: str | None) -> None:
-    """Refuse a path with a password in it, since plans, logs and lineage show paths.
+def check_options(
+    options: Any,
+    remedy: str = "define the table in Spark's catalog, or let Spark's own configuration give it",
+) -> None:
+    """Refuse reader options that are no texts, or hold a secret: a plan is a file.
 
-    :raises ConfigurationError: without the password
-    """
-    path = path or ""
-    found = PASSWORD_IN_URL.match(path)
-    if found:
-        raise ConfigurationError(
-            f"source path '{found[1]}…@{path[found.end() :]}' holds a password: leave it out, and let "
-            "Spark's configuration, or the connection, give the credentials of that storage"
-        )
-
-
-def check_options(options: Any) -> None:
-    """Refuse reader options that are no texts, or look like a secret: a plan is a file.
-
+    :param remedy: where such a secret goes instead
     :raises ConfigurationError: naming the option, never its value
     """
     if not isinstance(options, Mapping):
@@ -178,13 +167,8 @@ def check_options(options: Any) -> None:
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
-        if is_named_like_a_secret(name):
+        if is_named_like_a_secret(name) or without_secrets(value) != value:
             raise ConfigurationError(
-                f"source option {name!r} looks like a secret, and a plan holds none: define the table in "
-                "Spark's catalog, or let Spark's own configuration give it"
+                f"source option {name!r} looks like a secret or has one in its value, and a plan holds none: "
+                f"{remedy}"
             )
-
-
-def is_named_like_a_secret(name: str) -> bool:
-    """True for names of options that hold passwords, keys and the like."""
-    return _SECRET.search(name) is not None

@@ -220,5 +220,5 @@ def test_partition_values_become_columns(tmp_path):
     rows = [row for _, row in rows_after(ParquetReader(("ID",)), file, 0)]
     assert json.dumps(rows[1]) == '{"ID": 1, "day": "2024-01-01", "eu": null}'
 
-    with pytest.raises(EncodingError, match=r"has a column 'id'.*partition_columns=False"):
+    with pytest.raises(EncodingError, match=r"has a column 'ID'.*value id=1.*partition_columns=False"):
         rows_after(ParquetReader(), SourceFile("a", plain.path, plain.size, (("id", "1"),)), 0)

@@ -79,6 +79,22 @@ def test_partition_values_are_put_in_front_of_the_fields_of_each_object(tmp_path
     assert [(block.rows, block.last_line) for block in blocks] == [(5, 6), (1, 7)]
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['{"a": 1, "day": "2024-01-02"}', '{"DAY" : null}', '{"x": {"day": 1}, "d\\u0061y": 2}',
+     '{"a": 1, "größe": 3}', '{"gr\\u00F6\\u00dfe": 3}'],
+)  # fmt: skip
+def test_a_record_with_a_partitions_column_of_its_own_is_refused(tmp_path, line):
+    path = tmp_path / "a.ndjson"
+    path.write_text(f'\n{{"x": {{"day": 1}}, "y": "day"}}\n{line}\n')
+    file = SourceFile("a.ndjson", str(path), path.stat().st_size, (("day", "1"), ("Größe", "2")))
+
+    with pytest.raises(
+        EncodingError, match=r"line 3.*has a column '(day|DAY|größe)'.*partition_columns=False"
+    ):
+        list(LineReader().blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits()))
+
+
 def test_partition_values_become_columns_beside_a_line_of_text(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one\n")

@@ -62,7 +62,7 @@ def test_channels_are_named_as_the_kafka_connector_names_them():
         ({"options": {"group.id": "g"}}, "use the key 'group_id'"),
         ({"options": {"oauth_cb": "a.b"}}, "is none that a Kafka source takes"),
         ({"options": {"client.id": None}}, "give a text, a number or a boolean"),
-        ({"options": ["x"]}, "must be an object"),
+        ({"options": ["x"]}, "is no object"),
         ({"unknown": 1}, "unknown key 'unknown'"),
     ],
     ids=str,
