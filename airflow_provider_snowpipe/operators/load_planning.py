@@ -223,6 +223,7 @@ class LoadChoice:
         self.backlog = task.backlog() if has_backlog(self.source) else None
         self.options = task.copy_options
         self.file_pipe = task.file_pipe
+        self.only_streamed = _only_streamed(task)
         self.before = None if context is None else path_before(context)
         """The path of the run before."""
         # Whether a pipe might be worth making is no question of a task that has to load now.
@@ -273,6 +274,12 @@ class LoadChoice:
         if self.plan is None:
             return LoadPath.STREAM, None
         planned = self.plan.path
+        may_stream = not is_staged(self.source) and not self.plan.is_forced
+        if self.only_streamed is not None and planned is not LoadPath.STREAM and not may_stream:
+            raise ConfigurationError(
+                f"{self.only_streamed}: leave that out, or take path='stream', which files in a stage have "
+                "not. Nothing was loaded"
+            )
         if is_staged(self.source):
             if planned is LoadPath.STREAM:
                 raise ConfigurationError(
@@ -432,7 +439,18 @@ class LoadChoice:
                 share_of_copy(position, growing=self.files.growing)
         except PartlyStreamedError as error:
             return str(error)
-        return why_not_copy(self.files)
+        return self.only_streamed or why_not_copy(self.files)
+
+
+def _only_streamed(task: SnowpipeLoadOperator) -> str | None:
+    """What the task asks for that COPY and pipes would pass over with success, None where they would not."""
+    if task.evolve_columns is not None:
+        asked = f"evolve_columns is {task.evolve_columns!r}"
+    elif task.unknown_columns == "fail":
+        asked = "unknown_columns is 'fail'"
+    else:
+        return None
+    return f"{asked}, and COPY and pipes pass keys over that have no column"
 
 
 # -- What came of a planned load, beside what was estimated, and what the next plan learns from it -------

@@ -211,6 +211,23 @@ class TestLoad:
         assert not {"open", "PUT", "SET TOKEN"} & set(load.account.calls)
         assert load.account.tokens == {A: "1.ndjson:2"}
 
+    @pytest.mark.parametrize(
+        "policy", [{"unknown_columns": "fail"}, {"evolve_columns": True}, {"evolve_columns": False}], ids=str
+    )
+    def test_keys_without_a_column_are_not_passed_over_where_the_policy_is_about_them(
+        self, load: Load, policy: dict[str, Any]
+    ) -> None:
+        load.write("a", "1.ndjson")
+
+        path, why = load.operator(**policy, path="auto")._choice({"backfill": True}).path()
+
+        assert path is LoadPath.STREAM
+        assert str(why).startswith(f"{next(iter(policy))} is ")
+        for source in ({"path": str(load.folder)}, "@FILES"):
+            with pytest.raises(AirflowFailException, match=f"{next(iter(policy))} is .*path='stream'"):
+                load.run(**policy, source=source)
+        assert load.account.rows == []
+
     def test_auto_does_not_stream_behind_an_unfinished_load_with_another_format(self, load: Load) -> None:
         options = {"options": {"truncate_columns": True}}
         load.write("a", "1.ndjson")
