@@ -212,7 +212,7 @@ class FirstError:
     def __str__(self) -> str:
         named = (("line", self.line), ("character", self.character), ("column", self.column))
         where = ", ".join(f"{name} {value}" for name, value in named if value is not None)
-        return " ".join(self.message.split()) + (f" ({where})" if where else "")
+        return " ".join(self.message.split()).rstrip(".") + (f" ({where})" if where else "")
 
 
 @dataclass(frozen=True, slots=True)

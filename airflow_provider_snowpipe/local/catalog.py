@@ -73,6 +73,7 @@ class Catalog:
         self.clock = clock or Clock()
         self.access = access or Access(clock=self.clock)
         self.storage = storage or Storage(folder / "staged_files", folder)
+        self.storage.clock = self.clock
         self.spool = spool
         self.queries = queries or QueryHistory()
         # The newest COPY statements by user and query id, with the files that they read.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from airflow_provider_snowpipe.local.datadir import Clock
 from airflow_provider_snowpipe.local.errors import SqlError, access_error, compilation_error
 
 # -- What PUT and GET ask a client to do: which of its files go where ------------------------------------
@@ -117,12 +118,14 @@ class FolderArea:
     :param allowed: real paths of the folders that a symbolic link may lead to; None follows no link.
     :param private: real path of a folder that must not be reached.
     :param pins: folder on the same file system where a file that is read gets a second name.
+    :param clock: the service's clock, by which a file is as old as it seems; None for that of the machine.
     """
 
     root: Path
     allowed: tuple[Path, ...] | None = None
     private: Path | None = None
     pins: Path | None = None
+    clock: Clock | None = None
 
     def list(self, prefix: str) -> list[StagedFile]:
         """Return the files whose path starts with a text, by path; links that lead outside do not show."""
@@ -181,6 +184,8 @@ class FolderArea:
             replaced.
         """
         target = self.path(name)
+        if self.clock is not None and self.clock.moved_seconds:
+            os.utime(temporary, (self.clock.now(),) * 2)
         for attempt in range(_MOVE_ATTEMPTS):
             try:
                 make_private_folder(target.parent)

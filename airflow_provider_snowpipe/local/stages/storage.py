@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import duckdb
 
+from airflow_provider_snowpipe.local.datadir import Clock
 from airflow_provider_snowpipe.local.engine.names import Names, Rename
 from airflow_provider_snowpipe.local.engine.store import Definitions
 from airflow_provider_snowpipe.local.errors import (
@@ -265,6 +266,8 @@ class Storage:
         self._root = root
         self._private = private.resolve()
         self.outside = outside or Outside()
+        self.clock: Clock | None = None
+        """The service's clock, by which uploads are dated; None for that of the machine."""
         for name in (_INCOMING, _DOWNLOADS, _TRASH):
             # Left behind by a service that was killed.
             shutil.rmtree(root / name, ignore_errors=True)
@@ -286,7 +289,7 @@ class Storage:
 
         :param identity: the stage's folder, see :func:`table_identity` and :func:`user_identity`.
         """
-        return FolderArea(self._root / _FILES / identity, pins=self._root / _DOWNLOADS)
+        return FolderArea(self._root / _FILES / identity, pins=self._root / _DOWNLOADS, clock=self.clock)
 
     def create(self, *identities: str) -> None:
         """Create the folders of internal stages, unless they are there."""

@@ -82,6 +82,14 @@ def test_a_failure_has_the_first_error_and_the_remedy() -> None:
     )
 
 
+def test_the_full_stop_of_a_first_error_is_not_doubled() -> None:
+    bad = load("b", "LOAD_FAILED", first_error=FirstError("Remote file 's/b' was not found."))
+
+    verdict = watch("b").see(PolledLoads([bad]), 0)
+
+    assert "Remote file 's/b' was not found. Fix the files" in (verdict.message or "")
+
+
 def test_many_failures_are_named_up_to_ten() -> None:
     names = [f"f{number:02}" for number in range(14)]
 

@@ -216,6 +216,17 @@ def test_files_older_than_the_history_are_uncertain(local):
     assert ids(local) == [1, 1]
 
 
+def test_a_file_that_is_staged_after_the_clock_was_moved_is_loaded(local):
+    local.put("a.csv", b"1,x\n")
+    local.sql("COPY INTO t FROM @s")
+    local.catalog.clock.move(65 * DAY_MS / 1000)
+    local.sql("COPY INTO @s/b.csv FROM (SELECT 2, 'y') SINGLE = TRUE FILE_FORMAT = (COMPRESSION = NONE)")
+    (row,) = [row for row in local.sql("COPY INTO t FROM @s") if row["status"] == "LOADED"]
+
+    assert row["file"] == "s/b.csv"
+    assert ids(local) == [1, 2]
+
+
 def test_pattern_prefix_and_size_limit_choose_files(local):
     for name in ("in/a1.csv", "in/a2.csv", "in/b.txt", "out/a3.csv"):
         local.put(name, name[-5].replace("b", "9").encode() + b",x\n")
