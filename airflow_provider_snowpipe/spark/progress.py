@@ -132,6 +132,7 @@ class FollowedChannels:
         self.rows = -1
         self._known: dict[str, tuple[ChannelStatus, ChannelStatus]] = {}
         self._totals: Totals | None = None
+        self._has_line = False
         self._bytes_behind = {name: one.bytes_behind(None) for name, one in start.items()}
         self._first = None if began is None else self._poll(began)
 
@@ -165,11 +166,16 @@ class FollowedChannels:
             self._bytes_behind[name] = self.start[name].bytes_behind(statuses[name].committed)
         poll = self._poll(at)
         self._totals = self._totals or Totals(self._first or poll)
-        self._totals.take(poll)
+        if self._has_line:
+            self._totals.take(poll)
+        else:
+            self._totals.now = poll
+        self._has_line = False
         self.rows = poll.rows
 
     def line(self) -> str:
-        """Put it in a line, empty while nothing is known."""
+        """Put it in a line, with the pace since the line before, empty while nothing is known."""
+        self._has_line = self._totals is not None
         return "" if self._totals is None else self._totals.line(f"channels={len(self.start)}")
 
     def _poll(self, at: float) -> Poll:

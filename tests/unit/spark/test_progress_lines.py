@@ -207,6 +207,17 @@ class TestFollowedChannels:
 
         assert channels.line() == "channels=2 rows=20 rows_per_second=1 rows_behind<=180 seconds_left<=180"
 
+    def test_pace_is_that_since_the_line_before_however_many_polls_there_were(self) -> None:
+        channels = FollowedChannels(START_OF_BOTH, began=30.0)
+        for at, inserted in (50.0, 20), (51.0, 20):
+            channels.take({name: status(name, None, inserted) for name in "ab"}, at)
+        assert "rows=20 rows_per_second=1 " in channels.line()
+
+        for at, inserted in (71.0, 60), (111.0, 110), (112.0, 110):
+            channels.take({name: status(name, None, inserted) for name in "ab"}, at)
+        assert "rows=200 rows_per_second=3 " in channels.line()
+        assert "rows=200 rows_per_second=3 " in channels.line()
+
     def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self) -> None:
         files = (("1.log", 100), ("2.log", 200), ("3.log", 60))
         start = {
