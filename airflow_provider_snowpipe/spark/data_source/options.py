@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.streaming.arguments import (
     UNKNOWN_COLUMNS,
     OnUnknown,
     check_one_of,
+    is_named_like_a_secret,
 )
 from airflow_provider_snowpipe.streaming.auth import base_url
 from airflow_provider_snowpipe.streaming.errors import (
@@ -122,7 +123,6 @@ def columns(name: str, value: str) -> frozenset[str]:
 
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options of ``writeStream`` that Spark hands on to the sink (observed with PySpark 4.2)."""
-_SECRET = ("password", "passphrase", "secret", "token", "privatekey", "private_key", "pat", "oauth")
 _CAPITAL = re.compile("[A-Z]")
 """Begins a word in the name of an option, which the field of that name has in small letters."""
 _MOST_PARTITIONS = 2000
@@ -340,7 +340,7 @@ def _unknown(name: str) -> ConfigurationError:
             "a path was given to save() or start(): rows go to the table or pipe that the options name, "
             "leave it out"
         )
-    if any(word in name.lower() for word in _SECRET):
+    if is_named_like_a_secret(name) or name.lower() in ("pat", "oauth"):
         return ConfigurationError(
             f"option {name!r} is unknown: options are shown in plans and logs, so no credential is one. Name "
             "a file with the option credentialsFile, or set SNOWPIPE_CREDENTIALS_FILE in the driver's "

@@ -150,8 +150,8 @@ def refuse_secret(what: str, text: str) -> None:
     shown = without_secrets(text)
     if shown != text:
         raise ConfigurationError(
-            f"{what} {shown!r} holds a password: leave it out, and let the source's connection, or Spark's "
-            "own configuration, give it"
+            f"{what} {shown!r} holds a password: leave it out, and let the source's connection, Spark's own "
+            "configuration or the executors' environment give it"
         )
 
 
@@ -299,13 +299,13 @@ def check_dead_letter_path(path: str | None) -> None:
                 f"dead_letter_path is {path!r}: give an absolute path, executors run elsewhere"
             )
         return
-    refuse_secret("dead_letter_path", path)
     address = urlsplit(path)
     if address.username or address.password:
         raise ConfigurationError(
             f"dead_letter_path {address.scheme}://…@{address.hostname} holds credentials: leave them out, "
             "the executors have them in their environment"
         )
+    refuse_secret("dead_letter_path", path)
 
 
 def dead_letter_topic(path: str | None) -> str | None:

@@ -480,7 +480,7 @@ def test_path_that_cannot_be_reached_is_named(tmp_path):
         ("abort", True, None, (), "the plan has no columns"),
         ("dead_letter", False, None, COLUMNS, "dead_letter_path is not given"),
         ("dead_letter", False, "dead", COLUMNS, "give an absolute path"),
-        ("dead_letter", False, "s3://key:hidden@bucket/dead", COLUMNS, "holds credentials"),
+        ("dead_letter", False, "s3://key:hidden@bucket/dead", COLUMNS, "holds a password"),
     ],
 )
 def test_rules_that_do_not_go_together_are_refused(on_error, check, path, columns, message):
