@@ -50,6 +50,7 @@ class PlanWarning:
 class PathEstimate:
     """What one path would cost, and how long it would take.
 
+    :param path: the path
     :param credits: Snowflake credits, for bounded data of all of it, for unbounded data of a day
     :param latency: seconds until the first rows can be queried, whatever the volume
     :param seconds: seconds until all of the bounded data can be queried; of unbounded data, until the last
@@ -88,6 +89,7 @@ class CompactAdvice:
 class LoadPlan:
     """The path to take, why, and what each path would have cost.
 
+    :param path: the path
     :param reasons: in words, the strongest first
     :param estimates: one for each path, in the order stream, copy, pipe
     :param warnings: what to know, and what to do about it

@@ -120,6 +120,8 @@ def _check_name(kind: str, value: str) -> None:
 class PipeName:
     """A pipe's full name. Each part is sent exactly as given.
 
+    :param database: the database
+    :param schema: the schema
     :param pipe: the pipe; ``<table>-STREAMING`` is a table's default pipe
     """
 

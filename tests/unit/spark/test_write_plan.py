@@ -53,7 +53,7 @@ def test_a_report_comes_back_as_it_was_written() -> None:
         ({"table": "t", "query": "q"}, "source has table and query"),
         ({"tabel": "t"}, "unknown key 'tabel'"),
         ({"path": "/in", "options": {"password": "x"}}, "looks like a secret"),
-        ("t", "must be an object"),
+        ("t", "give a mapping, or in JSON an object"),
     ],
     ids=["nothing", "two", "unknown", "secret", "text"],
 )
