@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -200,14 +201,17 @@ def wait_for_statement(
     :param seconds: between two polls
     :raises TaskDeferred: always
     """
+    from airflow_provider_snowpipe.triggers.commit import deferral_limit
     from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
+    limit = deferral_limit(task)
     task.defer(
         trigger=SnowpipeStatementTrigger(
             handle=handle,
             statement=statement.partition(" FILES = ")[0],
             snowflake_conn_id=task.snowflake_conn_id,
             poll_interval=seconds,
+            deadline=None if limit is None else time.time() + limit.total_seconds(),
         ),
         method_name="execute_complete",
         kwargs={"listed": listed},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
@@ -44,7 +43,7 @@ from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
-from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
+from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger, deferral_limit
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -235,12 +234,15 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             memory = DriverMemory(context, durable=self.durable)
             self._stop_on_cluster(context, memory, error)
             memory.forget_driver()
+            limit = deferral_limit(self, self.commit_timeout)
+            seconds = self.commit_timeout if limit is None else limit.total_seconds()
+            name = "commit_timeout" if seconds == self.commit_timeout else "execution_timeout"
             raise AirflowException(
                 error_line(
                     "CommitTimeoutError",
                     f"pipe {self._pipe_hook().pipe_name()}: not every channel has committed its target "
-                    f"within {self.commit_timeout:g} s; the task's log shows which. Run again, which resumes "
-                    "from the committed tokens, or raise commit_timeout",
+                    f"within {seconds:g} s; the task's log shows which. Run again, which resumes "
+                    f"from the committed tokens, or raise {name}",
                 )
             ) from error
 
@@ -272,7 +274,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             trigger=self._trigger(sent),
             method_name="execute_complete",
             kwargs={"sent": sent.to_kept()},
-            timeout=timedelta(seconds=self.commit_timeout),
+            timeout=deferral_limit(self, self.commit_timeout),
         )
 
     def _sent_before(self, memory: DriverMemory) -> SubmittedLoad | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from typing import Any
 
 import pytest
@@ -442,6 +443,23 @@ class TestDeferral:
 
         assert sorted(account.rows) == [*rows_of(*FILES), "e1"]
         assert (done["rows_loaded"], sorted(done["files"]), done["loaded_before"]) == (8, list(FILES), {})
+
+    @pytest.mark.parametrize("limit", [None, dt.timedelta(seconds=90)])
+    def test_a_deferred_task_has_its_execution_timeout_end_the_statement(
+        self, copying: Copying, limit: dt.timedelta | None
+    ) -> None:
+        copying.account.holds = True
+        given = {"snowflake_conn_id": "account", "table": "T", "stage": "@S", "deferrable": True}
+        before = time.time()
+
+        with pytest.raises(TaskDeferred) as deferred:
+            SnowpipeCopyOperator(task_id="copy", execution_timeout=limit, **given).execute(
+                task_context(began=copying.began)
+            )
+
+        deadline = deferred.value.trigger.deadline
+        assert (deadline is None) is (limit is None)
+        assert deadline is None or before + 90 <= deadline <= time.time() + 90
 
     def test_a_task_that_another_release_has_deferred_lists_anew(self, copying: Copying) -> None:
         copying.run({})
