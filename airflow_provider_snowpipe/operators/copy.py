@@ -143,6 +143,10 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             switches=["force", "deferrable"],
         )
         StagedChoice(stage, files, prefix, pattern).check()
+        # Of what is no template; names and options may be one.
+        written = CopyInto(("D", "S", "T"), "@S", columns=columns, expressions=expressions)
+        if validation_mode is not None:
+            written.validation(validation_mode)
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 
     def execute_complete(

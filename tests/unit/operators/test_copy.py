@@ -759,3 +759,21 @@ class TestRunAgain:
 
         assert copying.account.rows == [*rows_of("b", "c", "d"), "bad", "a1"]
         assert (done["rows_loaded"], len(done["files"])) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"columns": "ID"}, "columns is 'ID', a text"),
+        ({"columns": 7}, "columns is 7: give a list of texts"),
+        ({"expressions": ["$1", 2]}, r"expressions is \['\$1', 2\]: give a list of texts"),
+        ({"columns": ["A"], "expressions": ["$1", "$2"]}, "1 columns are filled by 2 expressions"),
+        ({"validation_mode": "ALL"}, "validation_mode is 'ALL': give RETURN_ERRORS"),
+        ({"validation_mode": "RETURN_ERRORS", "expressions": ["$1"]}, "together with expressions"),
+    ],
+)
+def test_wrong_arguments_of_the_statement_are_refused_when_the_dag_is_parsed(
+    given: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        SnowpipeCopyOperator(task_id="copy", table="{{ params.table }}", stage="@S", **given)
