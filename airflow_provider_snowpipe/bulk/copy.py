@@ -212,6 +212,10 @@ class CopyInto:
         for name in ("columns", "expressions"):
             if isinstance(given := getattr(self, name), str):
                 raise ConfigurationError(f"{name} is {given[:80]!r}, a text: give a list, [{given[:80]!r}]")
+            if given is not None and not (
+                isinstance(given, Sequence) and all(isinstance(one, str) for one in given)
+            ):
+                raise ConfigurationError(f"{name} is {given!r}: give a list of texts")
         matched = self.options.match_by_column_name not in (None, "NONE")
         if matched and (self.columns or self.expressions):
             raise ConfigurationError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -142,6 +143,10 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             switches=["force", "deferrable"],
         )
         StagedChoice(stage, files, prefix, pattern).check()
+        # Of what is no template; names and options may be one.
+        written = CopyInto(("D", "S", "T"), "@S", columns=columns, expressions=expressions)
+        if validation_mode is not None:
+            written.validation(validation_mode)
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 
     def execute_complete(
@@ -200,14 +205,17 @@ def wait_for_statement(
     :param seconds: between two polls
     :raises TaskDeferred: always
     """
+    from airflow_provider_snowpipe.triggers.commit import deferral_limit
     from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 
+    limit = deferral_limit(task)
     task.defer(
         trigger=SnowpipeStatementTrigger(
             handle=handle,
             statement=statement.partition(" FILES = ")[0],
             snowflake_conn_id=task.snowflake_conn_id,
             poll_interval=seconds,
+            deadline=None if limit is None else time.time() + limit.total_seconds(),
         ),
         method_name="execute_complete",
         kwargs={"listed": listed},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -226,6 +225,7 @@ def wait_for_pipe(
 
     :raises TaskDeferred: always
     """
+    from airflow_provider_snowpipe.triggers.commit import deferral_limit
     from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 
     expected = submission.expected()
@@ -249,5 +249,5 @@ def wait_for_pipe(
         ),
         method_name="execute_complete",
         kwargs={"submitted": value},
-        timeout=dt.timedelta(seconds=load.load_timeout + _MARGIN_SECONDS),
+        timeout=deferral_limit(task, load.load_timeout + _MARGIN_SECONDS),
     )

@@ -47,6 +47,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
 )
 from airflow_provider_snowpipe.triggers.application import ENDED
+from airflow_provider_snowpipe.triggers.commit import deferral_limit
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -257,7 +258,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on."""
         if isinstance(run, ClusterRun) and self._follows_in_triggerer:
             kept = {"place": asdict(run.submission), "is_earlier": is_earlier}
-            self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs=kept)
+            limit = deferral_limit(self)
+            self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs=kept, timeout=limit)
         run.follow()
 
     @property

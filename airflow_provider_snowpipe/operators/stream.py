@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
-from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
+from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger, deferral_limit
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -234,12 +233,15 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             memory = DriverMemory(context, durable=self.durable)
             self._stop_on_cluster(context, memory, error)
             memory.forget_driver()
+            limit = deferral_limit(self, self.commit_timeout)
+            seconds = self.commit_timeout if limit is None else limit.total_seconds()
+            name = "commit_timeout" if seconds == self.commit_timeout else "execution_timeout"
             raise AirflowException(
                 error_line(
                     "CommitTimeoutError",
                     f"pipe {self._pipe_hook().pipe_name()}: not every channel has committed its target "
-                    f"within {self.commit_timeout:g} s; the task's log shows which. Run again, which resumes "
-                    "from the committed tokens, or raise commit_timeout",
+                    f"within {seconds:g} s; the task's log shows which. Run again, which resumes "
+                    f"from the committed tokens, or raise {name}",
                 )
             ) from error
 
@@ -271,7 +273,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             trigger=self._trigger(sent),
             method_name="execute_complete",
             kwargs={"sent": sent.to_kept()},
-            timeout=timedelta(seconds=self.commit_timeout),
+            timeout=deferral_limit(self, self.commit_timeout),
         )
 
     def _sent_before(self, memory: DriverMemory) -> SubmittedLoad | None:

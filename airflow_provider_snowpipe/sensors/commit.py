@@ -45,7 +45,12 @@ from airflow_provider_snowpipe.streaming.commits import (
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeFailedOverError, SnowpipeError
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.progress import CommitTargets, all_targets
-from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger, WaitTrigger, poll_retry
+from airflow_provider_snowpipe.triggers.commit import (
+    SnowpipeCommitTrigger,
+    WaitTrigger,
+    deferral_limit,
+    poll_retry,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -147,7 +152,7 @@ class WaitSensor(BaseSensorOperator):
         self.defer(
             trigger=self.trigger_class(**{**self._trigger_arguments(), **self._found()}),
             method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout + self.margin_seconds),
+            timeout=deferral_limit(self, self.timeout + self.margin_seconds),
         )
 
     def poke(self, context: Context) -> PokeReturnValue:

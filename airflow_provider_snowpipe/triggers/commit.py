@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -30,6 +31,8 @@ from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import BaseOperator
+
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 
@@ -168,6 +171,20 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
 def failure_event(reason: StrEnum, message: str) -> TriggerEvent:
     """The event of a wait that failed."""
     return TriggerEvent({"status": "failure", "reason": reason.value, "message": message})  # type: ignore[no-untyped-call]
+
+
+def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelta | None:
+    """How long a task may be deferred: its ``execution_timeout`` holds there as well, for each wait.
+
+    Airflow 3 applies that to what runs in a worker alone ("handle timeout in case of deferral" is still to do
+    in ``task_runner.py`` of 3.3.2).
+
+    :param seconds: the wait's own limit, None for none
+    """
+    limits = [timedelta(seconds=seconds)] if seconds is not None else []
+    if task.execution_timeout is not None:
+        limits.append(task.execution_timeout)
+    return min(limits, default=None)
 
 
 def poll_retry() -> RetryPolicy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ class SnowpipeStatementTrigger(StoredTrigger):
     :param snowflake_conn_id: the connection's id
     :param poll_interval: seconds between two polls
     :param max_consecutive_errors: give up after this many polls in a row that failed
+    :param deadline: cancel the statement when it still runs then, seconds since 1970; None for never
     """
 
     supports_triggerer_queue = True
@@ -44,6 +46,7 @@ class SnowpipeStatementTrigger(StoredTrigger):
     snowflake_conn_id: str
     poll_interval: float = 5.0
     max_consecutive_errors: int = 10
+    deadline: float | None = None
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Poll until the statement has ended; one event."""
@@ -74,7 +77,17 @@ class SnowpipeStatementTrigger(StoredTrigger):
                 errors = 0
                 if not state.is_running:
                     return _event(ENDED)
+            if self.deadline is not None and time.time() >= self.deadline:
+                return await self._out_of_time(client)
             await asyncio.sleep(self.poll_interval)
+
+    async def _out_of_time(self, client: StatementClient) -> TriggerEvent:
+        try:
+            if not await asyncio.to_thread(client.cancel, self.handle, self.statement):
+                return _event(ENDED)
+        except SnowpipeError as error:
+            return _event(LOST, f"the task's execution_timeout is over, and no statement cancelled: {error}")
+        return _event(LOST, "the task's execution_timeout is over, and its statement cancelled")
 
     async def on_kill(self) -> None:
         """Cancel the statement: somebody has marked or cleared the deferred task."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -111,7 +112,9 @@ def test_a_driver_that_failed_reports_why(lab):
 
 
 def test_a_deferral_that_takes_too_long_stops_the_application(lab):
-    _deferred(lab)
+    """Airflow 3 applies ``execution_timeout`` to what runs in a worker alone."""
+    limit = timedelta(minutes=5)
+    assert _deferred(lab, execution_timeout=limit).timeout == limit
     words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
 
     with pytest.raises(AirflowException, match="execution_timeout"):

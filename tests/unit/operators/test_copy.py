@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from typing import Any
 
 import pytest
@@ -478,6 +479,23 @@ class TestDeferral:
         assert sorted(account.rows) == [*rows_of(*FILES), "e1"]
         assert (done["rows_loaded"], sorted(done["files"]), done["loaded_before"]) == (8, list(FILES), {})
 
+    @pytest.mark.parametrize("limit", [None, dt.timedelta(seconds=90)])
+    def test_a_deferred_task_has_its_execution_timeout_end_the_statement(
+        self, copying: Copying, limit: dt.timedelta | None
+    ) -> None:
+        copying.account.holds = True
+        given = {"snowflake_conn_id": "account", "table": "T", "stage": "@S", "deferrable": True}
+        before = time.time()
+
+        with pytest.raises(TaskDeferred) as deferred:
+            SnowpipeCopyOperator(task_id="copy", execution_timeout=limit, **given).execute(
+                task_context(began=copying.began)
+            )
+
+        deadline = deferred.value.trigger.deadline
+        assert (deadline is None) is (limit is None)
+        assert deadline is None or before + 90 <= deadline <= time.time() + 90
+
     def test_a_task_that_another_release_has_deferred_lists_anew(self, copying: Copying) -> None:
         copying.run({})
         again = SnowpipeCopyOperator(task_id="copy", snowflake_conn_id="account", table="T", stage="@S")
@@ -776,3 +794,21 @@ class TestRunAgain:
 
         assert copying.account.rows == [*rows_of("b", "c", "d"), "bad", "a1"]
         assert (done["rows_loaded"], len(done["files"])) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"columns": "ID"}, "columns is 'ID', a text"),
+        ({"columns": 7}, "columns is 7: give a list of texts"),
+        ({"expressions": ["$1", 2]}, r"expressions is \['\$1', 2\]: give a list of texts"),
+        ({"columns": ["A"], "expressions": ["$1", "$2"]}, "1 columns are filled by 2 expressions"),
+        ({"validation_mode": "ALL"}, "validation_mode is 'ALL': give RETURN_ERRORS"),
+        ({"validation_mode": "RETURN_ERRORS", "expressions": ["$1"]}, "together with expressions"),
+    ],
+)
+def test_wrong_arguments_of_the_statement_are_refused_when_the_dag_is_parsed(
+    given: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        SnowpipeCopyOperator(task_id="copy", table="{{ params.table }}", stage="@S", **given)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,15 @@ def test_what_is_committed_by_then_needs_no_triggerer(lab):
     assert xcoms["targets"][CHANNEL]["token"] == TOKENS[-1]
     assert lab.state.values() == {}
     assert read_plan(lab.notes / "plan.json").wait_for_commit is False
+
+
+def test_a_wait_ends_with_the_execution_timeout_and_the_error_names_it(lab):
+    options = {"execution_timeout": timedelta(seconds=30)}
+    assert lab.defer(**options).timeout == timedelta(seconds=30)
+    words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
+
+    with pytest.raises(AirflowException, match=r"CommitTimeoutError.*within 30 s.*raise execution_timeout"):
+        lab.operator(**options).resume_execution("__fail__", {"error": words}, lab.context())
 
 
 def test_a_load_without_rows_needs_no_triggerer(lab):

@@ -155,6 +155,17 @@ class TestDeferred:
         assert restored.poll_interval == 0.01
         assert resume(context(), json.loads(json.dumps(event.payload))) == {"c1": "a:2", "c2": "b:5"}
 
+    @pytest.mark.parametrize(("execution", "most"), [(20, 20), (90, 77)])
+    def test_waits_no_longer_than_its_execution_timeout(self, service, service_connection, execution, most):
+        """Airflow 3 applies that to what runs in a worker alone."""
+        service.on("bulk-channel-status", statuses(c1=None, c2=None))
+        limits = {"timeout": 77, "execution_timeout": timedelta(seconds=execution)}
+
+        with pytest.raises(TaskDeferred) as deferred:
+            make(service_connection, deferrable=True, **limits).execute(context())
+
+        assert deferred.value.timeout == timedelta(seconds=most)
+
     def test_waits_for_all_instances_of_a_mapped_load(self, service, service_connection):
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"), statuses(c1="a:2", c2="b:2"))
         loads = _OfMappedTasks([{"c1": "a:2"}, {}, {"c2": "b:2"}])

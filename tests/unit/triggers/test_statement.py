@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigge
 
 RUNS, DONE = StatementState("h"), StatementState("h", [])
 DOWN, WRONG = RetriesExhaustedError("down"), ConfigurationError("wrong")
+ENDS_BEFORE = StatementState("h", [])
 UNKNOWN = ApiError("no such statement", http_status=404)
 
 
@@ -40,9 +42,7 @@ class Client:
 
     def cancel(self, handle: str, statement: str) -> bool:
         self.cancelled.append((handle, statement))
-        if self.left:
-            self.state(handle, statement)
-        return True
+        return not self.left or self.state(handle, statement) is not ENDS_BEFORE
 
     def close(self) -> None:
         self.is_closed = True
@@ -88,6 +88,34 @@ def test_one_event_reports_the_end_or_why_nobody_knows(
 
     assert asyncio.run(events()) == [{"status": status, "message": message}]
     assert (client.left, client.is_closed) == ([], True)
+
+
+@pytest.mark.usefixtures("jumping_loop")
+@pytest.mark.parametrize(
+    ("last", "status", "message"),
+    [
+        ([], "lost", "execution_timeout is over, and its statement cancelled"),
+        ([DOWN], "lost", "execution_timeout is over, and no statement cancelled: down"),
+        ([ENDS_BEFORE], "ended", ""),
+    ],
+    ids=["cancelled", "not-cancelled", "ended-before"],
+)
+def test_a_statement_that_runs_for_too_long_is_cancelled(
+    serve: Callable[[Client], SnowpipeStatementTrigger], last: list[Any], status: str, message: str
+) -> None:
+    client = Client(RUNS, *last)
+    trigger = replace(serve(client), deadline=0.0)
+
+    async def first() -> dict[str, Any]:
+        async for event in trigger.run():
+            return dict(event.payload)
+        raise AssertionError("no event")
+
+    found = asyncio.run(first())
+
+    assert found["status"] == status
+    assert message in found["message"]
+    assert client.cancelled == [("h", "COPY INTO T")]
 
 
 def test_the_statement_of_a_task_that_is_marked_or_cleared_is_cancelled(
