@@ -277,8 +277,8 @@ class LoadChoice:
         may_stream = not is_staged(self.source) and not self.plan.is_forced
         if self.only_streamed is not None and planned is not LoadPath.STREAM and not may_stream:
             raise ConfigurationError(
-                f"{self.only_streamed}: leave that out, or take path='stream', which files in a stage have "
-                "not. Nothing was loaded"
+                f"{self.only_streamed}: leave that out, or take path='stream', which does not read files "
+                "of a stage. Nothing was loaded"
             )
         if is_staged(self.source):
             if planned is LoadPath.STREAM:
