@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.task import work
 from tests.spark_job import SparkJob, ids_in, new_table, numbered_name, write_rows
 
 pytestmark = pytest.mark.spark
@@ -58,7 +58,7 @@ def test_another_python_on_the_executors_is_refused(job, tmp_path):
 
 
 def test_another_version_of_the_package_on_the_executors_is_refused(job, shared_spark, monkeypatch):
-    monkeypatch.setattr(session, "__version__", "0.0.1")
+    monkeypatch.setattr(work, "__version__", "0.0.1")
     job.spark = shared_spark
 
     line = _one_line(job, job.run())
