@@ -10,19 +10,37 @@ import argparse
 import statistics
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 REPOSITORY = Path(__file__).parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "system")]
 
-from waiting import POLL_SECONDS, RUN_ID, Usage, Waiting, log_errors, worst_count  # noqa: E402
+from waiting import POLL_SECONDS, RUN_ID, Waiting, worst_count  # noqa: E402
 
 from demo.airflow_processes import AirflowProcesses  # noqa: E402
 from tests.counting_proxy import counting_proxy  # noqa: E402
 from tests.local_service import LocalService  # noqa: E402
+from tests.python_workers import children_of  # noqa: E402
 
 INTERVALS = 12
 GROUPS = 10
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the triggerer took over a while.
+
+    :param cpu: processor seconds per second, all its processes
+    :param resident: resident bytes, all its processes
+    """
+
+    cpu: float
+    resident: int
 
 
 def main() -> None:
@@ -61,10 +79,12 @@ def measure(waiting: Waiting) -> None:
     :param waiting: not started yet
     """
     waiting.prepare()
-    idle = waiting.usage(INTERVALS)
+    idle = usage_over(waiting.airflow, INTERVALS)
     report("triggerer, nobody waits", idle)
     waiting.start()
-    requests, usage = waiting.watch(INTERVALS)
+    began = time.time()
+    usage = usage_over(waiting.airflow, INTERVALS)
+    requests = waiting.proxy.since(began)
     channels = len(waiting.channels)
     print(f"{waiting.sensors} sensors, {channels} channels, a poll every {POLL_SECONDS:g} s")
     print(
@@ -88,8 +108,31 @@ def measure(waiting: Waiting) -> None:
     print(f"all other {len(ended)} at once: longest {max(ended.values()) - committed:.1f} s")
     states = {waiting.airflow.api.wait_for_run(dag_id, RUN_ID, 120) for dag_id in waiting.dags}
     print(f"runs: {', '.join(sorted(states))}; lines of trouble in the triggerer's log:")
-    for line in log_errors(waiting.airflow)[:20]:
+    log = Path(waiting.airflow.log_file("triggerer")).read_text(errors="replace").splitlines()
+    for line in [one for one in log if "Traceback" in one or "blocked for" in one][:20]:
         print(f"  {line[:160]}")
+
+
+def usage_over(airflow: AirflowProcesses, intervals: int) -> Usage:
+    """What the triggerer takes over a number of poll intervals."""
+    leaders = [one for one in airflow.members() if "triggerer" in _command_line(one)]
+    processes = [*leaders, *(child for one in leaders for child in children_of(one, recursive=True))]
+    began, before = time.monotonic(), _cpu(processes)
+    time.sleep(intervals * POLL_SECONDS)
+    cpu = (_cpu(processes) - before) / (time.monotonic() - began)
+    return Usage(cpu, sum(one.memory_info().rss for one in processes))
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        line: list[str] = process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+    return line
+
+
+def _cpu(processes: Sequence[psutil.Process]) -> float:
+    return sum(one.cpu_times().user + one.cpu_times().system for one in processes)
 
 
 def report(what: str, usage: Usage) -> None:
