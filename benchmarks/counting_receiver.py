@@ -24,9 +24,8 @@ import jwt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
-
-from airflow_provider_snowpipe.local.fronts.http import Request, decode_body
-from airflow_provider_snowpipe.local.fronts.stage_files import Fragment, decode_aws_chunked, read_fragment
+from snowpipe_local.fronts.http import Request, decode_body
+from snowpipe_local.fronts.stage_files import Fragment, decode_aws_chunked, read_fragment
 
 _BUCKET = "benchmark"
 _PIPE_KEY = base64.b64encode(b"k" * 32).decode()

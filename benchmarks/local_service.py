@@ -39,14 +39,13 @@ import duckdb
 import psutil
 import requests
 import uvicorn
-
-from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.engine.append import Append, arrow_lines, split_lines
-from airflow_provider_snowpipe.local.engine.ingest import commit_group
-from airflow_provider_snowpipe.local.environment import client_session
-from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.fronts.http import (
+from snowpipe_local.catalog import Catalog
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.engine.append import Append, arrow_lines, split_lines
+from snowpipe_local.engine.ingest import commit_group
+from snowpipe_local.environment import client_session
+from snowpipe_local.faults import Faults
+from snowpipe_local.fronts.http import (
     Receive,
     Response,
     Scope,
@@ -56,9 +55,10 @@ from airflow_provider_snowpipe.local.fronts.http import (
     request_of,
     respond,
 )
-from airflow_provider_snowpipe.local.limits import Limits
-from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.session import Session, use_schema
+from snowpipe_local.limits import Limits
+from snowpipe_local.sql import front
+from snowpipe_local.sql.session import Session, use_schema
+
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
 

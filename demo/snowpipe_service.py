@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.environment import check_ready, variables
+from snowpipe_local.errors import DataDirectoryError
+
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import check_ready, variables
-from airflow_provider_snowpipe.local.errors import DataDirectoryError
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -438,7 +438,7 @@ def airflow_commands() -> str:
 
 def local_commands() -> str:
     """The commands of ``snowpipe-local``, from their parser."""
-    from airflow_provider_snowpipe.local.cli import parser
+    from snowpipe_local.cli import parser
 
     return "\n".join(_commands(parser(), "snowpipe-local"))
 

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.definition import StageDefinition
-from airflow_provider_snowpipe.local.stages.storage import Outside, Storage, table_identity
+from snowpipe_local.catalog import Catalog
+from snowpipe_local.errors import SqlError
+from snowpipe_local.faults import Faults
+from snowpipe_local.sql import front
+from snowpipe_local.sql.session import Session
+from snowpipe_local.stages.definition import StageDefinition
+from snowpipe_local.stages.storage import Outside, Storage, table_identity
 
 
 class LocalCatalog:

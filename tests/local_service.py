@@ -16,18 +16,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.local.admin import ask
-from airflow_provider_snowpipe.local.cli import main
-from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import check_ready, run_statement, variables
-from airflow_provider_snowpipe.local.errors import ServiceError
+from snowpipe_local.admin import ask
+from snowpipe_local.cli import main
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.environment import check_ready, run_statement, variables
+from snowpipe_local.errors import ServiceError
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import KeyPair
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
-_CLI = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli"]
+_CLI = [sys.executable, "-m", "snowpipe_local.cli"]
 _READY_SECONDS = 240.0
 _STOP_SECONDS = 120.0
 _POLL_SECONDS = 0.02

@@ -304,7 +304,7 @@ def local(args: argparse.Namespace) -> None:
             "snowpipe: the local service is not installed: pip install 'airflow-provider-snowpipe[local]'"
         )
     given = args.arguments[1:] if args.arguments[:1] == ["--"] else args.arguments
-    command = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli", *(given or ["--help"])]
+    command = [sys.executable, "-m", "snowpipe_local.cli", *(given or ["--help"])]
     raise SystemExit(subprocess.run(command, check=False).returncode)  # noqa: S603  the user's own words
 
 

@@ -31,11 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import snowflake.connector.vendored.urllib3.connectionpool as connector_pool
 import urllib3.connectionpool as pool
-
-from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
-from airflow_provider_snowpipe.bulk.run_files import WrittenFile, run_folder
-from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.local.campaign import (
+from snowpipe_local.campaign import (
     HUNG_SECONDS,
     MOST_TRIES,
     Hit,
@@ -44,6 +40,10 @@ from airflow_provider_snowpipe.local.campaign import (
     drawn_hit,
     until_green,
 )
+
+from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
+from airflow_provider_snowpipe.bulk.run_files import WrittenFile, run_folder
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import BulkRun

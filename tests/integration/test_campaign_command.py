@@ -14,8 +14,8 @@ import pytest
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import run_statement
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.environment import run_statement
 
 home = DataDirectory(Path(os.environ["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"]).parent)
 for statement in ("SELECT 1", sys.argv[1], "SELECT COUNT(*) FROM T", "SELECT 2"):
@@ -61,7 +61,7 @@ def tables(tmp_path: Path) -> Path:
 
 def campaign(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command; what it keeps of wrong rounds lies in the folder."""
-    command = [sys.executable, "-m", "airflow_provider_snowpipe.local.cli", "campaign", *map(str, words)]
+    command = [sys.executable, "-m", "snowpipe_local.cli", "campaign", *map(str, words)]
     env = {**os.environ, "TMPDIR": str(folder)}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
 

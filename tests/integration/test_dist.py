@@ -59,7 +59,7 @@ def test_the_wheel_is_typed_and_names_its_licences(wheel: zipfile.ZipFile) -> No
 
 
 def test_the_wheel_has_the_data_of_the_local_service(wheel: zipfile.ZipFile) -> None:
-    room = "airflow_provider_snowpipe/local"
+    room = "snowpipe-local/snowpipe_local"
     names = ("functions.txt", "parameters.csv", "engine_errors.tsv", "history.sql")
     tables = {f"{room}/sql/{name}" for name in names}
     assert {f"{room}/openapi.json", f"{room}/engine/macros.sql", *tables} <= set(wheel.namelist())

@@ -13,8 +13,8 @@ import pytest
 import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from snowpipe_local.accounts import fingerprint
 
-from airflow_provider_snowpipe.local.accounts import fingerprint
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from snowpipe_local.admin import MAX_LINE_BYTES, address_of
+from snowpipe_local.errors import ServiceError
 
-from airflow_provider_snowpipe.local.admin import MAX_LINE_BYTES, address_of
-from airflow_provider_snowpipe.local.errors import ServiceError
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import ChannelInvalidError, PipeFailedOverError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

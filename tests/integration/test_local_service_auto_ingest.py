@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import requests
+from snowpipe_local.accounts import sign_key_pair_jwt
+from snowpipe_local.datadir import DataDirectory
 
-from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
-from airflow_provider_snowpipe.local.datadir import DataDirectory
 from tests.local_service import LocalService
 from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.environment import variables
 
-from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import variables
 from tests.local_service import LocalService
 
 

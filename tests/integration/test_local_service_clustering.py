@@ -11,14 +11,14 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from snowpipe_local.catalog import Catalog
+from snowpipe_local.engine.append import Append, split_lines
+from snowpipe_local.engine.database import Database
+from snowpipe_local.engine.names import PipeKey
+from snowpipe_local.faults import Faults
+from snowpipe_local.sql import front
+from snowpipe_local.sql.session import Session, use_schema
 
-from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.engine.append import Append, split_lines
-from airflow_provider_snowpipe.local.engine.database import Database
-from airflow_provider_snowpipe.local.engine.names import PipeKey
-from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.session import Session, use_schema
 from tests.local_service import LocalService
 
 _PIPE = (

@@ -16,9 +16,9 @@ import psutil
 import pytest
 import requests
 import snowflake.connector
+from snowpipe_local.accounts import sign_key_pair_jwt
+from snowpipe_local.datadir import DataDirectory
 
-from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
-from airflow_provider_snowpipe.local.datadir import DataDirectory
 from tests.local_service import LocalService
 
 

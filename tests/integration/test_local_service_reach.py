@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from snowpipe_local.accounts import sign_key_pair_jwt
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.environment import client_session
 
-from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
-from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import client_session
 from tests.local_service import LocalService
 
 Run = Callable[[str], tuple[int, str, str]]

@@ -23,10 +23,10 @@ import psutil
 import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
+from snowpipe_local.accounts import sign_key_pair_jwt
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.environment import fetch
 
-from airflow_provider_snowpipe.local.accounts import sign_key_pair_jwt
-from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import fetch
 from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
 from tests.streaming_rest import signed_upload

@@ -10,10 +10,10 @@ from typing import Any
 import jwt
 import pytest
 from rich.console import Console
+from snowpipe_local.cli import main
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.environment import fetch_status, render
 
-from airflow_provider_snowpipe.local.cli import main
-from airflow_provider_snowpipe.local.datadir import DataDirectory
-from airflow_provider_snowpipe.local.environment import fetch_status, render
 from tests.local_service import LocalService
 from tests.streaming_rest import Rest, continuation
 

@@ -10,14 +10,14 @@ from itertools import count
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from snowpipe_local.engine.append import MOST_LEVELS
+from tests.fuzz.rows import LINES, TABLE
 
-from airflow_provider_snowpipe.local.engine.append import MOST_LEVELS
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_check import RowCheck
 from airflow_provider_snowpipe.streaming.row_values import RowValues
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
-from tests.fuzz.rows import LINES, TABLE
 from tests.local_service import LocalService
 
 BLOCKS, ROWS = 12, 500

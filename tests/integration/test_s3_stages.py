@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from snowpipe_local.catalog import Catalog
+from snowpipe_local.errors import SqlError
+from snowpipe_local.faults import Faults
+from snowpipe_local.sql import front
+from snowpipe_local.sql.session import Session
+from snowpipe_local.stages.location import resolve_location
+from snowpipe_local.stages.storage import Outside, Storage
 
-from airflow_provider_snowpipe.local.catalog import Catalog
-from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.faults import Faults
-from airflow_provider_snowpipe.local.sql import front
-from airflow_provider_snowpipe.local.sql.session import Session
-from airflow_provider_snowpipe.local.stages.location import resolve_location
-from airflow_provider_snowpipe.local.stages.storage import Outside, Storage
 from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
 from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service

@@ -79,7 +79,7 @@ def test_the_catch_up_runs_often_and_one_at_a_time(parsed):
 
 def test_no_file_names_the_local_service():
     texts = {path.name: path.read_text() for path in DAGS_FOLDER.rglob("*.py")}
-    assert [name for name, text in texts.items() if "airflow_provider_snowpipe.local" in text] == []
+    assert [name for name, text in texts.items() if "snowpipe_local" in text] == []
 
 
 def test_a_shipped_file_is_written_once_and_never_half(tmp_path):

@@ -64,7 +64,7 @@ def heavy(found: Imports, bare: Imports) -> dict[str, str]:
 def test_reading_the_examples_imports_nothing_heavy(read):
     assert heavy(read["examples"], read["bare"]) == {}
     names = set().union(*(one.names for one in read.values()))
-    assert not [module for module in names if module.startswith("airflow_provider_snowpipe.local")]
+    assert not [module for module in names if module.startswith("snowpipe_local")]
 
 
 def test_what_a_dag_can_import_of_this_provider_imports_nothing_heavy(read):

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from snowpipe_local.sql.copy_into import read_copy_options
+from snowpipe_local.sql.reader import Reader
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
-from airflow_provider_snowpipe.local.sql.copy_into import read_copy_options
-from airflow_provider_snowpipe.local.sql.reader import Reader
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 TABLE = ("D", "S", 'my "t"')

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from snowflake.connector.converter import SnowflakeConverter
+from snowpipe_local.sql.reader import Reader, split_statements
+from snowpipe_local.stages.definition import read_literal
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_pipe_admin import KnownPipe, PipeDefinition, PipeTarget
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.local.sql.reader import Reader, split_statements
-from airflow_provider_snowpipe.local.stages.definition import read_literal
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from snowpipe_local.cli import parser as service_parser
 
 from airflow_provider_snowpipe.cli.definition import parser
-from airflow_provider_snowpipe.local.cli import parser as service_parser
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit, committed, connect, make_table
 

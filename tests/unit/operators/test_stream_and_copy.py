@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from snowpipe_local.errors import SqlError
+from snowpipe_local.loading.chunks import read_json
+from snowpipe_local.loading.csv_reader import read_csv
+from snowpipe_local.sql.reader import Reader
+from snowpipe_local.stages.definition import read_file_format
 
-from airflow_provider_snowpipe.local.errors import SqlError
-from airflow_provider_snowpipe.local.loading.chunks import read_json
-from airflow_provider_snowpipe.local.loading.csv_reader import read_csv
-from airflow_provider_snowpipe.local.sql.reader import Reader
-from airflow_provider_snowpipe.local.stages.definition import read_file_format
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
 from airflow_provider_snowpipe.spark.submit.file_boundary import (

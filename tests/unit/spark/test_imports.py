@@ -8,7 +8,7 @@ import importlib, pkgutil, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "airflow" or name.startswith("airflow_provider_snowpipe.local"):
+        if name.split(".")[0] == "airflow" or name.startswith("snowpipe_local"):
             raise ImportError(f"{name} must not be needed here")
 
 sys.meta_path.insert(0, Blocked())

@@ -1,1 +1,0 @@
-"""Embedded, Snowflake-compatible Snowpipe service for development and tests (``snowpipe-local``)."""

@@ -1,0 +1,575 @@
+# ruff: noqa: S608 - names go through tables.quote, values are bound.
+"""Hidden schema of one database file: tables, columns, pipes, channels, rejected rows, and further objects.
+
+It lives in the same DuckDB file as the rows because one DuckDB transaction can write to one file only; that
+is what makes "rows and token in one commit" possible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from snowpipe_local.engine.channel import Committed
+from snowpipe_local.engine.names import Names, Pipe, PipeDefinition, PipeKey, Rename
+from snowpipe_local.errors import object_exists, object_missing
+from snowpipe_local.tables import TEMPORARY, ClusteringKey, Column, ColumnType, Table
+
+# -- Views, sequences, comments and table options of one database: a hidden table, and its picture in memory -
+
+VIEW, SEQUENCE, TABLE_OPTIONS = "VIEW", "SEQUENCE", "TABLE OPTIONS"
+_OF_TABLES = ("COMMENT TABLE", TABLE_OPTIONS)
+_DDL = """CREATE TABLE IF NOT EXISTS {s}.schema_objects (kind VARCHAR, schema_name VARCHAR,
+    object_name VARCHAR, created_on_ms BIGINT, definition VARCHAR)"""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaObject:
+    """One object that is nothing but its definition.
+
+    :param kind: ``VIEW``, ``SEQUENCE``, ``TABLE OPTIONS``, or ``COMMENT TABLE`` and the like.
+    :param schema: exact schema name; empty for the comment of a database.
+    :param name: exact name; of a column's comment, table and column as a JSON list.
+    :param created_on_ms: epoch milliseconds; 0 of a comment.
+    :param definition: values that JSON can hold.
+    """
+
+    kind: str
+    schema: str
+    name: str
+    created_on_ms: int
+    definition: Mapping[str, Any]
+
+
+class SchemaObjects:
+    """The objects of one database.
+
+    Threading: writes hold the database's write lock; the dictionary is replaced under it and read without it.
+    """
+
+    def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:
+        self._cursor = cursor
+        self._lock = write_lock
+        self._names = names
+        self._schema = names.hidden_schema
+        cursor.execute(_DDL.format(s=self._schema))
+        rows = cursor.execute(f"SELECT * FROM {self._schema}.schema_objects").fetchall()
+        self._objects = {
+            (kind, schema, name): SchemaObject(kind, schema, name, created, json.loads(definition))
+            for kind, schema, name, created, definition in rows
+        }
+
+    def find(self, kind: str, schema: str, name: str) -> SchemaObject | None:
+        """Return an object by its exact name, or None."""
+        return self._objects.get((kind, schema, name))
+
+    def table_option(self, schema: str, table: str, option: str) -> Any:
+        """Return what is kept of a table beside its columns, None where nothing is.
+
+        :param option: ``iceberg``, ``stage`` or ``transient``.
+        """
+        known = self.find(TABLE_OPTIONS, schema, table)
+        return None if known is None else known.definition.get(option)
+
+    def of(self, kind: str, schema: str) -> list[SchemaObject]:
+        """Return the objects of a kind in a schema, by name."""
+        found = [known for known in self._objects.values() if (known.kind, known.schema) == (kind, schema)]
+        return sorted(found, key=lambda known: known.name)
+
+    def all(self, kind: str) -> list[SchemaObject]:
+        """Return the objects of a kind, by schema and name."""
+        found = [known for known in self._objects.values() if known.kind == kind]
+        return sorted(found, key=lambda known: (known.schema, known.name))
+
+    def put(self, new: SchemaObject) -> None:
+        """Add an object, or replace one of the same name."""
+        with self._lock:
+            if new.schema:
+                self._names.require_schema(new.schema)
+            self._remove(new.kind, new.schema, new.name)
+            self._cursor.execute(
+                f"INSERT INTO {self._schema}.schema_objects VALUES (?, ?, ?, ?, ?)",
+                [new.kind, new.schema, new.name, new.created_on_ms, json.dumps(dict(new.definition))],
+            )
+            self._objects = {**self._objects, (new.kind, new.schema, new.name): new}
+
+    def remove(self, kind: str, schema: str, name: str) -> None:
+        """Forget an object; an absent one is no error."""
+        with self._lock:
+            self._remove(kind, schema, name)
+            self._objects = {key: v for key, v in self._objects.items() if key != (kind, schema, name)}
+
+    def forget_table(self, schema: str, table: str) -> None:
+        """Forget comments and options of a table that was dropped, and of its columns."""
+        for known in self._of_table(schema, table):
+            self.remove(known.kind, schema, known.name)
+
+    def rename_table(self, schema: str, old: str, new: str) -> None:
+        """Keep comments and options of a table under its new name in the same schema."""
+        for known in self._of_table(schema, old):
+            name = new if known.kind in _OF_TABLES else column_key(new, json.loads(known.name)[1])
+            self.remove(known.kind, schema, known.name)
+            self.put(dataclasses.replace(known, name=name))
+
+    def _of_table(self, schema: str, table: str) -> list[SchemaObject]:
+        return [
+            known
+            for known in self._objects.values()
+            if known.schema == schema
+            and (
+                (known.kind in _OF_TABLES and known.name == table)
+                or (known.kind == "COMMENT COLUMN" and json.loads(known.name)[0] == table)
+            )
+        ]
+
+    def drop_schema(self, schema: str) -> None:
+        """Forget everything in a schema."""
+        with self._lock:
+            self._cursor.execute(f"DELETE FROM {self._schema}.schema_objects WHERE schema_name = ?", [schema])
+            self._objects = {key: v for key, v in self._objects.items() if key[1] != schema}
+
+    def follow(self, change: Rename) -> Callable[[], None]:
+        """Write what a new name of the database or a schema changes beside the schemas' names.
+
+        :returns: makes the picture in memory follow, once the open transaction is committed.
+        """
+        self._cursor.execute(
+            f"UPDATE {self._schema}.schema_objects SET object_name = ? WHERE kind = ? AND object_name = ?",
+            [change.new[-1], f"COMMENT {change.kind}", change.old[-1]],
+        )
+        moved = [_moved(known, change) for known in self._objects.values()]
+
+        def follow() -> None:
+            self._objects = {(known.kind, known.schema, known.name): known for known in moved}
+
+        return follow
+
+    def comment(self, kind: str, schema: str, name: str) -> str:
+        """Return the comment on an object, or an empty text."""
+        known = self.find(f"COMMENT {kind}", schema, name)
+        return str(known.definition["text"]) if known is not None else ""
+
+    def set_comment(self, kind: str, schema: str, name: str, text: str) -> None:
+        """Set the comment on an object; an empty text removes it."""
+        if text:
+            self.put(SchemaObject(f"COMMENT {kind}", schema, name, 0, {"text": text}))
+        else:
+            self.remove(f"COMMENT {kind}", schema, name)
+
+    def _remove(self, kind: str, schema: str, name: str) -> None:
+        self._cursor.execute(
+            f"DELETE FROM {self._schema}.schema_objects WHERE kind = ? AND schema_name = ? "
+            "AND object_name = ?",
+            [kind, schema, name],
+        )
+
+
+def _moved(known: SchemaObject, change: Rename) -> SchemaObject:
+    schema = change.moved((change.old[0], known.schema))[-1] if known.schema else ""
+    renamed = (known.kind, known.name) == (f"COMMENT {change.kind}", change.old[-1])
+    name = change.new[-1] if renamed else known.name
+    return dataclasses.replace(known, schema=schema, name=name)
+
+
+def column_key(table: str, column: str) -> str:
+    """Return the name under which the comment of a column is kept."""
+    return json.dumps([table, column])
+
+
+# -- Stages, file formats and file pipes of one database: a hidden table each, and its picture in memory ---
+
+
+class Defined(Protocol):
+    """An object that is nothing but its definition.
+
+    :cvar WORD: how errors name the kind.
+    :cvar RELATION: hidden table of the kind.
+    :cvar COLUMNS: its columns; schema and name first, the definition last.
+    """
+
+    WORD: ClassVar[str]
+    RELATION: ClassVar[str]
+    COLUMNS: ClassVar[tuple[str, ...]]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Schema and name."""
+
+    def to_row(self) -> list[Any]:
+        """Return the row of the hidden table."""
+
+    def moved(self, change: Rename) -> Self:
+        """Return the object as it is after a rename."""
+
+
+D = TypeVar("D", bound=Defined)
+
+
+class Definitions(Generic[D]):
+    """The stages, file formats or file pipes of one database: a hidden table, and its picture in memory.
+
+    Threading: writes hold the database's write lock; the dictionary is replaced under it and read without it.
+
+    :param kind: what they are.
+    :param read: makes one of the database's name and a row.
+    """
+
+    def __init__(
+        self,
+        kind: type[D],
+        read: Callable[..., D],
+        names: Names,
+        cursor: duckdb.DuckDBPyConnection,
+        write_lock: threading.RLock,
+    ) -> None:
+        self._kind = kind
+        self._names = names
+        self._cursor = cursor
+        self._lock = write_lock
+        self._relation = f"{names.hidden_schema}.{kind.RELATION}"
+        schema, name, *_ = (column.split()[0] for column in kind.COLUMNS)
+        self._is_it = f"{schema} = ? AND {name} = ?"
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {self._relation} ({', '.join(kind.COLUMNS)})")
+        rows = cursor.execute(f"SELECT * FROM {self._relation}").fetchall()
+        self._known: dict[tuple[str, str], D] = {row[:2]: read(names.database, *row) for row in rows}
+
+    def __iter__(self) -> Iterator[D]:
+        """Iterate over all of them as they are now, by schema and name."""
+        return iter([known for _, known in sorted(self._known.items())])
+
+    def find(self, schema: str, name: str) -> D | None:
+        """Return one by its exact name."""
+        return self._known.get((schema, name))
+
+    def put(self, new: D, *, replace: bool, also: Callable[[], object] | None = None) -> D | None:
+        """Create one, and return the one that it replaces.
+
+        :param also: what else the same transaction writes.
+        :raises SqlError: when it exists and is not to be replaced.
+        """
+        with self._lock:
+            self._names.require_schema(new.key[0])
+            old = self._known.get(new.key)
+            if old is not None and not replace:
+                raise object_exists(self._full(new.key))
+            self._write(old, new, also)
+            return old
+
+    def change(self, old: D, new: D) -> None:
+        """Change or rename one.
+
+        :raises SqlError: when the new name is taken, or the old one is gone.
+        """
+        with self._lock:
+            self.require(old.key)
+            if old.key != new.key and new.key in self._known:
+                raise object_exists(self._full(new.key))
+            self._write(old, new, None)
+
+    def drop(self, known: D, also: Callable[[], object] | None = None) -> None:
+        """Drop one."""
+        with self._lock:
+            self._write(known, None, also)
+
+    def require(self, key: tuple[str, str]) -> None:
+        """Raise when one is gone.
+
+        :raises SqlError: 002003.
+        """
+        if key not in self._known:
+            raise object_missing(self._kind.WORD, self._full(key))
+
+    def follow(self, change: Rename) -> Callable[[], None]:
+        """Write what a new name of a database or schema changes beside the schemas' names.
+
+        :returns: makes the picture in memory follow, once the open transaction is committed.
+        """
+        moved = {known.key: known for known in (each.moved(change) for each in self._known.values())}
+        for key, known in moved.items():
+            self._cursor.execute(
+                f"UPDATE {self._relation} SET definition = ? WHERE {self._is_it}", [known.to_row()[-1], *key]
+            )
+
+        def follow() -> None:
+            self._known = moved
+
+        return follow
+
+    def _full(self, key: tuple[str, str]) -> str:
+        return ".".join((self._names.database, *key))
+
+    def _write(self, old: D | None, new: D | None, also: Callable[[], object] | None) -> None:
+        """Replace a definition in its hidden table and, when that is committed, in memory."""
+
+        def write() -> None:
+            if old is not None:
+                self._cursor.execute(f"DELETE FROM {self._relation} WHERE {self._is_it}", list(old.key))
+            if new is not None:
+                row = new.to_row()
+                marks = ", ".join("?" * len(row))
+                self._cursor.execute(f"INSERT INTO {self._relation} VALUES ({marks})", row)
+            if also is not None:
+                also()
+
+        transact(self._cursor, write)
+        known = {key: each for key, each in self._known.items() if old is None or key != old.key}
+        self._known = known if new is None else {**known, new.key: new}
+
+
+# -- Hidden schema of one database file: tables, columns, pipes, channels and rejected rows --------------
+
+_STORE_DDL = """
+CREATE SEQUENCE IF NOT EXISTS {s}.ids;
+CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT);
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS error_logging BOOLEAN DEFAULT false;
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS schema_evolution BOOLEAN DEFAULT false;
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by VARCHAR;
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by_sql VARCHAR[];
+ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS engine_name VARCHAR;
+CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
+    column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
+ALTER TABLE {s}.columns ADD COLUMN IF NOT EXISTS keys VARCHAR[] DEFAULT [];
+CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
+    encryption_key VARCHAR, created_on_ms BIGINT);
+ALTER TABLE {s}.pipes ADD COLUMN IF NOT EXISTS definition VARCHAR;
+CREATE TABLE IF NOT EXISTS {s}.channels (schema_name VARCHAR, pipe_name VARCHAR, channel_name VARCHAR,
+    channel_id BIGINT, client_sequencer BIGINT, row_sequencer BIGINT, offset_token VARCHAR,
+    rows_inserted BIGINT, rows_parsed BIGINT, rows_error_count BIGINT, last_error_offset_upper_bound VARCHAR,
+    last_error_message VARCHAR, last_error_timestamp_ms BIGINT, latency_ms BIGINT, last_request_id VARCHAR,
+    created_on_ms BIGINT);
+ALTER TABLE {s}.channels ADD COLUMN IF NOT EXISTS active_on_ms BIGINT;
+CREATE TABLE IF NOT EXISTS {s}.rejected_rows (recorded_on_ms BIGINT, schema_name VARCHAR, pipe_name VARCHAR,
+    table_name VARCHAR, channel_name VARCHAR, offset_token_lower_bound VARCHAR,
+    offset_token_upper_bound VARCHAR,
+    row_in_append BIGINT, error_message VARCHAR, payload BLOB);
+"""
+
+_COMMITTED_FIELDS = tuple(field.name for field in dataclasses.fields(Committed))
+_COMMITTED_TYPES = pa.schema(
+    [
+        (field.name, pa.string() if str(field.type).startswith("str") else pa.int64())
+        for field in dataclasses.fields(Committed)
+    ]
+)
+_MUTABLE = tuple(name for name in _COMMITTED_FIELDS if name not in {"channel_id", "created_on_ms"})
+
+
+class Store:
+    """Reads and writes the hidden schema of one attached database.
+
+    Methods that write expect the caller to hold the database's write lock and, for more than one call, an
+    open transaction on the given cursor.
+
+    :param names: names of the database, of its schemas, and of the hidden one.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._schema = names.hidden_schema
+
+    def create(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Create the hidden tables in a new database file; harmless on an old one."""
+        cursor.execute(_STORE_DDL.format(s=self._schema))
+
+    def load_tables(self, cursor: duckdb.DuckDBPyConnection) -> list[Table]:
+        """Return all tables with their columns."""
+        columns: dict[tuple[str, str], list[Column]] = {}
+        for schema, table, name, kind, nullable, default, text, keys in cursor.execute(
+            f"SELECT schema_name, table_name, column_name, type_text, nullable, default_sql, default_text, "
+            f"keys FROM {self._schema}.columns ORDER BY ordinal"
+        ).fetchall():
+            column = Column(name, ColumnType.from_text(kind), nullable, default, text, frozenset(keys))
+            columns.setdefault((schema, table), []).append(column)
+        return [
+            Table(
+                self._names.database,
+                schema,
+                table,
+                tuple(columns[schema, table]),
+                created,
+                logging,
+                evolution,
+                None if key is None else ClusteringKey(key, tuple(expressions)),
+                self._names.home(schema),
+                engine_name,
+            )
+            for schema, table, created, logging, evolution, key, expressions, engine_name in cursor.execute(
+                f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, "
+                f"cluster_by, cluster_by_sql, engine_name FROM {self._schema}.tables"
+            ).fetchall()
+        ]
+
+    def add_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Record a table that was just created."""
+        key = table.clustering_key
+        cursor.execute(
+            f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
+            f"schema_evolution, cluster_by, cluster_by_sql, engine_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                table.schema, table.name, table.created_on_ms, table.error_logging, table.schema_evolution,
+                None if key is None else key.text, None if key is None else list(key.expressions),
+                table.engine_name,
+            ],
+        )  # fmt: skip
+        cursor.executemany(
+            f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                [
+                    table.schema,
+                    table.name,
+                    n,
+                    c.name,
+                    str(c.type),
+                    c.nullable,
+                    c.default,
+                    c.default_text,
+                    sorted(c.keys),
+                ]
+                for n, c in enumerate(table.columns)
+            ],
+        )
+
+    def update_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Record the changed columns or options of a table."""
+        self._delete(cursor, "table_name", table.schema, table.name, "tables", "columns")
+        self.add_table(cursor, table)
+
+    def clear_rejected_rows(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
+        """Forget the rejected rows of a table."""
+        self._delete(cursor, "table_name", schema, table, "rejected_rows")
+
+    def remove_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str) -> None:
+        """Forget a table, its pipes and their channels."""
+        pipes = f"(SELECT pipe_name FROM {self._schema}.pipes WHERE schema_name = ? AND table_name = ?)"
+        cursor.execute(
+            f"DELETE FROM {self._schema}.channels WHERE schema_name = ? AND pipe_name IN {pipes}",
+            [schema, schema, name],
+        )
+        if TEMPORARY not in name:
+            # COPY forgets these; the account's usage history shows them on.
+            cursor.execute(
+                f"INSERT INTO {self._schema}.dropped_loads SELECT * FROM {self._schema}.loads "
+                f"WHERE schema_name = ? AND table_name = ?",
+                [schema, name],
+            )
+        relations = ("tables", "columns", "pipes", "rejected_rows", "loads")
+        self._delete(cursor, "table_name", schema, name, *relations)
+
+    def load_pipes(self, cursor: duckdb.DuckDBPyConnection) -> list[Pipe]:
+        """Return all pipes."""
+        rows = cursor.execute(
+            f"SELECT schema_name, pipe_name, table_name, encryption_key, created_on_ms, definition "
+            f"FROM {self._schema}.pipes"
+        ).fetchall()
+        return [
+            Pipe(
+                PipeKey(schema, name),
+                table,
+                key,
+                created,
+                None if definition is None else PipeDefinition.from_json(definition),
+            )
+            for schema, name, table, key, created, definition in rows
+        ]
+
+    def remove_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: PipeKey) -> None:
+        """Forget a pipe and its channels."""
+        self._delete(cursor, "pipe_name", pipe.schema, pipe.name, "channels", "pipes")
+
+    def _delete(
+        self, cursor: duckdb.DuckDBPyConnection, column: str, schema: str, name: str, *relations: str
+    ) -> None:
+        for relation in relations:
+            of_it = f"WHERE schema_name = ? AND {column} = ?"
+            cursor.execute(f"DELETE FROM {self._schema}.{relation} {of_it}", [schema, name])
+
+    def add_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: Pipe) -> None:
+        """Record a new pipe."""
+        cursor.execute(
+            f"INSERT INTO {self._schema}.pipes (schema_name, pipe_name, table_name, encryption_key, "
+            f"created_on_ms, definition) VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                pipe.key.schema,
+                pipe.key.name,
+                pipe.table,
+                pipe.encryption_key,
+                pipe.created_on_ms,
+                None if pipe.definition is None else pipe.definition.to_json(),
+            ],
+        )
+
+    def load_channels(
+        self, cursor: duckdb.DuckDBPyConnection, now_ms: int
+    ) -> list[tuple[PipeKey, str, Committed]]:
+        """Return all channels with their durable state.
+
+        :param now_ms: activity of channels that were written before it was kept.
+        """
+        fields = ", ".join(name for name in _COMMITTED_FIELDS if name != "active_on_ms")
+        rows = cursor.execute(
+            f"SELECT schema_name, pipe_name, channel_name, {fields}, coalesce(active_on_ms, ?) "
+            f"FROM {self._schema}.channels",
+            [now_ms],
+        ).fetchall()
+        return [(PipeKey(row[0], row[1]), row[2], Committed(*row[3:])) for row in rows]
+
+    def add_channel(
+        self, cursor: duckdb.DuckDBPyConnection, pipe: PipeKey, name: str, now_ms: int
+    ) -> Committed:
+        """Record a new channel, with a NULL token, and return its state."""
+        row = cursor.execute(f"SELECT nextval('{self._schema.replace(chr(39), chr(39) * 2)}.ids')").fetchone()
+        assert row is not None  # noqa: S101 - nextval always returns one row
+        state = Committed(row[0], 0, 0, None, 0, 0, 0, None, None, None, None, None, now_ms, now_ms)
+        values: list[Any] = [pipe.schema, pipe.name, name, *dataclasses.astuple(state)]
+        marks = ", ".join("?" for _ in values)
+        names = ", ".join(("schema_name", "pipe_name", "channel_name", *_COMMITTED_FIELDS))
+        cursor.execute(f"INSERT INTO {self._schema}.channels ({names}) VALUES ({marks})", values)
+        return state
+
+    def update_channels(self, cursor: duckdb.DuckDBPyConnection, states: Sequence[Committed]) -> None:
+        """Store the state of some channels in one statement."""
+        columns = [pa.array([getattr(s, f.name) for s in states], f.type) for f in _COMMITTED_TYPES]
+        cursor.register("_channel_states", pa.Table.from_arrays(columns, schema=_COMMITTED_TYPES))
+        assignments = ", ".join(f"{name} = u.{name}" for name in _MUTABLE)
+        cursor.execute(
+            f"UPDATE {self._schema}.channels AS c SET {assignments} FROM _channel_states AS u "
+            f"WHERE c.channel_id = u.channel_id"
+        )
+
+    def remove_channel(self, cursor: duckdb.DuckDBPyConnection, channel_id: int) -> None:
+        """Forget a channel and its token."""
+        cursor.execute(f"DELETE FROM {self._schema}.channels WHERE channel_id = ?", [channel_id])
+
+    def add_rejected_rows(self, cursor: duckdb.DuckDBPyConnection, rows: Iterable[Sequence[Any]]) -> None:
+        """Record skipped rows with payload and reason; the order of values is that of the hidden table."""
+        listed = list(rows)
+        if listed:
+            types = (pa.int64(), *(pa.string(),) * 6, pa.int64(), pa.string(), pa.binary())
+            columns = [
+                pa.array(values, kind) for values, kind in zip(zip(*listed, strict=True), types, strict=True)
+            ]
+            cursor.register(
+                "_rejected", pa.Table.from_arrays(columns, names=[f"c{i}" for i in range(len(types))])
+            )
+            cursor.execute(f"INSERT INTO {self._schema}.rejected_rows SELECT * FROM _rejected")
+
+
+def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
+    """Run work in one transaction of a cursor; nothing of it stays when it raises."""
+    cursor.execute("BEGIN")
+    try:
+        work()
+        cursor.execute("COMMIT")
+    except BaseException:
+        # A COMMIT that failed has ended the transaction already.
+        with contextlib.suppress(duckdb.TransactionException):
+            cursor.execute("ROLLBACK")
+        raise

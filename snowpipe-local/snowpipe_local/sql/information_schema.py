@@ -1,0 +1,428 @@
+"""INFORMATION_SCHEMA and GET_DDL: the service's own catalog, as far as the session's roles may see it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from snowpipe_local.engine.database import Database
+from snowpipe_local.engine.names import Pipe, PipeKey
+from snowpipe_local.engine.store import SEQUENCE, VIEW, SchemaObject, column_key
+from snowpipe_local.errors import compilation_error, object_missing, unsupported
+from snowpipe_local.loading.history import FilePipe
+from snowpipe_local.sql import grants, iceberg, show
+from snowpipe_local.sql.reader import Reader
+from snowpipe_local.sql.relations import registered_result
+from snowpipe_local.sql.results import Result, ResultColumn, timestamp
+from snowpipe_local.sql.session import Session
+from snowpipe_local.stages.definition import FileFormatDefinition, OptionValue
+from snowpipe_local.tables import (
+    IDENTITY,
+    NUMBER,
+    TEXT,
+    TIMESTAMP_LTZ,
+    Column,
+    Table,
+    quote,
+    read_whole_path,
+)
+
+SCHEMA = "INFORMATION_SCHEMA"
+_NUMBERS = frozenset(
+    {"ROW_COUNT", "BYTES", "ORDINAL_POSITION", "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH",
+     "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "DATETIME_PRECISION",
+     "RETENTION_TIME", "START_VALUE", "INCREMENT", "IDENTITY_START", "IDENTITY_INCREMENT"}
+)  # fmt: skip
+_Row = Sequence[Any]
+_Rows = Callable[[Session, Database], Iterator[_Row]]
+
+
+def relation(session: Session, database: Database, name: str) -> exp.Expr:
+    """Return a query for one view of a database's INFORMATION_SCHEMA.
+
+    :raises SqlError: 002003 for a view that the local service does not have.
+    """
+    columns, rows = _view(database, name)
+    return registered_result(session, Result(columns, list(rows(session, database))))
+
+
+def describe_view(session: Session, reader: Reader) -> Result:
+    """DESCRIBE VIEW name, which may be one of INFORMATION_SCHEMA."""
+    path = reader.last_path()
+    if path[-2:-1] != (SCHEMA,):
+        return show.describe_view(session, path)
+    owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
+    columns, _ = _view(owner, path[-1])
+    return show.described_columns(Column(column.name, column.type) for column in columns)
+
+
+def _view(database: Database, name: str) -> tuple[tuple[ResultColumn, ...], _Rows]:
+    known = _VIEWS.get(name)
+    if known is None:
+        raise object_missing("Object", f"{database.name}.{SCHEMA}.{name}")
+    names, rows = known
+    columns = tuple(
+        ResultColumn(column, NUMBER if column in _NUMBERS else TIMESTAMP_LTZ if column in _TIMES else TEXT)
+        for column in names
+    )
+    return columns, rows
+
+
+def _schemas(session: Session, database: Database) -> list[str]:
+    return [name for name in sorted(database.schemas) if session.can_see("SCHEMA", database.name, name)]
+
+
+def _tables(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        for kind, name, _, _ in show.relations(session, database, schema):
+            hidden = session.temporary_tables.get((database.name, schema, name), name)
+            table = database.tables.find(schema, hidden) if kind == "TABLE" else None
+            view = database.objects.find(VIEW, schema, name) if kind == VIEW else None
+            created = table.created_on_ms if table is not None else view.created_on_ms if view else 0
+            temporary = table is not None and table.is_temporary
+            yield (
+                database.name, schema, name, session.owner(kind, database.name, schema, hidden),
+                VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
+                "YES" if database.objects.table_option(schema, hidden, "transient") else "NO",
+                table.clustering_key.text if table is not None and table.clustering_key else None,
+                None if table is None else show.count_rows(session, table), None,
+                None if table is None else 0, timestamp(created), timestamp(created),
+                "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
+                database.objects.comment(kind, schema, name) or None,
+            )  # fmt: skip
+
+
+def _columns(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        for _, name, columns, _ in show.relations(session, database, schema):
+            for position, column in enumerate(columns, 1):
+                comment = database.objects.comment("COLUMN", schema, column_key(name, column.name))
+                yield (
+                    database.name, schema, name, column.name, position, *_described(column), comment or None,
+                )  # fmt: skip
+
+
+def _described(column: Column) -> _Row:
+    kind = column.type
+    is_text, is_number = kind.length is not None, kind.kind == "NUMBER"
+    identity = IDENTITY.match(column.default_text or "")
+    return (
+        None if identity else column.default_text, "YES" if column.nullable else "NO",
+        "TEXT" if kind.kind == "VARCHAR" else kind.kind, kind.length if is_text else None, show.octets(kind),
+        kind.precision if is_number else None, 10 if is_number else None, kind.scale if is_number else None,
+        kind.precision if kind.kind.startswith("TIME") else None, *_identity(identity), None,
+    )  # fmt: skip
+
+
+def _identity(match: re.Match[str] | None) -> _Row:
+    if match is None:
+        return ("NO", None, None, None, None, None)
+    return ("YES", "BY DEFAULT", int(match[1]), int(match[2]), "NO", "NO")
+
+
+def _schemata(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        owner = session.owner("SCHEMA", database.name, schema)
+        comment = database.objects.comment("SCHEMA", schema, schema)
+        yield database.name, schema, owner, "NO", "NO", 0, None, None, comment or None
+    yield database.name, SCHEMA, None, "NO", "NO", 0, None, None, "Views of the contents of schemas"
+
+
+def _databases(session: Session, _database: Database) -> Iterator[_Row]:
+    for database in session.catalog.databases:
+        if session.can_see("DATABASE", database.name):
+            comment = database.objects.comment("DATABASE", "", database.name)
+            yield (
+                database.name, session.owner("DATABASE", database.name), "NO", comment or None, None, None,
+                0, "STANDARD",
+            )  # fmt: skip
+
+
+def _each(
+    session: Session, database: Database, kind: str, known: Iterable[Any]
+) -> Iterator[tuple[Any, tuple[str, ...], str, dt.datetime]]:
+    """Yield the objects of a kind that show, with their names, their owner and when they were created."""
+    for each in known:
+        path = (database.name, each.schema, each.name)
+        if session.can_see(kind, *path):
+            yield each, path, session.owner(kind, *path), timestamp(each.created_on_ms)
+
+
+def _views(session: Session, database: Database) -> Iterator[_Row]:
+    for view, path, owner, created in _each(session, database, VIEW, database.objects.all(VIEW)):
+        yield (
+            *path, owner, view.definition["text"], "NONE", "NO",
+            "YES" if view.definition["is_secure"] else "NO", created, created,
+            database.objects.comment(VIEW, *path[1:]) or None,
+        )  # fmt: skip
+
+
+def _pipes(session: Session, database: Database) -> Iterator[_Row]:
+    for pipe in (*database.pipes, *database.file_pipes.pipes):
+        path = (database.name, *pipe.key)
+        seen = pipe.seen_as(database.name)
+        if session.can_see(*seen):
+            created = timestamp(pipe.created_on_ms)
+            yield (
+                *path, session.owner(*seen), pipe.text, pipe.notification_channel, created, created,
+                pipe.comment or database.objects.comment("PIPE", *pipe.key) or None,
+            )  # fmt: skip
+
+
+def _stages(session: Session, database: Database) -> Iterator[_Row]:
+    for stage, path, owner, created in _each(session, database, "STAGE", database.stages.stages):
+        kind = "External Named" if stage.is_external else "Internal Named"
+        yield *path, stage.url or "", stage.region, kind, owner, stage.comment, created, created
+
+
+def _file_formats(session: Session, database: Database) -> Iterator[_Row]:
+    for known, path, owner, created in _each(session, database, "FILE FORMAT", database.stages.formats):
+        yield *path, owner, str(known.settings.get("TYPE", "CSV")), created, created, known.comment
+
+
+def _sequences(session: Session, database: Database) -> Iterator[_Row]:
+    for known, path, owner, created in _each(session, database, SEQUENCE, database.objects.all(SEQUENCE)):
+        kept = known.definition
+        yield (
+            *path, owner, "NUMBER", 38, 10, 0, kept["start"], kept["increment"], "NO", created, created,
+            "YES" if kept["ordered"] else "NO", kept["comment"] or None,
+        )  # fmt: skip
+
+
+def _table_privileges(session: Session, database: Database) -> Iterator[_Row]:
+    grants = session.catalog.access.state.grants.values()
+    for grant in sorted(grants, key=lambda grant: (grant.target.path, grant.role, grant.privilege)):
+        is_here = grant.target.kind in {"TABLE", VIEW} and grant.target.path[0] == database.name
+        if is_here and session.can_see(grant.target.kind, *grant.target.path):
+            yield (
+                grant.grantor, grant.role, "ROLE", *grant.target.path, grant.privilege,
+                "YES" if grant.grant_option else "NO", timestamp(grant.created_on_ms),
+            )  # fmt: skip
+
+
+def _enabled_roles(session: Session, _database: Database) -> Iterator[_Row]:
+    state = session.catalog.access.state
+    for role in sorted(session.roles):
+        yield role, state.roles[role].owner or None
+
+
+_TABLE = ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME")
+_TIMES = ("CREATED", "LAST_ALTERED")
+_VIEWS: dict[str, tuple[tuple[str, ...], _Rows]] = {
+    "TABLES": (
+        (*_TABLE, "TABLE_OWNER", "TABLE_TYPE", "IS_TRANSIENT", "CLUSTERING_KEY", "ROW_COUNT", "BYTES",
+         "RETENTION_TIME", *_TIMES, "IS_INSERTABLE_INTO", "IS_TEMPORARY", "COMMENT"),
+        _tables,
+    ),
+    "COLUMNS": (
+        (*_TABLE, "COLUMN_NAME", "ORDINAL_POSITION", "COLUMN_DEFAULT", "IS_NULLABLE", "DATA_TYPE",
+         "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH", "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX",
+         "NUMERIC_SCALE", "DATETIME_PRECISION", "IS_IDENTITY", "IDENTITY_GENERATION", "IDENTITY_START",
+         "IDENTITY_INCREMENT", "IDENTITY_CYCLE", "IDENTITY_ORDERED", "DATA_TYPE_ALIAS", "COMMENT"),
+        _columns,
+    ),
+    "SCHEMATA": (
+        ("CATALOG_NAME", "SCHEMA_NAME", "SCHEMA_OWNER", "IS_TRANSIENT", "IS_MANAGED_ACCESS",
+         "RETENTION_TIME", *_TIMES, "COMMENT"),
+        _schemata,
+    ),
+    "DATABASES": (
+        ("DATABASE_NAME", "DATABASE_OWNER", "IS_TRANSIENT", "COMMENT", *_TIMES, "RETENTION_TIME", "TYPE"),
+        _databases,
+    ),
+    "VIEWS": (
+        (*_TABLE, "TABLE_OWNER", "VIEW_DEFINITION", "CHECK_OPTION", "IS_UPDATABLE", "IS_SECURE", *_TIMES,
+         "COMMENT"),
+        _views,
+    ),
+    "PIPES": (
+        ("PIPE_CATALOG", "PIPE_SCHEMA", "PIPE_NAME", "PIPE_OWNER", "DEFINITION",
+         "NOTIFICATION_CHANNEL_NAME", *_TIMES, "COMMENT"),
+        _pipes,
+    ),
+    "STAGES": (
+        ("STAGE_CATALOG", "STAGE_SCHEMA", "STAGE_NAME", "STAGE_URL", "STAGE_REGION", "STAGE_TYPE",
+         "STAGE_OWNER", "COMMENT", *_TIMES),
+        _stages,
+    ),
+    "FILE_FORMATS": (
+        ("FILE_FORMAT_CATALOG", "FILE_FORMAT_SCHEMA", "FILE_FORMAT_NAME", "FILE_FORMAT_OWNER",
+         "FILE_FORMAT_TYPE", *_TIMES, "COMMENT"),
+        _file_formats,
+    ),
+    "SEQUENCES": (
+        ("SEQUENCE_CATALOG", "SEQUENCE_SCHEMA", "SEQUENCE_NAME", "SEQUENCE_OWNER", "DATA_TYPE",
+         "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "START_VALUE", "INCREMENT",
+         "CYCLE_OPTION", *_TIMES, "ORDERED", "COMMENT"),
+        _sequences,
+    ),
+    "TABLE_PRIVILEGES": (
+        ("GRANTOR", "GRANTEE", "GRANTED_TO", *_TABLE, "PRIVILEGE_TYPE", "IS_GRANTABLE", "CREATED"),
+        _table_privileges,
+    ),
+    "ENABLED_ROLES": (("ROLE_NAME", "ROLE_OWNER"), _enabled_roles),
+}  # fmt: skip
+
+
+# -- GET_DDL('kind', 'name' [, qualified]): the statement that creates an object again ---------------------
+#
+# Snowflake has none of a stage (page "GET_DDL").
+
+_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*\Z")
+_IN_SCHEMA = ("SEQUENCE", "TABLE", "VIEW", "FILE_FORMAT", "PIPE")
+
+
+def get_ddl(session: Session, arguments: list[exp.Expr]) -> str:
+    """Return the value of a call of GET_DDL.
+
+    :param arguments: kind and name as texts, and TRUE for qualified names.
+    :raises SqlError: for another kind, or an object that does not exist or stays hidden.
+    """
+    texts = [part.name for part in arguments[:2] if isinstance(part, exp.Literal) and part.is_string]
+    qualified = arguments[2] if len(arguments) == 3 else exp.false()
+    if len(texts) != 2 or not isinstance(qualified, exp.Boolean) or len(arguments) > 3:
+        raise compilation_error("expected GET_DDL('kind', 'name' [, TRUE | FALSE]).")
+    kind, path = texts[0].upper().replace(" ", "_"), read_whole_path(texts[1])
+    if kind == "DATABASE":
+        return _database(session, path, whole=bool(qualified.this))
+    if kind == "SCHEMA":
+        database, schema = session.resolve_schema(path)
+        return "\n\n".join(_schema(session, database, schema, whole=bool(qualified.this)))
+    if kind not in _KINDS:
+        raise unsupported(f"GET_DDL of {kind}")
+    database, schema, name = session.resolve(path)
+    return _object(session, database, kind, (schema, name), whole=bool(qualified.this))
+
+
+def _database(session: Session, path: tuple[str, ...], *, whole: bool) -> str:
+    database = session.visible_database(path[0])
+    parts = [f"create or replace database {_name(database.name)};"]
+    for schema in sorted(database.schemas):
+        if session.can_see("SCHEMA", database.name, schema):
+            parts += _schema(session, database, schema, whole=whole)
+    return "\n\n".join(parts)
+
+
+def _schema(session: Session, database: Database, schema: str, *, whole: bool) -> Iterator[str]:
+    if schema not in database.schemas:
+        raise object_missing("Schema", f"{database.name}.{schema}")
+    written = f"{_name(database.name)}.{_name(schema)}" if whole else _name(schema)
+    yield f"create or replace schema {written};"
+    for kind in _IN_SCHEMA:
+        securable, find, _ = _KINDS[kind]
+        for name in grants.names(database, schema, securable):
+            if find(database, schema, name) and session.can_see(securable, database.name, schema, name):
+                yield _object(session, database, kind, (schema, name), whole=whole)
+
+
+def _object(session: Session, database: Database, kind: str, key: tuple[str, str], *, whole: bool) -> str:
+    schema, name = key
+    securable, find, write = _KINDS[kind]
+    shown, known = name.partition("\x01")[0], find(database, schema, name)
+    if known is None or (name == shown and not session.can_see(securable, database.name, schema, name)):
+        raise object_missing(securable.capitalize(), f"{database.name}.{schema}.{shown}")
+    path = (database.name, schema, shown) if whole else (shown,)
+    return write(database, known, ".".join(_name(part) for part in path))
+
+
+def _table(database: Database, table: Table, written: str) -> str:
+    path = (table.schema, table.name)
+    lake = iceberg.options(database, *path)
+    word = "TRANSIENT " if database.objects.table_option(*path, "transient") else ""
+    word = "TEMPORARY " if table.is_temporary else word if lake is None else "ICEBERG "
+    key, comment = table.clustering_key, database.objects.comment("TABLE", *path)
+    cluster = f" cluster by {key.text.removeprefix('LINEAR')}" if key else ""
+    options = " ERROR_LOGGING=TRUE" if table.error_logging else ""
+    options += " ENABLE_SCHEMA_EVOLUTION=TRUE" if table.schema_evolution else ""
+    options += "".join(f" {option} = {_text(str(value))}" for option, value in (lake or {}).items())
+    options += f" COMMENT={_text(comment)}" if comment else ""
+    columns = ",\n".join(_column(database, *path, column) for column in table.columns)
+    return f"create or replace {word}TABLE {written}{cluster} (\n{columns}\n){options};"
+
+
+def _column(database: Database, schema: str, table: str, column: Column) -> str:
+    text = f"\t{_name(column.name)} {column.type}"
+    identity = IDENTITY.match(column.default_text or "")
+    if not column.nullable:
+        text += " NOT NULL"
+    if identity:
+        text += f" autoincrement start {identity[1]} increment {identity[2]} noorder"
+    elif column.default_text:
+        text += f" DEFAULT {column.default_text}"
+    comment = database.objects.comment("COLUMN", schema, column_key(table, column.name))
+    return f"{text} COMMENT {_text(comment)}" if comment else text
+
+
+def _view_ddl(_database: Database, view: SchemaObject, written: str) -> str:
+    reader = Reader(str(view.definition["text"]))
+    reader.verb = "CREATE"
+    reader.until("VIEW")
+    reader.expect("VIEW")
+    reader.target()
+    secure = "secure " if view.definition["is_secure"] else ""
+    return f"create or replace {secure}view {written} {reader.rest()};"
+
+
+def _sequence(_database: Database, known: SchemaObject, written: str) -> str:
+    order = "order" if known.definition["ordered"] else "noorder"
+    step = f"start with {known.definition['start']} increment by {known.definition['increment']} {order}"
+    comment = known.definition["comment"]
+    return f"create or replace sequence {written} {step}" + (
+        f" COMMENT={_text(comment)};" if comment else ";"
+    )
+
+
+def _file_format(_database: Database, known: FileFormatDefinition, written: str) -> str:
+    lines = [
+        f"\t{option} = {_value(value)}"
+        for option, value in known.settings.items()
+        if (option, value) != ("TYPE", "CSV")
+    ]
+    lines += [f"\tCOMMENT = {_text(known.comment)}"] if known.comment else []
+    return "\n".join([f"CREATE OR REPLACE FILE FORMAT {written}", *lines, ";"])
+
+
+def _find_pipe(database: Database, schema: str, name: str) -> FilePipe | Pipe | None:
+    key = PipeKey(schema, name)
+    pipe = database.file_pipes.find(key) or database.pipes.find(key)
+    return pipe if pipe is not None and pipe.text else None
+
+
+def _pipe(_database: Database, pipe: FilePipe | Pipe, written: str) -> str:
+    options = " auto_ingest=true" if pipe.notification_channel else ""
+    options += f" COMMENT={_text(pipe.comment)}" if pipe.comment else ""
+    return f"create or replace pipe {written}{options} as {pipe.text};"
+
+
+def _name(name: str) -> str:
+    return name if _PLAIN.match(name) else quote(name)
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _value(value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, tuple):
+        return f"({', '.join(_text(str(entry)) for entry in value)})"
+    if value is None:
+        return "NONE"
+    return str(value) if isinstance(value, int) or _PLAIN.match(str(value)) else _text(str(value))
+
+
+# How privileges name each kind, what finds an object, and what writes its statement.
+_KINDS: dict[str, tuple[str, Callable[[Database, str, str], Any], Callable[[Database, Any, str], str]]] = {
+    "SEQUENCE": (SEQUENCE, lambda database, *path: database.objects.find(SEQUENCE, *path), _sequence),
+    **dict.fromkeys(
+        ("TABLE", "ICEBERG_TABLE"), ("TABLE", lambda database, *path: database.tables.find(*path), _table)
+    ),
+    "VIEW": (VIEW, lambda database, *path: database.objects.find(VIEW, *path), _view_ddl),
+    "FILE_FORMAT": ("FILE FORMAT", lambda database, *path: database.stages.formats.find(*path), _file_format),
+    "PIPE": ("PIPE", _find_pipe, _pipe),
+}

@@ -1,0 +1,80 @@
+"""The local service's catalog and SQL front inside the test process: no port, no client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from snowpipe_local.catalog import Catalog
+from snowpipe_local.errors import SqlError
+from snowpipe_local.faults import Faults
+from snowpipe_local.sql import front
+from snowpipe_local.sql.session import Session
+from snowpipe_local.stages.definition import StageDefinition
+from snowpipe_local.stages.storage import Outside, Storage, table_identity
+
+
+class LocalCatalog:
+    """A catalog on a folder, one session in LOCAL.PUBLIC, and the internal stage S."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.outside = folder / "outside"
+        databases = folder / "data" / "databases"
+        for path in (databases, self.outside):
+            path.mkdir(parents=True, exist_ok=True)
+        storage = Storage(folder / "data" / "staged", folder / "data", Outside((self.outside,)))
+        self.catalog = Catalog(databases, Faults(), storage=storage)
+        self.database = self.catalog.database("LOCAL")
+        if self.database.stages.stages.find("PUBLIC", "S") is None:
+            self.database.stages.put(StageDefinition("LOCAL", "PUBLIC", "S", 0), replace=False)
+        self.session = self.new_session()
+
+    def new_session(self) -> Session:
+        return Session(self.catalog, "DEMO", "LOCAL", "PUBLIC")
+
+    def sql(self, statement: str, *values: str, session: Session | None = None) -> list[dict[str, Any]]:
+        """Run a statement; values are bound as text. Rows come by lower-case column name."""
+        bindings = {str(n): {"type": "TEXT", "value": value} for n, value in enumerate(values, 1)}
+        result = front.execute(session or self.session, statement, bindings)
+        names = [column.name.lower() for column in result.columns]
+        return [dict(zip(names, row, strict=True)) for row in result.rows]
+
+    def refused(self, statement: str, session: Session | None = None) -> SqlError:
+        """Run a statement that must fail, and return its error."""
+        try:
+            self.sql(statement, session=session)
+        except SqlError as error:
+            return error
+        raise AssertionError(f"not refused: {statement}")
+
+    def put(self, path: str, content: bytes, stage: str = "S") -> Path:
+        """Write a file into an internal stage, without PUT."""
+        definition = self.database.stages.stages.find("PUBLIC", stage)
+        assert definition is not None
+        return self._write(definition.identity, path, content)
+
+    def put_table(self, table: str, path: str, content: bytes) -> Path:
+        """Write a file into the stage of a table of LOCAL.PUBLIC, without PUT."""
+        identity = table_identity(*self.database.names.home("PUBLIC"), table)
+        return self._write(identity, path, content)
+
+    def _write(self, identity: str, path: str, content: bytes) -> Path:
+        target = self.catalog.storage.internal(identity).path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        return target
+
+    def close(self) -> None:
+        self.session.close()
+        self.catalog.close()
+
+
+@contextmanager
+def local_catalog(folder: Path) -> Iterator[LocalCatalog]:
+    """Open a catalog on a folder, and close it at the end."""
+    made = LocalCatalog(folder)
+    yield made
+    made.close()

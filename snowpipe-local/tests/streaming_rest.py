@@ -1,0 +1,103 @@
+"""A client of the streaming REST API with plain HTTP requests, as a strict client would send them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from snowpipe_local.accounts import sign_key_pair_jwt
+from snowpipe_local.datadir import DataDirectory
+
+from tests.local_service import LocalService
+
+
+class Rest:
+    """A client of the streaming REST API without any retry."""
+
+    def __init__(
+        self, service: LocalService, table: str, *, database: str = "LOCAL", schema: str = "PUBLIC"
+    ) -> None:
+        self._service = service
+        self._base = f"{service.url}/v2/streaming"
+        self._pipe = f"databases/{database}/schemas/{schema}/pipes/{table}-STREAMING"
+        self.http = requests.Session()
+        self.http.trust_env = False
+        self.http.verify = str(service.ca_file)
+        self.jwt = sign_key_pair_jwt(DataDirectory(service.data_dir))
+        form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "scope": "127.0.0.1"}
+        answer = self.call("POST", f"{service.url}/oauth/token", self.jwt, data=form)
+        assert answer.status_code == 200, answer.text
+        self.token = answer.text
+
+    def call(self, method: str, url: str, token: str | None, **more: Any) -> requests.Response:
+        headers = {**more.pop("headers", {})}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        return self.http.request(method, url, headers=headers, timeout=(5, 30), **more)
+
+    def open(self, channel: str, **body: Any) -> requests.Response:
+        return self.call("PUT", f"{self._base}/{self._pipe}/channels/{channel}", self.token, json=body)
+
+    def drop(self, channel: str) -> requests.Response:
+        return self.call("DELETE", f"{self._base}/{self._pipe}/channels/{channel}", self.token)
+
+    def append(
+        self,
+        channel: str,
+        continuation: str,
+        body: bytes,
+        end: str = "",
+        request_id: str | None = None,
+        **more: Any,
+    ) -> requests.Response:
+        query = {
+            "continuationToken": continuation,
+            "endOffsetToken": end,
+            "startOffsetToken": "",
+            "requestId": request_id or str(uuid.uuid4()),
+            "retryCount": "0",
+        }
+        url = f"{self._base}/data/{self._pipe}/channels/{channel}/rows"
+        return self.call(
+            "POST", url, self.token, params={**query, **more.pop("params", {})}, data=body, **more
+        )
+
+    def statuses(self, *names: str) -> dict[str, Any]:
+        answer = self.call(
+            "POST",
+            f"{self._base}/{self._pipe}:bulk-channel-status",
+            self.token,
+            json={"channel_names": names},
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()["channel_statuses"]
+
+    def wait_for_token(self, channel: str, token: str, seconds: float = 120) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            status: dict[str, Any] = self.statuses(channel)[channel]
+            if status["last_committed_offset_token"] == token:
+                return status
+            time.sleep(0.02)
+        raise AssertionError(f"token {token} was not committed: {status}")
+
+
+def continuation(answer: requests.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    token: str = answer.json()["next_continuation_token"]
+    return token
+
+
+def signed_upload(url: str, body: bytes, creds: dict[str, str]) -> dict[str, str]:
+    """Return the headers of an upload in file mode, signed with what pipe-info gave out."""
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    request = AWSRequest("PUT", url, data=body, headers={"host": urlsplit(url).netloc})
+    keys = Credentials(creds["AWS_KEY_ID"], creds["AWS_SECRET_KEY"], creds["AWS_TOKEN"])
+    S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
+    return {name.lower(): value for name, value in request.headers.items()}

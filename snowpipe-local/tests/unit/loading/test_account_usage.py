@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from snowpipe_local.loading.history import DAY_MS
+from tests.unit.sql_sessions import SqlSessions
+
+from tests.local_catalog import LocalCatalog, local_catalog
+
+COPIES = "SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY"
+FILES = f"SELECT table_catalog_name, file_name FROM {COPIES} ORDER BY last_load_time, file_name"
+DAY = DAY_MS / 1000
+
+
+@pytest.fixture
+def local(tmp_path):
+    with local_catalog(tmp_path) as made:
+        for statement in ("CREATE TABLE t (id INT)", "CREATE ROLE r", "GRANT ROLE r TO USER demo"):
+            made.sql(statement)
+        made.put("a.csv", b"1\nbad\n")
+        made.sql("COPY INTO t FROM @s ON_ERROR = CONTINUE")
+        yield made
+
+
+@pytest.fixture
+def other(local):
+    """A session with the role R only."""
+    session = local.new_session()
+    session.role, session.secondary_roles = "R", False
+    yield session
+    session.close()
+
+
+def files(local: LocalCatalog) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in local.sql(FILES)]
+
+
+def test_loads_of_all_databases_show_with_their_tables(local):
+    local.sql("CREATE DATABASE d")
+    local.sql("CREATE TABLE u (id INT)")
+    local.sql("COPY INTO u FROM @local.public.s ON_ERROR = CONTINUE")
+
+    assert files(local) == [("LOCAL", "a.csv"), ("D", "a.csv")]
+    (row,) = local.sql(f"SELECT * FROM {COPIES} h WHERE h.table_name = 'T'")
+    assert (row["status"], row["row_count"], row["error_count"]) == ("Partially loaded", 1, 1)
+    assert row["first_error_column_name"] == '"T"["ID":1]'
+    assert (row["stage_location"], row["table_schema_name"]) == ("LOCAL.PUBLIC.S", "PUBLIC")
+    assert (row["pipe_name"], row["table_id"]) == (None, None)
+    assert isinstance(row["last_load_time"], dt.datetime)
+
+
+def test_a_year_is_kept(local):
+    local.catalog.clock.move(364 * DAY)
+    assert files(local) == [("LOCAL", "a.csv")]
+    local.catalog.clock.move(2 * DAY)
+    assert files(local) == []
+
+
+def test_the_time_of_a_query_follows_the_clock_that_loads_are_dated_by(local):
+    local.catalog.clock.move(30 * DAY)
+    recent = f"SELECT file_name FROM {COPIES} WHERE last_load_time > DATEADD(day, -{{}}, CURRENT_TIMESTAMP())"
+
+    assert local.sql(recent.format(29)) == []
+    assert local.sql(recent.format(31)) == [{"file_name": "a.csv"}]
+    (row,) = local.sql("SELECT CURRENT_TIMESTAMP() AS now, CURRENT_DATE AS today, SYSDATE() AS utc")
+    ahead = dt.datetime.now(dt.UTC) + dt.timedelta(days=30)
+    assert abs(row["now"] - ahead) < dt.timedelta(hours=1)
+    assert row["today"] in {(ahead - dt.timedelta(hours=1)).date(), ahead.date()}
+    assert abs(row["utc"] - ahead.replace(tzinfo=None)) < dt.timedelta(hours=1)
+
+
+def test_the_loads_of_a_dropped_table_stay_and_copy_forgets_them(local):
+    local.sql("CREATE OR REPLACE TABLE t (id INT)")
+    local.sql("COPY INTO t FROM @s ON_ERROR = CONTINUE")
+    local.sql("DROP TABLE t")
+
+    assert files(local) == [("LOCAL", "a.csv"), ("LOCAL", "a.csv")]
+    assert local.sql("SELECT * FROM SNOWFLAKE.ACCOUNT_USAGE.LOAD_HISTORY") == []
+
+
+def test_loads_of_dropped_tables_follow_a_new_name_of_their_schema(local):
+    local.sql("DROP TABLE t")
+    local.sql("ALTER SCHEMA public RENAME TO former")
+    assert local.sql(f"SELECT table_schema_name AS name FROM {COPIES}") == [{"name": "FORMER"}]
+
+
+def test_a_temporary_tables_loads_are_its_sessions_own(local):
+    local.sql("CREATE TEMPORARY TABLE own (id INT)")
+    local.sql("COPY INTO own FROM @s ON_ERROR = CONTINUE")
+    assert len(files(local)) == 1
+    local.sql("DROP TABLE own")
+    assert len(files(local)) == 1
+
+
+def test_load_history_shows_loads_by_copy(local):
+    (row,) = local.sql("SELECT * FROM snowflake.account_usage.load_history")
+    assert (row["catalog_name"], row["schema_name"], row["table_name"]) == ("LOCAL", "PUBLIC", "T")
+    assert (row["file_name"], row["status"], row["catalog_id"]) == ("a.csv", "PARTIALLY_LOADED", None)
+
+
+@pytest.mark.parametrize(
+    "right",
+    ["IMPORTED PRIVILEGES ON DATABASE snowflake", "DATABASE ROLE snowflake.usage_viewer"],
+    ids=["imported-privileges", "usage-viewer"],
+)
+def test_the_views_are_hidden_from_roles_without_the_right(local, other, right):
+    hidden = local.refused(FILES, session=other)
+    assert (hidden.code, hidden.sqlstate) == ("002003", "02000")
+    assert "'SNOWFLAKE' does not exist or not authorized" in hidden.message
+
+    assert local.refused(f"GRANT {right} TO ROLE r", session=other).code == "003001"
+    local.sql(f"GRANT {right} TO ROLE r")
+    assert len(local.sql(FILES, session=other)) == 1
+    (shown,) = local.sql("SHOW GRANTS TO ROLE r")
+    assert shown["privilege"] == "USAGE"
+    assert (shown["granted_on"], shown["name"]) in {
+        ("DATABASE", "SNOWFLAKE"),
+        ("DATABASE_ROLE", "SNOWFLAKE.USAGE_VIEWER"),
+    }
+
+    local.sql(f"REVOKE {right} FROM ROLE r")
+    assert local.refused(FILES, session=other).code == "002003"
+
+
+def test_another_database_role_does_not_show_them(local, other):
+    local.sql("GRANT DATABASE ROLE SNOWFLAKE.OBJECT_VIEWER TO ROLE r")
+    assert local.refused(FILES, session=other).code == "002003"
+
+
+def test_the_right_outlives_a_restart(tmp_path):
+    first = SqlSessions(tmp_path)
+    first.run(
+        "CREATE ROLE r",
+        "GRANT IMPORTED PRIVILEGES ON DATABASE SNOWFLAKE TO ROLE r",
+        "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE r",
+    )
+    first.close()
+    second = SqlSessions(tmp_path)
+    assert len(second.run("SHOW GRANTS TO ROLE r")) == 2
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        (f"INSERT INTO {COPIES} (file_name) VALUES ('x')", "003001"),
+        (f"DELETE FROM {COPIES}", "003001"),
+        ("CREATE TABLE snowflake.account_usage.t (id INT)", "003001"),
+        ("CREATE SCHEMA snowflake.s", "003001"),
+        ("DROP DATABASE snowflake", "003001"),
+        ("DROP DATABASE IF EXISTS snowflake", "003001"),
+        ("DROP SCHEMA snowflake.account_usage", "003001"),
+        (f"DROP VIEW {COPIES}", "003001"),
+        ("ALTER DATABASE snowflake RENAME TO d", "003001"),
+        ("COMMENT ON DATABASE snowflake IS 'x'", "003001"),
+        ("USE DATABASE snowflake", "003001"),
+        ("CREATE DATABASE snowflake", "002002"),
+        ("ALTER DATABASE local RENAME TO snowflake", "002002"),
+        ("SELECT * FROM snowflake.account_usage.tables", "002003"),
+        ("SELECT * FROM snowflake.other.copy_history", "002003"),
+        ("GRANT USAGE ON DATABASE snowflake TO ROLE r", "001003"),
+        ("GRANT IMPORTED PRIVILEGES ON DATABASE local TO ROLE r", "001003"),
+        ("GRANT SELECT ON FUTURE TABLES IN DATABASE snowflake TO ROLE r", "001003"),
+        ("GRANT DATABASE ROLE snowflake.nobody TO ROLE r", "002003"),
+        ("GRANT DATABASE ROLE local.r TO ROLE r", "002003"),
+        ("GRANT DATABASE ROLE snowflake.usage_viewer TO ROLE nobody", "002043"),
+        ("GRANT DATABASE ROLE usage_viewer TO ROLE r", "001003"),
+    ],
+)
+def test_nothing_in_the_database_can_be_changed(local, statement, code):
+    assert local.refused(statement).code == code
+    assert local.sql("SHOW GRANTS TO ROLE r") == []
+    assert [row["name"] for row in local.sql("SHOW DATABASES")] == ["LOCAL"]

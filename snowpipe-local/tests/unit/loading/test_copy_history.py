@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from snowpipe_local.loading.history import DAY_MS
+
+from tests.local_catalog import LocalCatalog, local_catalog
+
+HOUR = "DATEADD(hours, -1, CURRENT_TIMESTAMP())"
+
+
+@pytest.fixture
+def local(tmp_path):
+    with local_catalog(tmp_path) as made:
+        made.sql("CREATE TABLE t (id INT, name VARCHAR)")
+        made.put("in/a.csv", b"1,x\n")
+        made.put("in/b.csv", b"bad,x\n2,y\n")
+        made.put("in/c.csv", b"bad,x\n")
+        made.sql("COPY INTO t FROM @s/in ON_ERROR = CONTINUE")
+        yield made
+
+
+def history(
+    local: LocalCatalog, arguments: str, columns: str = "file_name, status"
+) -> list[dict[str, object]]:
+    return local.sql(
+        f"SELECT {columns} FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({arguments})) ORDER BY file_name"
+    )
+
+
+def test_copy_history_shows_every_load_with_its_first_error(local):
+    rows = local.sql(
+        f"SELECT * FROM TABLE(information_schema.copy_history(TABLE_NAME => 't', START_TIME => {HOUR})) h "
+        "ORDER BY h.file_name"
+    )
+    assert [(row["file_name"], row["status"]) for row in rows] == [
+        ("a.csv", "Loaded"),
+        ("b.csv", "Partially loaded"),
+        ("c.csv", "Load failed"),
+    ]
+    failed = rows[1]
+    assert (failed["row_count"], failed["row_parsed"], failed["error_count"]) == (1, 2, 1)
+    assert failed["first_error_message"] == "Numeric value 'bad' is not recognized"
+    assert (failed["first_error_line_number"], failed["first_error_character_pos"]) == (1, 1)
+    assert failed["first_error_column_name"] == '"T"["ID":1]'
+    assert failed["stage_location"] == "LOCAL.PUBLIC.S/in"
+    assert (failed["table_catalog_name"], failed["table_schema_name"], failed["table_name"]) == (
+        "LOCAL",
+        "PUBLIC",
+        "T",
+    )
+    assert (failed["pipe_name"], failed["bytes_billed"]) == (None, None)
+    assert isinstance(failed["last_load_time"], dt.datetime)
+
+
+def test_copy_history_obeys_times_pipes_and_conditions(local):
+    table = "TABLE_NAME => 'LOCAL.PUBLIC.T'"
+    assert len(history(local, f"{table}, START_TIME => {HOUR}, END_TIME => CURRENT_TIMESTAMP()")) == 3
+    assert history(local, f"{table}, START_TIME => DATEADD(hours, 1, CURRENT_TIMESTAMP())") == []
+    assert history(local, f"{table}, START_TIME => {HOUR}, END_TIME => {HOUR}") == []
+    assert history(local, f"{table}, START_TIME => {HOUR}, PIPE_NAME => 'p'") == []
+    assert len(history(local, "'T', '2020-01-01'::TIMESTAMP_LTZ")) == 3
+    joined = local.sql(
+        f"SELECT count(*) AS n FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({table}, START_TIME => {HOUR})) h "
+        "JOIN t ON t.id = h.row_count WHERE h.status <> 'Loaded'"
+    )
+    assert joined == [{"n": 1}]
+
+
+def test_the_history_ends_after_14_days_and_with_the_rows(local):
+    assert len(local.sql("SELECT * FROM INFORMATION_SCHEMA.LOAD_HISTORY")) == 3
+    local.catalog.clock.move(15 * DAY_MS / 1000)
+    assert history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ") == []
+    assert local.sql("SELECT * FROM local.information_schema.load_history") == []
+    local.put("in/d.csv", b"4,x\n")
+    local.sql("COPY INTO t FROM @s/in/d")
+    assert len(history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ")) == 1
+    local.sql("TRUNCATE TABLE t")
+    assert history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("TABLE_NAME => 'nowhere', START_TIME => CURRENT_TIMESTAMP()", "002003"),
+        ("TABLE_NAME => 't'", "001003"),
+        ("START_TIME => CURRENT_TIMESTAMP()", "001003"),
+        ("TABLE_NAME => 't', START_TIME => CURRENT_TIMESTAMP(), NONSENSE => 1", "001003"),
+    ],
+)
+def test_wrong_arguments_are_refused(local, arguments, code):
+    statement = f"SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({arguments}))"
+    assert local.refused(statement).code == code

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+from snowpipe_local.engine.names import PipeKey
+from snowpipe_local.errors import SqlError
+from snowpipe_local.loading.pipe_loads import compile_pipe
+
+from tests.local_catalog import LocalCatalog, local_catalog
+
+PIPE = "CREATE PIPE p AS COPY INTO t FROM @s"
+
+
+@pytest.fixture
+def local(tmp_path):
+    with local_catalog(tmp_path) as made:
+        for statement in (
+            "CREATE TABLE t (id INT)",
+            "CREATE ROLE loader",
+            "GRANT ROLE loader TO USER demo",
+            "GRANT USAGE ON DATABASE local TO ROLE loader",
+            "GRANT USAGE ON SCHEMA public TO ROLE loader",
+        ):
+            made.sql(statement)
+        made.put("a.csv", b"1\n")
+        yield made
+
+
+@pytest.fixture
+def loader(local):
+    session = local.new_session()
+    session.role = "LOADER"
+    session.secondary_roles = False
+    yield session
+    session.close()
+
+
+def grant(local: LocalCatalog, *privileges: str) -> None:
+    for privilege in privileges:
+        local.sql(f"GRANT {privilege} TO ROLE loader")
+
+
+def test_copy_needs_insert_on_the_table_and_read_on_the_stage(local, loader):
+    assert local.refused("COPY INTO t FROM @s", session=loader).code == "002003"
+    grant(local, "INSERT ON TABLE t")
+    assert local.refused("COPY INTO t FROM @s", session=loader).code == "002003"
+    grant(local, "READ ON STAGE s")
+    (row,) = local.sql("COPY INTO t FROM @s", session=loader)
+    assert row["status"] == "LOADED"
+
+
+def test_the_history_of_hidden_tables_is_hidden(local, loader):
+    local.sql("COPY INTO t FROM @s")
+    history = "SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY('t', '2020-01-01'::TIMESTAMP_LTZ))"
+    assert local.refused(history, session=loader).code == "002003"
+    assert local.sql("SELECT * FROM INFORMATION_SCHEMA.LOAD_HISTORY", session=loader) == []
+    grant(local, "SELECT ON TABLE t")
+    assert len(local.sql(history, session=loader)) == 1
+    assert len(local.sql("SELECT * FROM INFORMATION_SCHEMA.LOAD_HISTORY", session=loader)) == 1
+
+
+def test_pipes_are_created_operated_monitored_and_dropped_by_privilege(local, loader):
+    assert local.refused(PIPE, session=loader).code == "003001"
+    grant(local, "CREATE PIPE ON SCHEMA public", "INSERT ON TABLE t", "READ ON STAGE s")
+    local.sql(PIPE, session=loader)
+    assert local.sql("SHOW PIPES", session=loader)[0]["owner"] == "LOADER"
+    local.sql("GRANT OWNERSHIP ON PIPE p TO ROLE accountadmin")
+    assert local.refused("DESC PIPE p", session=loader).code == "002003"
+    assert local.sql("SHOW PIPES", session=loader) == []
+    grant(local, "MONITOR ON PIPE p")
+    local.sql("SELECT SYSTEM$PIPE_STATUS('p')", session=loader)
+    pause = "ALTER PIPE p SET PIPE_EXECUTION_PAUSED = TRUE"
+    for statement in (pause, "ALTER PIPE p REFRESH", "DROP PIPE p"):
+        assert local.refused(statement, session=loader).code == "003001"
+    grant(local, "OPERATE ON PIPE p")
+    local.sql(pause, session=loader)
+    assert local.refused("ALTER PIPE p SET COMMENT = 'x'", session=loader).code == "003001"
+
+
+def test_a_pipe_loads_with_the_privileges_of_its_owner(local, loader):
+    grant(local, "CREATE PIPE ON SCHEMA public", "INSERT ON TABLE t", "READ ON STAGE s")
+    local.sql(PIPE, session=loader)
+    pipe = local.database.file_pipes.find(PipeKey("PUBLIC", "P"))
+    assert pipe is not None
+    assert compile_pipe(local.catalog, local.database, pipe).table.name == "T"
+    local.sql("REVOKE READ ON STAGE s FROM ROLE loader")
+    with pytest.raises(SqlError, match="does not exist or not authorized"):
+        compile_pipe(local.catalog, local.database, pipe)

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from snowpipe_local.fronts import stage_files
+from snowpipe_local.fronts.stage_files import BUCKET, StageFilesFront
+from snowpipe_local.stages.files import Transfer
+from snowpipe_local.stages.storage import Storage
+
+UPLOAD = Transfer(True, "s1", "in/", ("/tmp/x",))  # noqa: S108
+DOWNLOAD = Transfer(False, "s1", "in/", ("in/a",), local_folder="/tmp")  # noqa: S108
+_OPENED_BY = ("DEMO", 1, None)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    storage = Storage(tmp_path / "staged", tmp_path)
+    storage.create("s1")
+    return storage
+
+
+@pytest.fixture
+def front(storage):
+    return _front(storage, b"k" * 48)
+
+
+def _front(storage: Storage, secret: bytes) -> StageFilesFront:
+    account: Any = SimpleNamespace(secret=secret, still_knows=lambda *opened_by: opened_by == _OPENED_BY)
+    return StageFilesFront(storage, account, "127.0.0.1:1")
+
+
+def _call(
+    front: StageFilesFront,
+    method: str,
+    name: str,
+    transfer: Transfer | None,
+    parts: Sequence[bytes] = (b"",),
+    issuer: StageFilesFront | None = None,
+    token: str | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> tuple[int, bytes]:
+    headers = list(headers)
+    if transfer is not None:
+        token = (
+            token
+            or (issuer or front).instruct(transfer, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        )
+        headers.append((b"authorization", f"Bearer {token}".encode()))
+    path = f"/{BUCKET}/s1/{name}"
+    scope = {
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+    }
+    messages = [
+        {"type": "http.request", "body": part, "more_body": number < len(parts) - 1}
+        for number, part in enumerate(parts)
+    ]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    asyncio.run(front.answer(scope, receive, send))
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def test_an_upload_arrives_whole_and_comes_back(front, storage):
+    parts = [b"a" * 700_000, b"", b"b" * 700_000, b"c"]
+    assert _call(front, "PUT", "in/a", UPLOAD, parts)[0] == 200
+    assert storage.internal("s1").path("in/a").read_bytes() == b"".join(parts)
+    assert list(storage.incoming.iterdir()) == []
+    assert _call(front, "GET", "in/a", DOWNLOAD) == (200, b"".join(parts))
+    assert _call(front, "HEAD", "in/a", UPLOAD) == (200, b"")
+
+
+def test_a_slash_of_a_path_may_be_percent_encoded(front, storage):
+    assert _call(front, "PUT", "in%2Fa", UPLOAD, [b"x"])[0] == 200
+    assert storage.internal("s1").path("in/a").read_bytes() == b"x"
+    assert _call(front, "PUT", "in%2F..%2F..%2Fa", UPLOAD, [b"x"])[0] == 400
+
+
+def _encrypted(master: bytes, content: bytes) -> tuple[bytes, tuple[bytes, bytes]]:
+    """Encrypt a file as Snowflake's drivers do: its own key, which the master key wraps."""
+    key, iv = b"0123456789abcdef", b"fedcba9876543210"
+    padded, body = (_padded(key), _padded(content))
+    wrapping = Cipher(algorithms.AES(master), modes.ECB()).encryptor()  # noqa: S305
+    cipher = Cipher(algorithms.AES(key), modes.CBC(iv)).encryptor()
+    described = {
+        "WrappedContentKey": {"EncryptedKey": base64.b64encode(wrapping.update(padded)).decode()},
+        "ContentEncryptionIV": base64.b64encode(iv).decode(),
+    }
+    return cipher.update(body), (b"x-goog-meta-encryptiondata", json.dumps(described).encode())
+
+
+def _padded(content: bytes) -> bytes:
+    left = 16 - len(content) % 16
+    return content + bytes([left]) * left
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 16, b"rows" * 600_000], ids=["none", "block", "many"])
+def test_what_gos_driver_encrypts_is_staged_as_it_was(front, storage, content):
+    instructed = front.instruct(UPLOAD, _OPENED_BY, client="GO")
+    token = instructed["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+    master = base64.b64decode(instructed["encryptionMaterial"]["queryStageMasterKey"])
+    body, header = _encrypted(master, content)
+    parts = [body[:1_000_003], body[1_000_003:]]
+
+    assert _call(front, "PUT", "in/a", UPLOAD, parts, token=token, headers=[header])[0] == 200
+    assert storage.internal("s1").path("in/a").read_bytes() == content
+
+    for broken, described in (
+        (body[:-1], header),
+        (body, (header[0], b"{}")),
+        (body, (header[0], b"no JSON")),
+    ):
+        status, answer = _call(front, "PUT", "in/b", UPLOAD, [broken], token=token, headers=[described])
+        assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
+    status, answer = _call(front, "PUT", "in/b", UPLOAD, [body], headers=[_encrypted(b"k" * 16, b"")[1]])
+    assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
+    assert [file.path for file in storage.internal("s1").list("")] == ["in/a"]
+    assert list(storage.incoming.iterdir()) == []
+
+
+@pytest.mark.parametrize(("client", "transfer"), [("PYTHON", UPLOAD), ("JDBC", UPLOAD), ("GO", DOWNLOAD)])
+def test_no_other_client_encrypts(front, client, transfer):
+    assert front.instruct(transfer, _OPENED_BY, client=client)["encryptionMaterial"] is None
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
+    async def go() -> None:
+        token = front.instruct(UPLOAD, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        path = f"/{BUCKET}/s1/in/a"
+        scope = {
+            "query_string": b"",
+            "method": "PUT",
+            "path": path,
+            "raw_path": path.encode(),
+            "headers": [(b"authorization", f"Bearer {token}".encode())],
+        }
+        messages = [{"type": "http.request", "body": b"x" * 2_000_000, "more_body": True}]
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop() if messages else {"type": "http.disconnect"}
+
+        async def send(_message: Any) -> None:
+            return None
+
+        await front.answer(scope, receive, send)
+
+    asyncio.run(go())
+    assert list(storage.incoming.iterdir()) == []
+    assert storage.internal("s1").list("") == []
+
+
+def test_an_expired_token_makes_the_client_ask_again(front, monkeypatch):
+    monkeypatch.setattr(stage_files, "TOKEN_SECONDS", -1)
+    status, body = _call(front, "PUT", "in/a", UPLOAD)
+    assert (status, json.loads(body)["code"]) == (401, "FILE_TOKEN_INVALID")
+
+
+def test_a_token_of_another_service_is_refused(front, storage):
+    other = _front(storage, b"o" * 48)
+    assert _call(front, "PUT", "in/a", UPLOAD, issuer=other)[0] == 401
+    assert _call(front, "PUT", "in/a", UPLOAD, issuer=front)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "transfer", "status"),
+    [
+        ("DELETE", "in/a", UPLOAD, 405),
+        ("GET", "in/none", DOWNLOAD, 404),
+        ("HEAD", "in/none", UPLOAD, 404),
+        ("GET", "in", DOWNLOAD, 403),
+        ("GET", "other/a", DOWNLOAD, 403),
+        ("PUT", "in/a", DOWNLOAD, 403),
+        ("PUT", "in/a", None, 401),
+        ("PUT", "in/../a", UPLOAD, 400),
+    ],
+)
+def test_what_a_token_does_not_open_is_refused(front, method, name, transfer, status):
+    answered, body = _call(front, method, name, transfer)
+    assert answered == status
+    assert json.loads(body)["code"]
+
+
+def test_a_stage_that_is_gone_is_shown_to_those_with_a_token_for_it_only(front, storage):
+    (storage.internal("s1").root).rmdir()
+    assert _call(front, "GET", "in/a", None)[0] == 401
+    assert _call(front, "GET", "other/a", DOWNLOAD)[0] == 403
+    assert _call(front, "GET", "in/a", DOWNLOAD)[0] == 404

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from snowpipe_local.accounts import Account, ensure_account, sign_key_pair_jwt
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.errors import Refusal
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = DataDirectory(tmp_path_factory.mktemp("home") / "data")
+    home.create()
+    ensure_account(home)
+    return home
+
+
+@pytest.fixture
+def account(home):
+    return ensure_account(home)
+
+
+def _token(home: DataDirectory, account: Account, **changes: Any) -> str:
+    now = int(time.time())
+    claims: dict[str, Any] = {
+        "iss": f"LOCAL.DEMO.{account.fingerprint}",
+        "sub": "LOCAL.DEMO",
+        "iat": now,
+        "exp": now + 3540,
+    }
+    claims.update(changes)
+    claims = {name: value for name, value in claims.items() if value is not None}
+    return jwt.encode(claims, home.key_file.read_bytes(), algorithm="RS256")
+
+
+def test_private_files_are_readable_by_their_owner_only(home):
+    for file in (home.key_file, home.token_secret_file):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
+
+
+def test_a_second_start_keeps_the_account(home, account):
+    assert ensure_account(home) == account
+
+
+def test_a_key_pair_jwt_in_seconds_or_milliseconds_is_accepted(home, account):
+    now = int(time.time())
+    assert account.verify_key_pair(_token(home, account)) == "DEMO"
+    assert account.verify_key_pair(_token(home, account, iat=now * 1000, exp=(now + 3540) * 1000)) == "DEMO"
+    assert account.verify_key_pair(sign_key_pair_jwt(home)) == "DEMO"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sub": "LOCAL.OTHER"},
+        {"iss": "LOCAL.DEMO.SHA256:wrong"},
+        {"iss": "LOCAL.DEMO"},
+        {"exp": int(time.time()) - 600},
+        {"iat": int(time.time()) - 8000},
+        {"iat": int(time.time()) + 864_000},  # long after the last test of a slow machine
+        {"iat": None},
+        {"exp": None},
+        {"exp": "soon"},
+    ],
+)
+def test_a_jwt_with_wrong_claims_is_a_401(home, account, changes):
+    # A claim of the wrong type is refused by the JWT library already.
+    with pytest.raises(Refusal) as refusal:
+        account.verify_key_pair(_token(home, account, **changes))
+    assert (refusal.value.status, refusal.value.code) == (401, "JWT_TOKEN_INVALID")
+
+
+def test_a_jwt_of_another_key_is_a_401(account):
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    with pytest.raises(Refusal, match="not signed by the registered RSA key"):
+        account.verify_key_pair(jwt.encode({"sub": "LOCAL.DEMO"}, key, algorithm="RS256"))
+
+
+@pytest.mark.parametrize("token", ["", "abc", "a.b.c"])
+def test_garbage_is_a_401(account, token):
+    for verify in (account.verify_key_pair, account.verify_scoped_token, account.verify_any):
+        with pytest.raises(Refusal) as refusal:
+            verify(token)
+        assert refusal.value.status == 401
+
+
+def test_a_scoped_token_opens_the_ingest_host_only(home, account):
+    scoped = account.issue_scoped_token("127.0.0.1")
+    assert account.verify_scoped_token(scoped) == account.verify_any(scoped) == "DEMO"
+    assert jwt.decode(scoped, options={"verify_signature": False})["exp"] > time.time() + 3000
+    with pytest.raises(Refusal):
+        account.verify_key_pair(scoped)
+    with pytest.raises(Refusal):
+        account.verify_scoped_token(_token(home, account))
+    with pytest.raises(Refusal) as refusal:
+        account.issue_scoped_token("evil.example.com")
+    assert refusal.value.status == 400
+
+
+def test_the_account_does_not_print_its_secret(account):
+    assert "secret" not in repr(account)
+
+
+def test_pyjwt_needs_no_more_than_version_2_10_has():
+    # Its constraints give Airflow 2.11 an older PyJWT than the one of these tests.
+    program = "import jwt, jwt.types\nvars(jwt.types).pop('Options', None)\nimport snowpipe_local.accounts\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

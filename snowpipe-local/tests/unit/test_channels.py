@@ -1,0 +1,289 @@
+"""Channels in their database: sessions and tokens are durable, fenced and dropped ones are shut out."""
+
+from __future__ import annotations
+
+import pytest
+from snowpipe_local.engine.channel import (
+    ELASTIC,
+    INVALID_ROW_SEQUENCER,
+    MISSING,
+    STALE,
+    TOO_MANY_CHANNELS,
+    UNCOMMITTED,
+    Channel,
+)
+from snowpipe_local.engine.ingest import commit_group
+from snowpipe_local.engine.names import Rename
+from snowpipe_local.errors import Refusal
+from snowpipe_local.limits import Limits
+from tests.unit.streamed_table import Engine, StreamedTable, row
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    made = Engine(tmp_path_factory.mktemp("engine"), Limits(0.0, 0.0, 3))
+    yield made
+    made.catalog.close()
+
+
+@pytest.fixture
+def table(engine):
+    return engine.table()
+
+
+def refused(table: StreamedTable, channel: Channel, token: str) -> str:
+    with pytest.raises(Refusal) as refusal:
+        channel.accept(token, "another", lambda *_: pytest.fail("taken"), lambda _: None)
+    return refusal.value.code
+
+
+class TestOpen:
+    def test_a_new_channel_has_no_token_unless_it_is_given_one(self, table):
+        assert table.open("a").committed.offset_token is None
+        assert table.open("b", token="7").committed.offset_token == "7"
+        assert (table.token("a"), table.token("b")) == (None, "7")
+
+    def test_opening_again_keeps_the_token_and_the_counters(self, table):
+        channel = table.open()
+        commit_group(table.database, [table.take(channel, row(1), row(2), token="2")])
+        again = table.open()
+
+        assert again is channel
+        assert (again.committed.offset_token, again.committed.rows_inserted) == ("2", 2)
+
+    def test_opening_again_with_a_token_sets_it(self, table):
+        table.open(token="1")
+        table.open(token="5")
+        assert table.token() == "5"
+
+    def test_a_writer_of_an_older_session_is_shut_out(self, table):
+        channel = table.open()
+        table.take(channel, row(1))
+        stale = channel.continuation_token
+        table.open()
+
+        assert refused(table, channel, stale) == STALE
+        assert channel.continuation_token == "2_0"
+
+    def test_a_new_session_repeats_no_answer_of_the_old_one(self, table):
+        channel = table.open()
+        append = table.take(channel, row(1))
+        commit_group(table.database, [append])
+        table.open()
+        commit_group(table.database, [table.take(channel, row(2), request=append.request_id)])
+
+        assert table.rows() == [(1, None), (2, None)]
+
+    def test_it_is_refused_while_rows_are_uncommitted_and_fences_nobody(self, table):
+        channel = table.open()
+        append = table.take(channel, row(1), token="1")
+        with pytest.raises(Refusal) as refusal:
+            table.open(fail=True)
+        assert refusal.value.code == UNCOMMITTED
+        commit_group(table.database, [append, table.take(channel, row(2), token="2")])
+        assert table.open(fail=True).committed.offset_token == "2"
+
+    def test_an_append_that_the_queue_refuses_leaves_the_channel_as_it_was(self, table):
+        channel = table.open()
+
+        def full(_: object) -> None:
+            raise Refusal(429, "RECEIVER_SATURATED", "full")
+
+        with pytest.raises(Refusal):
+            table.send(channel, row(1), token="1", enqueue=full)
+        commit_group(table.database, [table.take(channel, row(1), token="1")])
+
+        assert (table.rows(), table.token()) == ([(1, None)], "1")
+        table.open(fail=True)
+
+    @pytest.mark.parametrize(
+        ("name", "code"),
+        [
+            ("", "INVALID_CHANNEL_NAME"),
+            ("elastic", "ERR_RESERVED_CHANNEL_NAME"),
+            (ELASTIC, "ERR_RESERVED_CHANNEL_NAME"),
+        ],
+    )
+    def test_names_that_no_channel_can_have_are_refused(self, table, name, code):
+        with pytest.raises(Refusal) as refusal:
+            table.open(name)
+        assert (refusal.value.status, refusal.value.code) == (400, code)
+
+    def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table):
+        for name in "abc":
+            table.open(name)
+        with pytest.raises(Refusal) as refusal:
+            table.open("d")
+        assert (refusal.value.status, refusal.value.code) == (400, TOO_MANY_CHANNELS)
+        table.open("a")
+        table.elastic()
+        table.database.channels.drop(table.pipe, "a")
+        table.open("d")
+
+
+class TestDrop:
+    def test_the_token_goes_with_the_channel(self, table):
+        channel = table.open(token="9")
+        token = channel.continuation_token
+        table.database.channels.drop(table.pipe, "c")
+
+        assert refused(table, channel, token) == MISSING
+        assert table.database.channels.find(table.pipe, "c") is None
+        assert table.open().committed.offset_token is None
+
+    def test_a_dropped_channel_cannot_be_opened_by_who_still_holds_it(self, table):
+        channel = table.open()
+        table.database.channels.drop(table.pipe, "c")
+        with pytest.raises(Refusal) as refusal:
+            channel.begin_session(fail_on_uncommitted_rows=False)
+        assert refusal.value.code == MISSING
+
+    def test_it_is_refused_for_uncommitted_rows_when_asked_to(self, table):
+        append = table.take(table.open(), row(1), token="1")
+        with pytest.raises(Refusal) as refusal:
+            table.database.channels.drop(table.pipe, "c", fail_on_uncommitted_rows=True)
+        assert refusal.value.code == UNCOMMITTED
+        commit_group(table.database, [append])
+        assert table.token() == "1"
+
+    @pytest.mark.parametrize(
+        ("name", "status", "code"),
+        [
+            (ELASTIC, 400, "ERR_RESERVED_CHANNEL_NAME"),
+            ("elastic", 400, "ERR_RESERVED_CHANNEL_NAME"),
+            ("unknown", 404, MISSING),
+        ],
+    )
+    def test_a_channel_that_nobody_opened_cannot_be_dropped(self, table, name, status, code):
+        with pytest.raises(Refusal) as refusal:
+            table.database.channels.drop(table.pipe, name)
+        assert (refusal.value.status, refusal.value.code) == (status, code)
+
+    def test_a_writer_that_found_it_before_does_not_find_it_again(self, table):
+        table.open()
+        dropped = table.database.channels.drop(table.pipe, "c")
+        with pytest.raises(Refusal) as refusal:
+            table.database.channels.get(table.pipe, "c")
+
+        assert dropped.is_dropped
+        assert (refusal.value.status, refusal.value.code) == (404, MISSING)
+        assert "channel c of pipe" in str(refusal.value)
+
+    def test_a_table_that_is_replaced_takes_its_channels_with_it(self, table, engine):
+        engine.faults.commit_delay = 3600.0
+        append = table.send(table.open(token="9"), row(1), token="10")
+        table.create(replace=True)
+        engine.faults.commit_delay = 0.0
+
+        assert append.durable.cancelled()
+        assert append.channel.is_dropped
+        assert table.open().committed.offset_token is None
+
+    def test_a_table_that_is_dropped_leaves_the_channels_of_others(self, table, engine):
+        other = engine.table()
+        kept, gone = table.open(token="1"), other.open(token="2")
+        other.database.tables.drop("PUBLIC", other.name)
+
+        assert (kept.is_dropped, gone.is_dropped) == (False, True)
+        opened = list(table.database.channels)
+        assert kept in opened
+        assert gone not in opened
+        assert table.open() is kept
+
+
+class TestToken:
+    def test_a_token_that_is_set_leaves_session_and_rows_as_they_are(self, table):
+        channel = table.open()
+        first = table.take(channel, row(1), token="1")
+        table.database.channels.set_offset_token(table.pipe, "c", "41")
+        assert table.token() == "41"
+        commit_group(table.database, [first, table.take(channel, row(2), token="42")])
+
+        assert (table.token(), len(table.rows())) == ("42", 2)
+
+    def test_of_an_unknown_channel_it_cannot_be_set(self, table):
+        with pytest.raises(Refusal) as refusal:
+            table.database.channels.set_offset_token(table.pipe, "unknown", "1")
+        assert refusal.value.code == MISSING
+
+
+class TestList:
+    def test_channels_are_listed_by_pipe_and_name_without_the_elastic_one(self, engine):
+        tables = [engine.table() for _ in range(2)]
+        for table in reversed(tables):
+            for name in ("b", "a"):
+                table.open(name)
+            table.elastic()
+
+        listed = [(one.pipe.table, one.name) for one in engine.database.channels]
+        names = sorted(table.name for table in tables)
+        assert [one for one in listed if one[0] in names] == [
+            (name, channel) for name in names for channel in "ab"
+        ]
+
+
+class TestRename:
+    def test_channels_of_a_schema_that_gets_another_name_go_on(self, tmp_path):
+        engine = Engine(tmp_path)
+        database, table = engine.database, engine.table()
+        database.create_schema("OTHER")
+        bystander = StreamedTable(database, "T", schema="OTHER").open("z", token="9")
+        channel = table.open(token="0")
+        first = table.take(channel, row(1), token="1")
+        with database.load_lock, database.write_lock:
+            database.rename(Rename(("LOCAL", "PUBLIC"), ("LOCAL", "NEW")))
+        commit_group(database, [first, table.take(channel, row(2), token="2")])
+
+        pipe = database.pipes.resolve("NEW", f"{table.name}-STREAMING")
+        assert database.channels.get(pipe, "c") is channel
+        assert [one.name for one in database.channels] == ["c", "z"]
+        status = channel.status()
+        assert (status["database_name"], status["schema_name"]) == ("LOCAL", "NEW")
+        assert status["last_committed_offset_token"] == "2"
+        assert bystander.status()["schema_name"] == "OTHER"
+
+        with database.load_lock, database.write_lock:
+            database.rename(Rename(("LOCAL",), ("ELSEWHERE",)))
+        assert channel.status()["database_name"] == "ELSEWHERE"
+        assert database.channels.get(pipe, "c") is channel
+        engine.catalog.close()
+
+
+class TestRestart:
+    def test_names_and_limits_hold_for_channels_that_were_there_and_for_new_ones(self, tmp_path):
+        limits = Limits(0.001, 0.0, 0)
+        first = Engine(tmp_path, limits)
+        table = first.table()
+        table.open("old")
+        first.catalog.close()
+        again = Engine(tmp_path, limits)
+        table.database = again.database
+
+        for name in ("old", "new"):
+            channel = table.open(name)
+            assert channel.status()["database_name"] == "LOCAL"
+            assert channel.status()["pipe_name"] == f"{table.name}-STREAMING"
+            table.take(channel, row(1))
+            with pytest.raises(Refusal) as refusal:
+                table.take(channel, row(2))
+            assert refusal.value.status == 429
+        again.catalog.close()
+
+    def test_sessions_tokens_and_the_last_request_outlive_the_process(self, engine, table, tmp_path):
+        kept, gone = table.open("kept", token="0"), table.open("gone", token="0")
+        table.open("kept")
+        first, last = table.take(kept, row(1), token="1"), table.take(kept, row(2), token="2")
+        commit_group(table.database, [first, last])
+        table.take(kept, row(3), token="3")  # taken, and not committed
+        table.database.channels.drop(table.pipe, gone.name)
+        table.database.channels.set_offset_token(table.pipe, "kept", "41")
+
+        with engine.after_a_crash(tmp_path / "copy") as restored:
+            (channel,) = [one for one in restored.channels if one.pipe.key == table.pipe.key]
+            assert (channel.name, channel.committed.offset_token) == ("kept", "41")
+            assert channel.continuation_token == "2_2"
+            assert table.rows(restored) == [(1, None), (2, None)]
+            # What was committed is answered again, what was lost is taken again, another request is refused.
+            assert channel.accept("2_1", last.request_id, lambda *_: pytest.fail("taken"), print) == "2_2"
+            assert refused(table, channel, "2_1") == INVALID_ROW_SEQUENCER
+            assert refused(table, channel, "1_2") == STALE

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pytest
+from snowpipe_local.engine import conversions
+from snowpipe_local.engine.append import arrow_lines, split_lines
+from snowpipe_local.tables import Column, ColumnType, Table
+
+REJECTED = "rejected"
+_SECOND = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+
+# column type, JSON text of the value, stored value
+VALUES: list[tuple[str, str, Any]] = [
+    ("NUMBER(38,0)", "12", Decimal(12)),
+    ("NUMBER(38,0)", '"12"', Decimal(12)),
+    ("NUMBER(38,0)", "1.6", Decimal(2)),
+    ("NUMBER(38,0)", "-2.5", Decimal(-3)),
+    ("NUMBER(38,0)", "1e3", Decimal(1000)),
+    ("NUMBER(38,0)", "99999999999999999999999999999999999999", Decimal("9" * 38)),
+    ("NUMBER(38,0)", "999999999999999999999999999999999999999", REJECTED),
+    ("NUMBER(38,0)", '"abc"', REJECTED),
+    ("NUMBER(38,0)", '""', REJECTED),
+    ("NUMBER(38,0)", '"0x10"', REJECTED),
+    ("NUMBER(38,0)", '"NaN"', REJECTED),
+    ("NUMBER(38,0)", '{"a":1}', REJECTED),
+    ("NUMBER(38,0)", "[1]", REJECTED),
+    ("NUMBER(38,0)", "null", None),
+    ("NUMBER(12,2)", "1.255", Decimal("1.26")),
+    ("NUMBER(12,2)", '"1.255"', Decimal("1.26")),
+    ("NUMBER(12,2)", "12345678901", REJECTED),
+    ("NUMBER(38,8)", "12345678901234567890.60000001", Decimal("12345678901234567890.60000001")),
+    ("NUMBER(38,1)", "9007199254740993.5", Decimal("9007199254740993.5")),
+    ("FLOAT", "1.5", 1.5),
+    ("FLOAT", '"1e300"', 1e300),
+    ("FLOAT", "true", REJECTED),
+    ("FLOAT", '"x"', REJECTED),
+    ("BOOLEAN", "true", True),
+    ("BOOLEAN", "0", False),
+    ("BOOLEAN", "2", True),
+    ("BOOLEAN", '"YES"', True),
+    ("BOOLEAN", '"off"', False),
+    ("BOOLEAN", '"maybe"', REJECTED),
+    ("VARCHAR(5)", '"grün!"', "grün!"),
+    ("VARCHAR(5)", '"123456"', REJECTED),
+    ("VARCHAR(5)", "12", "12"),
+    ("VARCHAR(5)", "true", "true"),
+    ("VARCHAR(16777216)", '{"a":[1,"x"]}', '{"a":[1,"x"]}'),
+    ("VARCHAR(16777216)", '"null"', "null"),
+    ("VARCHAR(16777216)", '"a\\u0000b\\n\\"c\\""', 'a\x00b\n"c"'),
+    ("BINARY(8388608)", '"aGk="', b"hi"),
+    ("BINARY(8388608)", '"###"', REJECTED),
+    ("BINARY(1)", '"aGk="', REJECTED),
+    ("DATE", '"2026-01-02"', dt.date(2026, 1, 2)),
+    ("DATE", '"2026-01-02T23:00:00"', dt.date(2026, 1, 2)),
+    ("DATE", "1767312000", dt.date(2026, 1, 2)),
+    ("DATE", '"2026-13-01"', REJECTED),
+    ("TIME", '"10:11:12.5"', dt.time(10, 11, 12, 500000)),
+    ("TIME", '"10:11"', dt.time(10, 11)),
+    ("TIME", "3661", dt.time(1, 1, 1)),
+    ("TIME", '"25:00"', REJECTED),
+    ("TIMESTAMP_NTZ(9)", '"2026-01-02T03:04:05.123456"', dt.datetime(2026, 1, 2, 3, 4, 5, 123456)),
+    ("TIMESTAMP_NTZ(9)", '"2026-01-02T03:04:05+02:00"', dt.datetime(2026, 1, 2, 3, 4, 5)),
+    ("TIMESTAMP_NTZ(9)", '"2026-01-02"', dt.datetime(2026, 1, 2)),
+    ("TIMESTAMP_NTZ(9)", "1767312000", dt.datetime(2026, 1, 2)),
+    ("TIMESTAMP_NTZ(9)", '"1767312000123"', dt.datetime(2026, 1, 2, 0, 0, 0, 123000)),
+    ("TIMESTAMP_NTZ(9)", "1767312000123456789", dt.datetime(2026, 1, 2, 0, 0, 0, 123456)),
+    ("TIMESTAMP_NTZ(9)", '"yesterday"', REJECTED),
+    ("TIMESTAMP_LTZ(9)", '"2026-01-02T02:00:00+02:00"', dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
+    (
+        "TIMESTAMP_TZ(9)",
+        '"2026-01-02T02:00:00 +02:00"',
+        {"t": _SECOND, "o": 120},
+    ),
+    ("TIMESTAMP_TZ(9)", "1767312000", {"t": _SECOND, "o": 0}),
+    ("VARIANT", '{"a":[1,null]}', '{"a":[1,null]}'),
+    ("VARIANT", '"text"', '"text"'),
+    ("VARIANT", "12345678901234567890123", "12345678901234567890123"),
+    ("VARIANT", "null", None),
+    ("OBJECT", '{"a":1}', '{"a":1}'),
+    ("OBJECT", "[1]", REJECTED),
+    ("ARRAY", "[1,2]", "[1,2]"),
+    ("ARRAY", '"x"', '["x"]'),
+]
+
+
+@pytest.fixture
+def cursor():
+    connection = duckdb.connect(":memory:")
+    conversions.define(connection)
+    connection.execute(
+        'SET TimeZone = \'UTC\'; ATTACH \':memory:\' AS "LOCAL"; CREATE SCHEMA "LOCAL"."PUBLIC"'
+    )
+    return connection
+
+
+def _table(cursor: duckdb.DuckDBPyConnection, *columns: Column) -> Table:
+    table = Table("LOCAL", "PUBLIC", "T", columns, 0)
+    cursor.execute(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
+    return table
+
+
+def _load(cursor: duckdb.DuckDBPyConnection, *rows: str) -> None:
+    cursor.register("lines", arrow_lines([split_lines("\n".join(rows).encode())]))
+
+
+def _strict(cursor: duckdb.DuckDBPyConnection, table: Table, *keys: str) -> list[tuple[Any, ...]] | str:
+    try:
+        cursor.execute(conversions.strict_insert(table, conversions.KeyMap.of(table, keys), "lines"))
+    except (duckdb.DataError, duckdb.InvalidInputException, duckdb.IntegrityError):
+        return REJECTED
+    rows = cursor.execute(f"SELECT * FROM {table.path}").fetchall()
+    cursor.execute(f"DELETE FROM {table.path}")
+    return rows
+
+
+def _isolated(
+    cursor: duckdb.DuckDBPyConnection, table: Table
+) -> tuple[list[tuple[Any, ...]], list[tuple[int, str]]]:
+    keys = conversions.KeyMap.of(
+        table, [k for (k,) in cursor.execute(conversions.lenient_keys_query("lines")).fetchall()]
+    )
+    cursor.execute(conversions.isolating_stage(table, keys, "lines", "staged"))
+    cursor.execute(conversions.isolated_insert(table, keys, "staged"))
+    bad = cursor.execute("SELECT i, reason FROM staged WHERE reason IS NOT NULL ORDER BY i").fetchall()
+    return cursor.execute(f"SELECT * FROM {table.path}").fetchall(), bad
+
+
+@pytest.mark.parametrize(("kind", "text", "expected"), VALUES)
+def test_value_is_stored_as_snowflake_would_or_rejected(cursor, kind, text, expected):
+    table = _table(cursor, Column("C", ColumnType.from_text(kind)))
+    _load(cursor, f'{{"C":{text}}}')
+    strict = _strict(cursor, table, "C")
+    rows, bad = _isolated(cursor, table)
+    if expected is REJECTED:
+        assert strict is REJECTED
+        assert rows == []
+        assert [row for row, _ in bad] == [0]
+        assert '"C"' in bad[0][1]
+    else:
+        assert rows == [(expected,)]
+        assert bad == []
+        # The fast path may refuse what the slow one takes, but never store something else.
+        assert strict in (REJECTED, rows)
+
+
+def test_bad_rows_are_skipped_and_the_others_keep_their_order(cursor):
+    table = _table(cursor, Column("ID", ColumnType.from_text("NUMBER(38,0)"), nullable=False))
+    _load(
+        cursor,
+        '{"id":1}',
+        "not json",
+        '{"ID":2}',
+        "[3]",
+        '{"id":"x"}',
+        '{"other":1}',
+        '{"id":null}',
+        '{"Id":4}',
+    )
+    rows, bad = _isolated(cursor, table)
+    assert rows == [(1,), (2,), (4,)]
+    assert [row for row, _ in bad] == [1, 3, 4, 5, 6]
+
+
+def test_an_absent_key_takes_the_default_and_an_explicit_null_does_not(cursor):
+    number = ColumnType.from_text("NUMBER(38,0)")
+    table = _table(cursor, Column("A", number), Column("B", number, default="7"))
+    _load(cursor, '{"A":1}', '{"A":2,"B":null}', '{"A":3,"B":5}')
+    rows, bad = _isolated(cursor, table)
+    assert rows == [(1, 7), (2, None), (3, 5)]
+    assert bad == []
+
+
+def test_a_row_without_any_known_key_becomes_a_row_of_defaults(cursor):
+    number = ColumnType.from_text("NUMBER(38,0)")
+    table = _table(cursor, Column("A", number, default="3"), Column("B", number))
+    _load(cursor, '{"x":1}', "{}")
+    assert _isolated(cursor, table) == ([(3, None), (3, None)], [])
+
+
+def test_the_strict_path_refuses_rows_that_lack_a_key(cursor):
+    table = _table(cursor, Column("A", ColumnType.from_text("VARCHAR(10)")))
+    _load(cursor, '{"A":"x"}', "{}")
+    assert _strict(cursor, table, "A") is REJECTED
+
+
+def test_quotes_in_keys_and_columns_do_not_break_the_statements(cursor):
+    name = 'it\'s "odd"'
+    table = _table(cursor, Column(name, ColumnType.from_text("VARCHAR(10)")))
+    _load(cursor, json.dumps({name: "v"}))
+    assert _strict(cursor, table, name) == [("v",)]
+    assert _isolated(cursor, table) == ([("v",)], [])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "NUMBER(38,0)",
+        "FLOAT",
+        "BOOLEAN",
+        "BINARY(5)",
+        "DATE",
+        "TIME(9)",
+        "TIMESTAMP_NTZ(9)",
+        "OBJECT",
+        "ARRAY",
+    ],
+)
+def test_a_failing_conversion_can_be_tried(kind):
+    column = Column("C", ColumnType.from_text(kind))
+    raw = "(j -> '$.a')" if column.type.is_semi_structured else "(j ->> '$.a')"
+    connection = duckdb.connect()
+    conversions.define(connection)
+    found = connection.sql(
+        f"SELECT TRY(struct_pack(v := {conversions.convert(column, raw)})) IS NULL FROM "
+        '(VALUES (\'{"a":"no value of that type!"}\'::JSON)) AS rows(j)'
+    ).fetchall()
+    assert found == [(kind != "ARRAY",)]

@@ -1,0 +1,634 @@
+"""The committer: what waits for its commit, where it waits, and what never becomes one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from snowpipe_local.engine import committer, ingest
+from snowpipe_local.engine.append import Append
+from snowpipe_local.engine.channel import UNCOMMITTED, Channel
+from snowpipe_local.engine.ingest import MUST_REOPEN
+from snowpipe_local.engine.spool import Spool
+from snowpipe_local.errors import Refusal
+from snowpipe_local.limits import Limits
+from tests.unit.streamed_table import Engine, StreamedTable, row
+
+BOUND = 20.0
+NEVER = 3600.0
+died: list[BaseException | None] = []
+
+
+class Clock:
+    """The committer's time, which its waits move."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+        self.waits: list[float] = []
+        self.commits: list[float] = []
+        self.condition = self.Condition(self)
+
+    class Condition(threading.Condition):
+        """A wait with a bound takes no time: it moves the clock."""
+
+        def __init__(self, clock: Clock) -> None:
+            super().__init__()
+            self._clock = clock
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None:
+                self._clock.waits.append(timeout)
+                self._clock.now += timeout
+            return super().wait(BOUND if timeout is None else 0)
+
+
+class Gate:
+    """An engine of its own whose commits wait, before they take the database's lock, until it is opened."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def commit(self, *given: Any) -> None:
+        self.reached.set()
+        assert self.opened.wait(BOUND)
+        ingest.commit_group(*given)
+
+
+@pytest.fixture(autouse=True)
+def deaths(monkeypatch):
+    """A thread that ended by an exception fails the test that waits for it at once."""
+    died.clear()
+    monkeypatch.setattr(threading, "excepthook", lambda death: died.append(death.exc_value))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A delay that is taken back is noticed at once."""
+    monkeypatch.setattr(committer, "_DELAY_POLL_SECONDS", 0.01)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    made = Engine(tmp_path_factory.mktemp("engine"))
+    yield made
+    made.catalog.close()
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """An engine whose own committer has nothing to do."""
+    made = Engine(tmp_path_factory.mktemp("engine"))
+    yield made
+    made.catalog.close()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """An engine in which 100 bytes may wait, 40 of them in memory."""
+    made = Engine(
+        tmp_path_factory.mktemp("engine"), Limits(0, 0, 0, queued_bytes=100, queued_bytes_in_memory=40)
+    )
+    yield made
+    made.catalog.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(committer, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+@pytest.fixture
+def held(engine, quick):
+    yield from holding(engine)
+
+
+@pytest.fixture
+def held_small(small, quick):
+    yield from holding(small)
+
+
+def holding(engine: Engine) -> Iterator[Engine]:
+    """An engine that commits nothing until its delay is taken back."""
+    engine.faults.commit_delay = NEVER
+    yield engine
+    engine.faults.commit_delay = 0.0
+    wait_until(lambda: not engine.database.committer.backlog())
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch):
+    made = Gate(Engine(tmp_path))
+    monkeypatch.setattr(committer, "commit_group", made.commit)
+    yield made
+    made.opened.set()
+    made.engine.catalog.close()
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + BOUND
+    while not condition():
+        assert not died
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def committed(append: Append) -> None:
+    wait_until(append.durable.done)
+    append.durable.result(0)
+
+
+def waiting(engine: Engine, *, spool: bool = True) -> committer.Committer:
+    """A committer that was not started: what it is given waits."""
+    limits = Limits(0, 0, 0, queued_bytes=100, queued_bytes_in_memory=40)
+    return committer.Committer(engine.database, lambda: 0.0, limits, engine.spool if spool else None)
+
+
+def sized(table: StreamedTable, channel: Channel, size: int) -> Append:
+    """An append of exactly so many bytes."""
+    append = table.take(channel, row(1, "x" * (size - len(row(1, "")) - 1)))
+    assert append.size == size
+    return append
+
+
+class TestTime:
+    """When a commit is made, on a clock that the committer's own waits move."""
+
+    @pytest.fixture
+    def engine(self, quiet):
+        return quiet
+
+    @pytest.fixture
+    def made(self, engine, clock, monkeypatch):
+        made = committer.Committer(engine.database, lambda: engine.faults.commit_delay, Limits())
+        made._changed = clock.condition
+
+        def commit(*given: Any) -> None:
+            clock.commits.append(clock.now)
+            clock.now += 1.5
+            ingest.commit_group(*given)
+
+        monkeypatch.setattr(committer, "commit_group", commit)
+        yield made
+        engine.faults.commit_delay = 0.0
+        made.stop()
+
+    def sent(self, clock: Clock, engine: Engine) -> Append:
+        table = engine.table()
+        append = table.take(table.open(), row(1))
+        append.received_at = clock.now
+        return append
+
+    def test_rows_wait_a_short_time_for_others(self, made, clock, engine):
+        append = self.sent(clock, engine)
+        made.enqueue(append)
+        made.start()
+        committed(append)
+
+        assert clock.commits == [pytest.approx(append.received_at + committer.LINGER_SECONDS, abs=0.002)]
+
+    def test_a_delay_holds_a_commit_back_and_is_checked_repeatedly(self, made, clock, engine):
+        engine.faults.commit_delay = 1.0
+        append = self.sent(clock, engine)
+        made.enqueue(append)
+        made.start()
+        committed(append)
+
+        assert clock.commits == [
+            pytest.approx(append.received_at + 1.0 + committer.LINGER_SECONDS, abs=0.002)
+        ]
+        assert clock.waits[:20] == [committer._DELAY_POLL_SECONDS] * 20
+
+    def test_an_idle_committer_checkpoints_after_its_time_and_only_what_is_new(
+        self, made, clock, engine, monkeypatch
+    ):
+        checkpoints: list[float] = []
+
+        def checkpoint() -> None:
+            engine.database.dirty = False
+            checkpoints.append(clock.now)
+
+        monkeypatch.setattr(engine.database, "checkpoint", checkpoint)
+        append = self.sent(clock, engine)
+        made.enqueue(append)
+        made.start()
+        wait_until(lambda: checkpoints)
+        committed(append)
+
+        assert checkpoints == [pytest.approx(clock.commits[0] + 1.5 + committer.CHECKPOINT_IDLE_SECONDS)]
+        second = self.sent(clock, engine)
+        made.enqueue(second)
+        committed(second)
+        wait_until(lambda: len(checkpoints) == 2)
+
+    def test_the_record_of_a_commit_has_its_duration(self, made, clock, engine):
+        append = self.sent(clock, engine)
+        made.enqueue(append)
+        made.start()
+        wait_until(lambda: made.records)
+
+        assert made.records == [
+            committer.CommitRecord(1, 1, append.size, own=False, seconds=pytest.approx(1.5))
+        ]
+
+    def test_the_last_64_commits_are_remembered(self, made, engine, monkeypatch):
+        monkeypatch.setattr(committer, "commit_group", lambda *_: None)
+        monkeypatch.setattr(committer, "GROUP_APPENDS", 1)
+        table = engine.table()
+        appends = [sized(table, table.open(f"c{size}"), size) for size in range(30, 96)]
+        for append in appends:
+            made.enqueue(append)
+        made.start()
+        wait_until(lambda: not made.backlog())
+
+        assert [record.size for record in made.records] == list(range(32, 96))
+
+    def test_a_commit_of_a_busy_channel_is_its_own(self, made, clock, engine, monkeypatch):
+        monkeypatch.setattr(committer, "OWN_BYTES_PER_SECOND", 100)
+        table = engine.table()
+        busy, quiet = table.open("busy"), table.open("quiet")
+        appends = [sized(table, quiet, 50), sized(table, busy, 400)]
+        for append in appends:
+            append.received_at = clock.now
+            made.enqueue(append)
+        pace = {channel.name: made.arrival(channel) for channel in (busy, quiet)}
+        made.start()
+        for append in appends:
+            committed(append)
+
+        assert pace == {"busy": (pytest.approx(200.0), True), "quiet": (pytest.approx(25.0), False)}
+        wait_until(lambda: len(made.records) == 2)
+        assert sorted((record.own, record.size) for record in made.records) == [(False, 50), (True, 400)]
+
+    def test_its_thread_has_a_name_and_does_not_keep_the_process(self, made):
+        made.start()
+        threads = [thread for thread in threading.enumerate() if thread.name == "committer-LOCAL"]
+
+        assert len(threads) >= 2  # the engine's own, and this one
+        assert all(thread.daemon for thread in threads)
+
+
+class TestCommits:
+    def test_what_is_queued_is_committed_in_order(self, engine):
+        table = engine.table()
+        channel = table.open()
+        appends = [table.send(channel, row(number), token=str(number)) for number in range(5)]
+        committed(appends[-1])
+
+        assert table.rows() == [(number, None) for number in range(5)]
+        assert table.token() == "4"
+        assert channel.status()["last_committed_offset_token"] == "4"
+
+    def test_appends_that_wait_share_a_commit_of_which_there_is_a_record(self, held):
+        table = held.table()
+        a, b = table.open("a"), table.open("b")
+        appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3))]
+        held.faults.commit_delay = 0.0
+        committed(appends[-1])
+
+        wait_until(lambda: held.database.committer.records[-1].appends == 3)
+        record = held.database.committer.records[-1]
+        assert (record.channels, record.size, record.own) == (2, sum(one.size for one in appends), False)
+
+    def test_a_commit_that_fails_does_not_end_the_committer(self, engine, monkeypatch):
+        table = engine.table()
+        broken, sound = table.open("broken"), table.open("sound")
+        with monkeypatch.context() as patch:
+            patch.setattr(ingest, "_insert", lambda *_: 1 / 0)
+            append = table.send(broken, row(1), token="1")
+            with pytest.raises(CancelledError):
+                committed(append)
+        wait_until(lambda: not engine.database.committer.backlog())
+        committed(table.send(sound, row(2), token="2"))
+
+        assert (table.rows(), table.token("broken")) == ([(2, None)], None)
+        assert broken.status()["channel_status_code"] == MUST_REOPEN
+
+    def test_a_commit_that_raises_leaves_nothing_in_flight(self, engine, monkeypatch):
+        table = engine.table()
+        channel = table.open()
+        append = table.take(channel, row(1))
+        made = committer.Committer(engine.database, lambda: 0.0, Limits())
+
+        def raise_it(*_: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(committer, "commit_group", raise_it)
+        made.enqueue(append)
+        monkeypatch.setattr(threading, "excepthook", lambda _: None)
+        made.start()
+        wait_until(lambda: made.records)
+        assert made.backlog() == {}
+
+    def test_a_commit_that_is_held_is_made_when_the_committer_stops(self, engine, quick, monkeypatch):
+        monkeypatch.setattr(committer, "LINGER_SECONDS", 0.0)
+        table = engine.table()
+        channel = table.open()
+        checked: list[float] = []
+
+        def delay() -> float:
+            checked.append(NEVER)
+            return NEVER
+
+        made = committer.Committer(engine.database, delay, Limits())
+        for number in (1, 2):
+            made.enqueue(table.take(channel, row(number), token=str(number)))
+        made.start()
+        wait_until(lambda: len(checked) > 3)
+        assert table.rows() == []
+        assert made.backlog()[channel].appends == 2
+        made.stop()
+
+        assert (table.rows(), table.token()) == ([(1, None), (2, None)], "2")
+        assert made.backlog() == {}
+
+    def test_an_idle_committer_writes_the_log_into_the_file(self, engine, monkeypatch):
+        table = engine.table()
+        monkeypatch.setattr(committer, "CHECKPOINT_IDLE_SECONDS", 0.01)
+        committed(table.send(table.open(), row(1)))
+        wait_until(lambda: not engine.database.dirty)
+        assert table.rows() == [(1, None)]
+
+
+class TestBacklog:
+    def test_what_waits_is_reported_by_channel(self, held):
+        table = held.table()
+        a, b = table.open("a"), table.open("b")
+        appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3))]
+
+        waiting = held.database.committer.backlog()
+        assert {channel.name: entry.appends for channel, entry in waiting.items()} == {"a": 2, "b": 1}
+        assert waiting[a].size == appends[0].size + appends[2].size
+        assert waiting[a].received_at == appends[0].received_at
+        rate, own = held.database.committer.arrival(a)
+        assert rate > 0
+        assert not own
+        assert table.rows() == []
+
+    def test_what_is_being_committed_still_waits(self, gate):
+        table = gate.engine.table()
+        channel = table.open()
+        append = table.send(channel, row(1))
+        assert gate.reached.wait(BOUND)
+
+        assert gate.engine.database.committer.backlog()[channel].appends == 1
+        with pytest.raises(Refusal) as refusal:
+            table.open(fail=True)
+        assert refusal.value.code == UNCOMMITTED
+        gate.opened.set()
+        committed(append)
+        table.open(fail=True)
+
+
+class TestBounds:
+    def test_too_many_bytes_are_refused_and_nothing_of_them_is_taken(self, held_small):
+        table = held_small.table()
+        channel = table.open()
+        first = table.send(channel, row(1, "x" * 60), token="1")
+        before = channel.continuation_token
+        with pytest.raises(Refusal) as refusal:
+            table.send(channel, row(2, "x" * 60), token="2")
+        assert (refusal.value.status, channel.continuation_token) == (429, before)
+
+        held_small.faults.commit_delay = 0.0
+        committed(first)
+        committed(table.send(channel, row(2, "x" * 60), token="2"))
+        assert [one[0] for one in table.rows()] == [1, 2]
+        assert table.token() == "2"
+
+    def test_one_append_above_the_bound_is_taken_where_nothing_waits(self, held_small):
+        table = held_small.table()
+        append = table.send(table.open(), row(1, "x" * 200))
+        held_small.faults.commit_delay = 0.0
+        committed(append)
+        assert len(table.rows()) == 1
+
+    def test_bytes_of_committed_and_discarded_appends_count_no_more(self, held_small):
+        table = held_small.table()
+        channel = table.open()
+        for number in range(4):
+            table.send(channel, row(number, "x" * 60))
+            table.open()  # which discards it
+        append = table.send(table.open(), row(9, "x" * 60))
+        held_small.faults.commit_delay = 0.0
+        committed(append)
+        assert [one[0] for one in table.rows()] == [9]
+
+    def test_exactly_so_many_bytes_may_wait_and_so_many_of_them_in_memory(self, small):
+        made, table = waiting(small), small.table()
+        channel = table.open()
+        appends = [sized(table, channel, size) for size in (20, 20, 35, 25)]
+        for append in appends:
+            made.enqueue(append)
+        assert [append.parked is not None for append in appends] == [False, False, True, True]
+        late = sized(table, channel, 19)
+        with pytest.raises(Refusal) as refusal:
+            made.enqueue(late)
+        assert (refusal.value.status, refusal.value.code) == (429, "RECEIVER_SATURATED")
+        made.discard(channel)
+        assert (made.backlog(), small.spool.files) == ({}, 0)
+
+        again = [sized(table, channel, size) for size in (40, 20, 40)]
+        for append in again:
+            made.enqueue(append)
+        assert [append.parked is not None for append in again] == [False, True, True]
+        made.discard(channel)
+
+    def test_an_append_that_the_disk_refused_counts_no_more(self, small, monkeypatch):
+        made, table = waiting(small), small.table()
+        channel = table.open()
+        made.enqueue(sized(table, channel, 50))
+
+        def full(_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(small.spool, "park", full)
+            with pytest.raises(Refusal) as refusal:
+                made.enqueue(sized(table, channel, 45))
+        assert (refusal.value.status, refusal.value.code) == (503, "SERVICE_UNAVAILABLE")
+        with pytest.raises(Refusal) as refusal:
+            made.enqueue(sized(table, channel, 51))
+        assert refusal.value.status == 429
+        made.enqueue(sized(table, channel, 50))
+        assert made.backlog()[channel].appends == 2
+        made.discard(channel)
+
+    def test_a_disk_that_has_not_room_for_rows_and_log_refuses_them(self, small, monkeypatch):
+        made, table = waiting(small), small.table()
+        channel = table.open()
+        monkeypatch.setattr(small.database, "has_space", lambda size: size <= 60)
+        made.enqueue(sized(table, channel, 30))
+        with pytest.raises(Refusal) as refusal:
+            made.enqueue(sized(table, channel, 31))
+
+        assert (refusal.value.status, refusal.value.code) == (503, "SERVICE_UNAVAILABLE")
+        assert made.backlog()[channel].size == 30
+        made.discard(channel)
+
+    def test_without_a_spool_everything_waits_in_memory(self, small):
+        made, table = waiting(small, spool=False), small.table()
+        channel = table.open()
+        append = sized(table, channel, 90)
+        made.enqueue(append)
+
+        assert append.parked is None
+        assert made.backlog()[channel].size == 90
+        made.discard(channel)
+
+
+class TestSpool:
+    """Appends above the bound of memory wait on disk."""
+
+    def test_they_come_back_with_their_rows_and_leave_nothing_on_disk(self, held_small):
+        table = held_small.table()
+        channel = table.open()
+        appends = [
+            table.send(channel, row(1, "x"), token="1"),
+            table.send(channel, row(2, "y"), token="2"),
+            table.send(channel, row(3, "z"), b"\xff", token="3"),
+        ]
+        assert [append.parked is not None for append in appends] == [False, False, True]
+        assert (held_small.spool.files, appends[2].lines.rows) == (1, 0)
+        held_small.faults.commit_delay = 0.0
+        committed(appends[-1])
+
+        assert table.rows() == [(1, "x"), (2, "y"), (3, "z")]
+        assert (table.token(), channel.status()["rows_error_count"]) == ("3", 1)
+        assert held_small.spool.files == 0
+        assert table.send(channel, row(4)).parked is None
+
+    def test_rows_that_cannot_be_read_back_are_not_passed_by_the_token(self, held_small):
+        table = held_small.table()
+        channel = table.open()
+        appends = [table.send(channel, row(number, "x" * 20), token=str(number)) for number in (1, 2)]
+        assert appends[1].parked is not None
+        appends[1].parked.path.write_bytes(b"")
+        held_small.faults.commit_delay = 0.0
+        with pytest.raises(CancelledError):
+            committed(appends[1])
+
+        assert (table.rows(), table.token()) == ([], None)
+        assert channel.status()["channel_status_code"] == MUST_REOPEN
+        wait_until(lambda: held_small.spool.files == 0)
+
+    def test_a_disk_that_takes_no_more_refuses_the_append_and_keeps_the_channel(
+        self, held_small, monkeypatch
+    ):
+        table = held_small.table()
+        channel = table.open()
+        first = table.send(channel, row(1, "x" * 20), token="1")
+
+        def full(_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(held_small.spool, "park", full)
+            for _ in range(3):
+                with pytest.raises(Refusal) as refusal:
+                    table.send(channel, row(2, "x" * 20), token="2")
+                assert refusal.value.status == 503
+        second = table.send(channel, row(2, "x" * 20), token="2")
+        held_small.faults.commit_delay = 0.0
+        committed(first)
+        committed(second)
+
+        assert ([one[0] for one in table.rows()], table.token()) == ([1, 2], "2")
+
+    def test_what_waited_on_disk_when_the_process_ended_is_gone_and_was_not_committed(self, tmp_path):
+        engine = Engine(tmp_path / "a", Limits(0, 0, 0, queued_bytes_in_memory=1))
+        engine.faults.commit_delay = NEVER
+        table = engine.table()
+        append = table.send(table.open(token="0"), row(1), token="1")
+        assert append.parked is not None
+        body = append.parked.path
+        with engine.after_a_crash(tmp_path / "copy") as restored:
+            assert (table.rows(restored), table.token("c", restored)) == ([], "0")
+        engine.catalog.close()
+        assert not body.exists()
+
+        body.write_bytes(b"left by a crash")
+        home = engine.home
+        Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
+        assert not body.exists()
+
+
+class TestDiscard:
+    def test_opening_again_discards_what_is_not_committed(self, held):
+        table = held.table()
+        channel, other = table.open("c", token="0"), table.open("d")
+        gone = [table.send(channel, row(number), token=str(number)) for number in (1, 2)]
+        kept = table.send(other, row(3))
+        table.open("c")
+        assert all(append.durable.cancelled() for append in gone)
+        held.faults.commit_delay = 0.0
+        committed(kept)
+
+        assert (table.rows(), table.token("c")) == ([(3, None)], "0")
+        table.open("c", fail=True)
+
+    def test_the_upload_of_an_append_goes_with_it(self, held):
+        table = held.table()
+        channel = table.open()
+        for discarded in (True, False):
+            append = table.take(channel, row(1))
+            append.upload = held.spool.park(b"the file of the upload")
+            held.database.committer.enqueue(append)
+            if discarded:
+                table.open()
+            else:
+                held.faults.commit_delay = 0.0
+                committed(append)
+            wait_until(lambda: held.spool.files == 0)
+            assert not append.upload.path.exists()
+
+    def test_what_waits_on_disk_is_removed_from_there(self, held_small):
+        table = held_small.table()
+        channel = table.open()
+        for number in (1, 2):
+            table.send(channel, row(number, "x" * 20))
+        assert held_small.spool.files == 1
+        table.open()
+        assert held_small.spool.files == 0
+
+    def test_dropping_a_channel_discards_its_rows(self, held):
+        table = held.table()
+        append = table.send(table.open(), row(1))
+        held.database.channels.drop(table.pipe, "c")
+
+        assert append.durable.cancelled()
+        assert table.open().committed.offset_token is None
+
+    def test_opening_waits_for_a_commit_that_holds_rows_of_the_channel(self, gate):
+        table = gate.engine.table()
+        append = table.send(table.open(), row(1), token="1")
+        assert gate.reached.wait(BOUND)
+        opened: list[str | None] = []
+        opening = threading.Thread(target=lambda: opened.append(table.open().committed.offset_token))
+        opening.start()
+        opening.join(0.05)
+        assert opened == []
+        gate.opened.set()
+        opening.join(BOUND)
+
+        committed(append)
+        assert (opened, table.rows()) == (["1"], [(1, None)])
+
+    def test_whoever_holds_the_write_lock_does_not_wait_and_the_commit_leaves_the_rows_out(self, gate):
+        table = gate.engine.table()
+        append = table.send(table.open(), row(1), token="1")
+        assert gate.reached.wait(BOUND)
+        table.create(replace=True)
+        gate.opened.set()
+        with pytest.raises(CancelledError):
+            committed(append)
+
+        assert table.rows() == []

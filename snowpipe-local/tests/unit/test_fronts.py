@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import gzip
+
+import pytest
+import zstandard
+from snowpipe_local.engine.spool import Spool
+from snowpipe_local.errors import Refusal
+from snowpipe_local.fronts import http
+from snowpipe_local.fronts import http as encodings
+from snowpipe_local.fronts.stage_files import UPLOAD_BUCKET, Stage, decode_aws_chunked
+
+
+def _unsized(content: bytes) -> bytes:
+    compressor = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    return compressor.compress(content) + compressor.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("", b"abcabc"),
+        ("identity", b"abcabc"),
+        ("zstd", zstandard.compress(b"abcabc")),
+        ("ZSTD", _unsized(b"abc") + _unsized(b"abc")),
+        ("gzip", gzip.compress(b"abc", mtime=0) + gzip.compress(b"abc", mtime=0)),
+    ],
+)
+def test_bodies_are_decoded_frame_after_frame(encoding, body):
+    assert encodings.decode_body(body, encoding) == b"abcabc"
+
+
+def test_a_large_zstd_body_of_several_frames_is_decoded():
+    content = bytes(range(256)) * 20_000
+    assert encodings.decode_body(_unsized(content) + _unsized(content), "zstd") == content * 2
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status"),
+    [
+        ("zstd", b"nonsense", 400),
+        ("zstd", _unsized(b"x" * 1000)[:-3], 400),
+        ("gzip", b"nonsense", 400),
+        ("gzip", gzip.compress(b"x" * 1000, mtime=0)[:-9], 400),
+        ("br", b"x", 415),
+    ],
+)
+def test_broken_bodies_are_refused(encoding, body, status):
+    with pytest.raises(Refusal) as refusal:
+        encodings.decode_body(body, encoding)
+    assert refusal.value.status == status
+
+
+@pytest.mark.parametrize("encoding", ["zstd", "gzip"])
+def test_a_decompression_bomb_is_refused(encoding, monkeypatch):
+    monkeypatch.setattr(encodings, "MAX_DECODED_BYTES", 1 << 20)
+    content = bytes(2 << 20)
+    body = _unsized(content) if encoding == "zstd" else gzip.compress(content)
+    with pytest.raises(Refusal) as refusal:
+        encodings.decode_body(body, encoding)
+    assert refusal.value.status == 413
+
+
+def test_path_segments_are_split_before_they_are_decoded():
+    scope = {
+        "method": "GET",
+        "raw_path": b"/v2/a%2Fb/c%20d%2541",
+        "query_string": b"endOffsetToken=a%26b%2B1&startOffsetToken=",
+        "headers": [(b"authorization", b"Bearer t")],
+    }
+    request = http.request_of(scope, b"")
+    assert request.segments == ("v2", "a/b", "c d%41")
+    assert request.query == {"endOffsetToken": "a&b+1", "startOffsetToken": ""}
+    assert request.bearer() == "t"
+
+
+def test_aws_chunks_are_joined_and_trailers_ignored():
+    body = b"3\r\nabc\r\n2;chunk-signature=x\r\nde\r\n0\r\nx-amz-checksum-crc32:AAAA\r\n\r\n"
+    assert decode_aws_chunked(body) == b"abcde"
+
+
+@pytest.mark.parametrize("body", [b"", b"zz\r\n", b"5\r\nabc", b"-1\r\n"])
+def test_broken_aws_chunks_are_refused(body):
+    with pytest.raises(Refusal):
+        decode_aws_chunked(body)
+
+
+@pytest.mark.parametrize(
+    "location", ["x/y", "../etc/passwd", f"{UPLOAD_BUCKET}/../0", f"{UPLOAD_BUCKET}/0123456789abcdef/.."]
+)
+def test_paths_outside_the_stage_are_refused(tmp_path, location):
+    with pytest.raises(Refusal):
+        Stage(tmp_path, Spool(tmp_path, tmp_path, tmp_path.parent / f"{tmp_path.name}.keys")).path(location)

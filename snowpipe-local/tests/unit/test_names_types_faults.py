@@ -1,0 +1,206 @@
+import asyncio
+import datetime as dt
+import math
+import threading
+from decimal import Decimal
+
+import pytest
+import sqlglot
+from snowpipe_local.errors import ConfigurationError, Refusal, SqlError
+from snowpipe_local.faults import parse_faults
+from snowpipe_local.sql.results import encode
+from snowpipe_local.tables import ColumnType, find_name, quote, read_path
+from sqlglot import exp
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "rest"),
+    [
+        ("a.b.c", ("A", "B", "C"), ""),
+        ('"a b" . "c""d" LIKE', ("a b", 'c"d'), "LIKE"),
+        (" x$1 (y)", ("X$1",), "(y)"),
+    ],
+)
+def test_unquoted_names_are_upper_cased_and_quoted_names_kept(text, path, rest):
+    assert read_path(text) == (path, rest)
+
+
+def test_text_that_is_no_name_is_a_syntax_error():
+    with pytest.raises(SqlError, match="identifier"):
+        read_path("1abc")
+
+
+def test_an_exact_name_wins_over_one_in_other_case():
+    assert find_name("t", ["T", "t"]) == "t"
+    assert find_name("t", ["T"]) == "T"
+    assert find_name("u", ["T"]) is None
+    assert quote('a"b') == '"a""b"'
+
+
+@pytest.mark.parametrize(
+    ("written", "snowflake", "duckdb"),
+    [
+        ("INT", "NUMBER(38,0)", "DECIMAL(38,0)"),
+        ("NUMBER", "NUMBER(38,0)", "DECIMAL(38,0)"),
+        ("DECIMAL(12)", "NUMBER(12,0)", "DECIMAL(12,0)"),
+        ("NUMERIC(12,2)", "NUMBER(12,2)", "DECIMAL(12,2)"),
+        ("DOUBLE PRECISION", "FLOAT", "DOUBLE"),
+        ("FLOAT(67)", "FLOAT", "DOUBLE"),
+        ("STRING", "VARCHAR(16777216)", "VARCHAR"),
+        ("VARCHAR(5)", "VARCHAR(5)", "VARCHAR"),
+        ("CHAR", "VARCHAR(1)", "VARCHAR"),
+        ("BINARY", "BINARY(8388608)", "BLOB"),
+        ("BOOLEAN", "BOOLEAN", "BOOLEAN"),
+        ("DATE", "DATE", "DATE"),
+        ("TIME", "TIME(9)", "TIME"),
+        ("TIMESTAMP", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
+        ("DATETIME", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
+        ("TIMESTAMP_LTZ(6)", "TIMESTAMP_LTZ(6)", "TIMESTAMP WITH TIME ZONE"),
+        ("TIMESTAMP_TZ", "TIMESTAMP_TZ(9)", "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"),
+        ("VARIANT", "VARIANT", "JSON"),
+        ("OBJECT", "OBJECT", "JSON"),
+        ("ARRAY", "ARRAY", "JSON"),
+    ],
+)
+def test_snowflake_types_have_one_spelling_and_one_storage_type(written, snowflake, duckdb):
+    tree = sqlglot.parse_one(f"CREATE TABLE t (c {written})", dialect="snowflake")
+    definition = tree.find(exp.ColumnDef)
+    assert definition is not None
+    kind = ColumnType.from_sqlglot(definition.kind)
+    assert (str(kind), kind.duckdb) == (snowflake, duckdb)
+    assert ColumnType.from_text(str(kind)) == kind
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (None, "NUMBER", None),
+        (True, "BOOLEAN", "1"),
+        (Decimal("1E+3"), "NUMBER", "1000"),
+        (dt.date(1970, 1, 3), "DATE", "2"),
+        (dt.time(1, 0, 0, 5), "TIME", "3600.000005000"),
+        (dt.datetime(1970, 1, 1, 0, 0, 1, 500000), "TIMESTAMP_NTZ", "1.500000000"),
+        (dt.datetime(1969, 12, 31, 23, 59, 59, 750000), "TIMESTAMP_NTZ", "-0.250000000"),
+        (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), "TIMESTAMP_TZ", "1.000000000 1440"),
+        (b"\x0a\xff", "BINARY", "0AFF"),
+    ],
+)
+def test_values_are_encoded_for_the_wire(value, kind, text):
+    assert encode(value, kind) == text
+
+
+def test_faults_are_read_from_one_text():
+    faults = parse_faults("commit-delay=2.5, drop-append-response=2,append-503=1")
+    assert faults.commit_delay == 2.5
+    assert [faults.refuse_append() for _ in range(2)] == [True, False]
+    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
+
+
+def test_held_commits_wait_without_end_until_the_faults_are_cleared():
+    faults = parse_faults("hold-commits,append-503=1")
+    assert faults.commit_delay == math.inf
+    assert faults.shown() == ["hold-commits", "append-503=1"]
+    faults.clear()
+    assert faults.commit_delay == 0
+    faults.add("hold-commits")
+    assert faults.shown() == ["hold-commits"]
+
+
+def test_answers_and_delays_are_handed_out_in_order_and_run_out():
+    faults = parse_faults("answer-append=429x2,answer-append=404html,slow-open=0.5x1,invalidate-channel=2")
+    assert [faults.next_answer("append") for _ in range(4)] == ["429", "429", "404html", None]
+    assert faults.next_answer("open") is None
+    assert [faults.next_delay("open") for _ in range(2)] == [0.5, 0]
+    assert [faults.invalidates() for _ in range(3)] == [False, True, False]
+    faults.reach("before-commit")
+
+
+def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared():
+    faults = parse_faults("slow-statement=600")
+    held = threading.Thread(target=faults.hold, args=("statement",))
+    held.start()
+    while faults.shown():
+        assert held.is_alive()
+    faults.clear()
+    held.join(60)
+    assert not held.is_alive()
+    faults.hold("statement")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense=1",
+        "commit-delay",
+        "hold-commits=5",
+        "append-503=x",
+        "answer-append=200",
+        "answer-append=429xx",
+        "answer-append=429@-1",
+        "answer-append=429@soon",
+        "answer-nothing=429",
+        "slow-append=x",
+        "kill-nowhere=1",
+        "kill-before-commit=-1",
+        "commit-delay=nan",
+        "commit-delay=-1",
+        "append-503=-1",
+        "drop-append-response=-1",
+        "slow-append=inf",
+        "slow-append=1x-1",
+        "answer-append=429x-1",
+        "kill-before-commit=x",
+        "failover-pipe=T-STREAMING",
+    ],
+)
+def test_an_unknown_fault_or_value_is_refused(text):
+    with pytest.raises(ConfigurationError):
+        parse_faults(text)
+
+
+def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_written():
+    faults = parse_faults("drop-append-response=1,answer-open=503@2x2")
+    assert faults.drop_response()
+    faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
+    assert faults.shown() == [
+        "commit-delay=1.5",
+        "drop-append-response=2",
+        "answer-open=503@2",
+        "answer-open=503@2",
+        "kill-before-commit=3",
+        "failover-pipe=A.B.C-STREAMING",
+    ]
+    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
+    with pytest.raises(ConfigurationError):
+        faults.add("append-503=1,nonsense=1")
+    assert not faults.refuse_append()
+    faults.clear()
+    assert faults.shown() == []
+
+
+def test_a_pipe_fails_over_and_back_whatever_the_case_of_its_name():
+    faults = parse_faults(None)
+    faults.fail_over('LOCAL.PUBLIC."my.pipe"')
+    with pytest.raises(Refusal) as refusal:
+        faults.check_pipe("local", "public", "MY.pipe")
+    assert refusal.value.status == 410
+    faults.fail_over("local.public.my.pipe", back=True)
+    faults.check_pipe("LOCAL", "PUBLIC", "my.pipe")
+
+
+def test_a_request_is_held_up_by_its_number_from_now_until_the_faults_are_cleared():
+    faults = parse_faults("hold-answer=2")
+    faults.requests = 5
+    faults.add("hold-request=3")
+    assert (faults.holds("hold-request", 8), faults.shown()) == (True, ["hold-request=3"])
+
+    async def both() -> None:
+        held = asyncio.create_task(faults.hold_if(True))
+        await faults.hold_if(False)
+        while not faults.held:
+            await asyncio.sleep(0)
+        faults.clear()
+        await held
+
+    asyncio.run(both())
+    assert (faults.held, faults.holds("hold-request", 8), faults.shown()) == (0, False, [])

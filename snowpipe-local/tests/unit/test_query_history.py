@@ -1,0 +1,267 @@
+"""QUERY_HISTORY, SESSIONS and LOGIN_HISTORY: the statements of the service, by SQL and over restarts."""
+
+import datetime as dt
+import time
+
+import pytest
+from snowpipe_local import query_history
+from snowpipe_local.query_history import QueryHistory, text_hash, without_secrets
+from snowpipe_local.sql.history import query_type
+from tests.unit.service_in_process import ServiceInProcess
+
+from airflow_provider_snowpipe.bulk.load_history import attributed_credits, warehouse_seconds
+
+HISTORY = "SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY{0}) ORDER BY start_time, query_id"
+
+
+@pytest.fixture
+def service(tmp_path):
+    made = ServiceInProcess(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connector(service):
+    return service.connect(CLIENT_APP_ID="Tests")
+
+
+def rows(connector, statement):
+    answer = connector.query(statement)
+    assert answer["success"], answer["message"]
+    names = [column["name"] for column in answer["data"]["rowtype"]]
+    return [dict(zip(names, row, strict=True)) for row in answer["data"]["rowset"]]
+
+
+def test_a_statement_shows_with_its_outcome(connector):
+    connector.query("ALTER SESSION SET QUERY_TAG = 'nightly'")
+    connector.query("CREATE TABLE t (a INT)")
+    connector.query("INSERT INTO t VALUES (1), (2)")
+    connector.query("SELECT * FROM nowhere")
+
+    shown = {row["QUERY_TEXT"]: row for row in rows(connector, HISTORY.format("()"))}
+    inserted, failed = shown["INSERT INTO t VALUES (1), (2)"], shown["SELECT * FROM nowhere"]
+    assert (inserted["QUERY_TYPE"], inserted["EXECUTION_STATUS"]) == ("INSERT", "SUCCESS")
+    assert (inserted["ROWS_PRODUCED"], inserted["QUERY_TAG"]) == ("2", "nightly")
+    assert (inserted["USER_NAME"], inserted["DATABASE_NAME"], inserted["SCHEMA_NAME"]) == (
+        "DEMO", "LOCAL", "PUBLIC",
+    )  # fmt: skip
+    assert (failed["EXECUTION_STATUS"], failed["ERROR_CODE"]) == ("FAILED_WITH_ERROR", "002003")
+    assert "NOWHERE" in failed["ERROR_MESSAGE"]
+    assert [row["EXECUTION_STATUS"] for row in shown.values()][-1] == "RUNNING"
+
+
+def test_names_of_result_columns_are_no_counts(connector):
+    # Rows were counted by such names; a text in one kept the statement from ending.
+    for name in ("rows_loaded", "number of rows inserted", "rows_unloaded"):
+        assert rows(connector, f"""SELECT 'x' AS "{name}" """) == [{name: "x"}]
+    shown = rows(connector, "SELECT * FROM snowflake.account_usage.query_history")
+    assert {row["ROWS_INSERTED"] for row in shown} == {"0"}
+
+
+def test_arguments_choose_statements(service, connector):
+    for number in range(3):
+        connector.query(f"SELECT {number}")
+    other = service.connect()
+    other.query("SELECT 'other'")
+
+    def texts(arguments, variant=""):
+        statement = HISTORY.replace("QUERY_HISTORY", f"QUERY_HISTORY{variant}").format(arguments)
+        return [
+            row["QUERY_TEXT"] for row in rows(connector, statement) if row["EXECUTION_STATUS"] == "SUCCESS"
+        ]
+
+    assert texts("(RESULT_LIMIT => 2)") == ["SELECT 'other'"]
+    assert "SELECT 'other'" not in texts("()", "_BY_SESSION")
+    assert texts("(END_TIME_RANGE_START => DATEADD(hour, 1, CURRENT_TIMESTAMP()))") == []
+    assert "SELECT 2" in texts("(DATEADD(hour, -1, CURRENT_TIMESTAMP()), CURRENT_TIMESTAMP(), 1000)")
+    assert "SELECT 2" in texts("('DEMO')", "_BY_USER")
+    assert texts("(USER_NAME => 'X')", "_BY_USER") == []
+    assert texts("('NONE')", "_BY_WAREHOUSE") == []
+
+
+@pytest.mark.parametrize("arguments", ["(NO => 1)", "(RESULT_LIMIT => 0)", "(RESULT_LIMIT => 10001)"])
+def test_wrong_arguments_are_refused(connector, arguments):
+    assert connector.query(HISTORY.format(arguments))["code"] == "001003"
+
+
+def test_other_table_functions_of_the_information_schema_are_named(connector):
+    refused = connector.query("SELECT * FROM TABLE(INFORMATION_SCHEMA.TASK_HISTORY())")
+    assert refused["code"] == "000002"
+    assert "TASK_HISTORY" in refused["message"]
+
+
+def test_others_see_their_own_statements_and_those_of_warehouses_they_monitor(service, connector):
+    for statement in (
+        "CREATE WAREHOUSE w", "CREATE ROLE r", "GRANT USAGE ON DATABASE local TO ROLE r",
+        "GRANT USAGE ON SCHEMA local.public TO ROLE r", "USE DATABASE local",
+        "CREATE USER u PASSWORD = 'pass-of-u' DEFAULT_ROLE = r", "GRANT ROLE r TO USER u",
+        "SELECT 'in w'",
+    ):  # fmt: skip
+        assert connector.query(statement)["success"], statement
+    other = service.connect("U", "pass-of-u")
+
+    def texts():
+        return {row["QUERY_TEXT"] for row in rows(other, HISTORY.format("()"))}
+
+    assert texts() == {HISTORY.format("()")}
+    assert other.query("SELECT * FROM snowflake.account_usage.query_history")["code"] == "002003"
+    connector.query("GRANT MONITOR ON WAREHOUSE w TO ROLE r")
+    assert "SELECT 'in w'" in texts()
+
+
+def test_the_account_s_view_has_user_client_statement_and_rows(service, connector):
+    connector.query("CREATE TABLE t (a INT)")
+    connector.query("INSERT INTO  t\n VALUES (1)")
+    service.login("NOBODY", "wrong")
+
+    (row,) = rows(
+        connector,
+        "SELECT q.user_name, client_ip, client_application_id, query_hash, rows_inserted, q.error_code "
+        "FROM snowflake.account_usage.query_history q "
+        "JOIN snowflake.account_usage.sessions s ON q.session_id = s.session_id "
+        "JOIN snowflake.account_usage.login_history l ON l.event_id = s.login_event_id "
+        "WHERE query_type = 'INSERT'",
+    )
+    assert row == {
+        "USER_NAME": "DEMO", "CLIENT_IP": "127.0.0.1", "CLIENT_APPLICATION_ID": "Tests",
+        "QUERY_HASH": text_hash("INSERT INTO t VALUES (1)"), "ROWS_INSERTED": "1", "ERROR_CODE": None,
+    }  # fmt: skip
+    (refused,) = rows(
+        connector, "SELECT * FROM snowflake.account_usage.login_history WHERE is_success = 'NO'"
+    )
+    assert (refused["USER_NAME"], refused["ERROR_CODE"]) == ("NOBODY", "390100")
+
+
+def test_what_the_load_operator_asks_for_its_credits(service, connector):
+    for statement in ("CREATE WAREHOUSE w WAREHOUSE_SIZE = SMALL", "USE DATABASE local", "USE SCHEMA public"):
+        connector.query(statement)
+    connector.query("CREATE TABLE t (a INT)")
+    connector.query("ALTER SESSION SET QUERY_TAG = 'tag'")
+    connector.query("COPY INTO t FROM @%t")
+
+    def run(statement, values):
+        text = statement % tuple(f"'{value}'" for value in values)
+        return [{name.lower(): value for name, value in row.items()} for row in rows(connector, text)]
+
+    now = dt.datetime.now(dt.UTC)
+    since = now - dt.timedelta(hours=1)
+    assert list(warehouse_seconds(run, "LOCAL", "tag", since, now) or ()) == ["SMALL"]
+    assert list(attributed_credits(run, ["tag", "other"], since)) == ["tag"]
+
+
+def test_statements_of_the_sql_api_show_with_its_login(service, connector):
+    sent = {"statement": "SELECT 'by api'"}
+    answer = service.call("POST", "/api/v2/statements", sent, token=service.jwt())
+    assert answer.status == 200
+    (row,) = rows(
+        connector,
+        "SELECT reported_client_type t FROM snowflake.account_usage.query_history q "
+        "JOIN snowflake.account_usage.sessions s ON q.session_id = s.session_id "
+        "JOIN snowflake.account_usage.login_history l ON l.event_id = s.login_event_id "
+        "WHERE query_text = 'SELECT ''by api'''",
+    )
+    assert row == {"T": "SQL_API"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE USER u PASSWORD = 'hidden'",
+        "alter user u set password='hid''hidden'",
+        "CREATE STAGE s URL = 's3://b' CREDENTIALS = (AWS_KEY_ID = 'hidden' AWS_SECRET_KEY = 'hidden')",
+        "EXECUTE IMMEDIATE 'CREATE USER u PASSWORD = ''hidden'''",
+        "EXECUTE IMMEDIATE $$CREATE USER u PASSWORD = 'hidden'$$",
+        r"EXECUTE IMMEDIATE 'CREATE USER u PASSWORD = \'hidden\''",
+        "CREATE USER u PASSWORD = 'hidden",
+        "CREATE USER u PASSWORD 'hidden'",
+        'CREATE USER u PASSWORD = "hidden"',
+        "CREATE USER u PASSWORD /* of u */ = -- so\n 'hidden'",
+        "CREATE USER u PASSWORD = $$hidden",
+        "CREATE USER u COMMENT = '" + "x" * 99_950 + "' PASSWORD = 'hidden'",
+    ],
+)
+def test_secrets_are_not_kept(text):
+    assert "hidden" not in without_secrets(text)
+    assert "***" in without_secrets(text)
+
+
+def test_other_words_stay_as_they_are():
+    for text in (
+        "CREATE TABLE t (password VARCHAR, token INT DEFAULT 1) COMMENT = 'it''s a token'",
+        "SELECT * FROM t WHERE password = 'shown'",
+    ):
+        assert without_secrets(text) == text
+
+
+@pytest.mark.parametrize(
+    "unit", ["TOKEN", "TOKEN ", "TOKEN='", "TOKEN/*", "TOKEN=$$", 'TOKEN="', "'TOKEN'", "'"]
+)
+def test_secrets_are_found_in_linear_time(unit):
+    """As much of the processor as 100,000 characters take without a secret, and no minutes."""
+    before = time.process_time()
+    without_secrets("CREATE " + unit * (100_000 // len(unit)))
+    assert time.process_time() - before < 3
+
+
+def test_the_hash_of_a_statement_tries_out_no_secret(service, connector):
+    for password in ("first", "second"):
+        connector.query(f"ALTER USER demo SET PASSWORD = '{password}'")
+    hashes = [entry.text_hash for entry in service.catalog.queries.statements()[-2:]]
+    assert hashes[0] == hashes[1]
+
+
+def test_history_is_bounded_and_survives_a_restart(tmp_path, monkeypatch):
+    monkeypatch.setattr(query_history, "MOST_STATEMENTS", 3)
+    monkeypatch.setattr(query_history, "_FILE_BYTES", 2000)
+    history = QueryHistory(tmp_path / "h.ndjson")
+    for number in range(20):
+        made = query_history.Statement(
+            str(number), "x", "h", "SELECT", 1, "U", "R", None, None, None, None, "", 5, 6, "SUCCESS"
+        )
+        history.begin(made)
+        history.end(made)
+    history.login(1, "U", "127.0.0.1", "c", 7)
+    assert [s.query_id for s in history.statements()] == ["17", "18", "19"]
+    with (tmp_path / "h.ndjson").open("a") as file:
+        file.write('["statement", {"other": 1}]\n["statement", {"query')
+
+    again = QueryHistory(tmp_path / "h.ndjson")
+    assert again.statements() == history.statements()
+    assert again.logins() == history.logins()
+    again.login(2, "U", "127.0.0.1", "c", 8)
+    assert [login.at_ms for login in QueryHistory(tmp_path / "h.ndjson").logins()] == [1, 2]
+    again.close()
+    history.close()
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 5000
+
+
+def test_texts_together_are_bounded(monkeypatch):
+    monkeypatch.setattr(query_history, "MOST_CHARACTERS", 10)
+    history = QueryHistory()
+    for text in ("12345678", "abcd", "efgh"):
+        history.begin(
+            query_history.Statement(text, text, "h", "SELECT", 1, "U", "R", None, None, None, None, "", 5)
+        )
+    assert [s.text for s in history.statements()] == ["abcd", "efgh"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("with a as (select 1) select * from a", "SELECT"),
+        ("COPY INTO t FROM @s", "COPY"),
+        ("copy into @s from t", "UNLOAD"),
+        ("CREATE OR REPLACE TABLE t (a INT)", "CREATE_TABLE"),
+        ("CREATE TABLE t AS SELECT 1", "CREATE_TABLE_AS_SELECT"),
+        ("CREATE SCHEMA s", "CREATE"),
+        ("put file://a @s", "PUT_FILES"),
+        ("describe table t", "DESCRIBE"),
+        ("desc table t", "DESCRIBE"),
+        ("INSERT ALL INTO t SELECT 1", "MULTI_TABLE_INSERT"),
+        ("selects", "UNKNOWN"),
+        ("", "UNKNOWN"),
+    ],
+)
+def test_query_types(text, kind):
+    assert query_type(text) == kind

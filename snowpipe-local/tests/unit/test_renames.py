@@ -1,0 +1,257 @@
+"""ALTER DATABASE and ALTER SCHEMA .. RENAME TO: everything inside keeps working under the new name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from snowpipe_local.sql import front
+from snowpipe_local.sql.session import Session
+from snowpipe_local.stages.files import FolderArea
+from snowpipe_local.stages.location import resolve_location
+from tests.unit.sql_sessions import SqlSessions
+
+_INSIDE = (
+    "CREATE TABLE t (id INT, n INT IDENTITY(10, 5), q INT DEFAULT counted.NEXTVAL, s VARCHAR)",
+    "INSERT INTO t (id, s) VALUES (1, 'a'), (2, 'b')",
+    "CREATE VIEW v AS SELECT id, n, q FROM t",
+    "COMMENT ON TABLE t IS 'rows'",
+    "COMMENT ON COLUMN t.s IS 'a text'",
+    "CREATE FILE FORMAT f TYPE = CSV",
+    "CREATE STAGE g FILE_FORMAT = (FORMAT_NAME = 'f')",
+    "CREATE PIPE p AS COPY INTO t (id, s) FROM @g",
+    "CREATE PIPE streamed AS COPY INTO t (id) "
+    "FROM (SELECT $1:id FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))",
+)
+
+
+@pytest.fixture
+def sql(tmp_path):
+    yield from made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory):
+    """The same for all tests that change nothing."""
+    yield from made(tmp_path_factory.mktemp("unchanged"))
+
+
+def made(folder: Path) -> Iterator[SqlSessions]:
+    sql = SqlSessions(folder)
+    sql.run("CREATE DATABASE d", "CREATE SCHEMA s", "CREATE SEQUENCE counted START 100")
+    sql.run(*_INSIDE)
+    sql.run("COMMENT ON SCHEMA d.s IS 'of s'", "COMMENT ON DATABASE d IS 'of d'")
+    yield sql
+    sql.close()
+
+
+def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
+    schema_name = f"{database}.{schema}"
+    sql.run(f"USE SCHEMA {schema_name}")
+    assert sql.values("SELECT id, n, q FROM v ORDER BY 1") == [(1, 10, 100), (2, 15, 101)]
+    sql.run("INSERT INTO t (id, s) VALUES (3, 'c')")
+    assert sql.values(f"SELECT n, q FROM {schema_name}.t WHERE id = 3") == [(20, 102)]
+    sql.run("DELETE FROM t WHERE id = 3", "UPDATE t SET s = 'B' WHERE id = 2")
+    assert sql.values("SELECT counted.NEXTVAL") == [(103,)]
+    shown = sql.run("SHOW TABLES")
+    assert [(r["database_name"], r["schema_name"], r["name"], r["comment"]) for r in shown] == [
+        (database, schema, "T", "rows")
+    ]
+    comments = "SELECT comment FROM information_schema.columns WHERE column_name = 'S'"
+    assert sql.values(comments) == [("a text",)]
+    (stage,) = sql.run("SHOW STAGES")
+    assert (stage["database_name"], stage["schema_name"], stage["name"]) == (database, schema, "G")
+    named = {r["property"]: r["property_value"] for r in sql.run("DESC STAGE g")}
+    assert named["FORMAT_NAME"] == f"{schema_name}.F"
+    pipes = [(r["database_name"], r["schema_name"], r["name"]) for r in sql.run("SHOW PIPES")]
+    assert pipes == [(database, schema, "P"), (database, schema, "STREAMED")]
+    assert "RUNNING" in sql.values(f"SELECT SYSTEM$PIPE_STATUS('{schema_name}.p')")[0][0]
+    assert sql.values("SELECT table_name FROM information_schema.tables WHERE table_schema <> 'PUBLIC'") == [
+        ("T",),
+        ("V",),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "database", "schema"),
+    [
+        pytest.param("ALTER DATABASE d RENAME TO e", "E", "S", id="database"),
+        pytest.param("ALTER SCHEMA d.s RENAME TO r", "D", "R", id="schema"),
+        pytest.param('ALTER SCHEMA IF EXISTS s RENAME TO d."a b+2"', "D", "a b+2", id="schema-quoted"),
+        pytest.param('ALTER DATABASE IF EXISTS d RENAME TO "d"', "d", "S", id="database-other-case"),
+    ],
+)
+def test_everything_inside_has_the_new_name_now_and_after_a_restart(
+    sql, tmp_path, statement, database, schema
+):
+    engine = sql.catalog.database("D")
+    channel = engine.channels.open(
+        engine.pipes.resolve("S", "STREAMED"), "c", offset_token="7", fail_on_uncommitted_rows=False
+    )
+    sql.run(statement)
+    pipe = sql.catalog.database(database).pipes.resolve(schema, "STREAMED")
+    assert sql.catalog.database(database).channels.find(pipe, "c") is channel
+    assert (channel.database, channel.pipe, channel.committed.offset_token) == (database, pipe, "7")
+    assert sql.values("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()") == [(database, schema)]
+    quoted = (f'"{database}"', f'"{schema}"')
+    comments = {r["name"]: r["comment"] for r in (*sql.run("SHOW DATABASES"), *sql.run("SHOW SCHEMAS"))}
+    assert (comments[database], comments[schema]) == ("of d", "of s")
+    if database.isupper() and schema.isupper():
+        _assert_all_there(sql, database, schema)
+    sql.close()
+    again = SqlSessions(tmp_path)
+    try:
+        again.run(f"USE SCHEMA {quoted[0]}.{quoted[1]}")
+        assert again.values("SELECT MAX(n) FROM v") == [(15,)]
+        comments = {r["name"]: r["comment"] for r in again.run("SHOW SCHEMAS")}
+        assert comments[schema] == "of s"
+        assert again.values("SELECT s FROM t WHERE id = 1") == [("a",)]
+        again.run("INSERT INTO t (id) VALUES (9)")
+        assert again.values("SELECT COUNT(n), COUNT(q) FROM t WHERE id = 9") == [(1, 1)]
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize(
+    ("rename", "create", "schema_name"),
+    [
+        pytest.param("ALTER DATABASE d RENAME TO e", "CREATE DATABASE d", "d.public", id="database"),
+        pytest.param("ALTER SCHEMA d.s RENAME TO r", "CREATE SCHEMA d.s", "d.s", id="schema"),
+    ],
+)
+def test_the_old_name_is_free_for_another(sql, tmp_path, rename, create, schema_name):
+    sql.run(
+        rename, create, f"CREATE TABLE {schema_name}.t (id INT)", f"INSERT INTO {schema_name}.t VALUES (7)"
+    )
+    renamed = "e.s" if schema_name == "d.public" else "d.r"
+    assert sql.values(f"SELECT COUNT(*), MAX(id) FROM {schema_name}.t") == [(1, 7)]
+    assert sql.values(f"SELECT COUNT(*), MAX(id) FROM {renamed}.t") == [(2, 2)]
+    _put(sql, f"@{schema_name}.%t", "new")
+    _put(sql, f"@{renamed}.%t", "old")
+    sql.close()
+    again = SqlSessions(tmp_path)
+    try:
+        assert again.values(f"SELECT MAX(id) FROM {schema_name}.t") == [(7,)]
+        assert [row[0] for row in again.values(f"LIST @{schema_name}.%t")] == ["new"]
+        assert [row[0] for row in again.values(f"LIST @{renamed}.%t")] == ["old"]
+        assert again.values(f"SELECT MAX(id) FROM {renamed}.t") == [(2,)]
+        again.run(f"DROP {create.split()[1]} {create.split()[2]}")
+        assert again.values(f"SELECT MAX(id) FROM {renamed}.t") == [(2,)]
+        # And back again.
+        new, old = rename.split()[-1], rename.split()[2]
+        again.run(rename.split(old)[0] + (f"d.{new}" if "." in old else new) + f" RENAME TO {old}")
+        assert again.values("SELECT MAX(id) FROM d.s.t") == [(2,)]
+    finally:
+        again.close()
+
+
+def _put(sql: SqlSessions, stage: str, name: str) -> None:
+    """Write a file into the stage of a table, which only clients with PUT can do by SQL."""
+    area = resolve_location(sql.session(), stage)[0].area
+    assert isinstance(area, FolderArea)
+    area.root.mkdir(exist_ok=True)
+    (area.root / name).write_text("1,x\n")
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "expected_message"),
+    [
+        ("ALTER DATABASE d RENAME TO local", "002002", "LOCAL"),
+        ('ALTER DATABASE d RENAME TO "Local"', "002002", "Local"),
+        ("ALTER DATABASE d RENAME TO d", "002002", "D"),
+        ("ALTER DATABASE nope RENAME TO e", "002003", "NOPE"),
+        ("ALTER DATABASE d RENAME TO system", "001003", "SYSTEM"),
+        ("ALTER DATABASE d RENAME TO a.b", "001003", "A.B"),
+        ("ALTER DATABASE d RENAME TO e f", "001003", "unexpected 'f'"),
+        ("ALTER SCHEMA d.s RENAME TO public", "002002", "PUBLIC"),
+        ("ALTER SCHEMA d.s RENAME TO s", "002002", "S"),
+        ("ALTER SCHEMA d.s RENAME TO information_schema", "002002", "INFORMATION_SCHEMA"),
+        ("ALTER SCHEMA d.s RENAME TO _snowpipe", "002002", "_SNOWPIPE"),
+        ("ALTER SCHEMA d.nope RENAME TO r", "002003", "D.NOPE"),
+        ("ALTER SCHEMA d.s RENAME TO local.s", "000002", "from D to LOCAL"),
+        ("ALTER SCHEMA d.information_schema RENAME TO r", "002003", "D.INFORMATION_SCHEMA"),
+    ],
+)
+def test_a_refused_rename_gives_the_reason_and_changes_nothing(unchanged, statement, code, expected_message):
+    sql = unchanged
+    before = (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT"))
+    error = sql.refused(statement)
+    assert (error.code, expected_message in error.message) == (code, True), error.message
+    assert (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT")) == before
+    assert sql.values("SELECT COUNT(*) FROM d.s.v") == [(2,)]
+
+
+def test_if_exists_tolerates_only_that_there_is_nothing_to_rename(sql):
+    sql.run("ALTER DATABASE IF EXISTS nope RENAME TO e", "ALTER SCHEMA IF EXISTS d.nope RENAME TO r")
+    assert sql.refused("ALTER DATABASE IF EXISTS d RENAME TO local").code == "002002"
+    assert sql.refused("ALTER SCHEMA IF EXISTS d.s RENAME TO public").code == "002002"
+
+
+def test_grants_and_future_grants_follow(sql, tmp_path):
+    sql.run("CREATE ROLE r", "CREATE USER ann DEFAULT_ROLE = r", "GRANT ROLE r TO USER ann")
+    sql.run(
+        "GRANT USAGE ON DATABASE d TO ROLE r",
+        "GRANT USAGE ON SCHEMA d.s TO ROLE r",
+        "GRANT SELECT ON TABLE d.s.t TO ROLE r",
+        "GRANT SELECT ON FUTURE TABLES IN SCHEMA d.s TO ROLE r",
+    )
+    sql.run("ALTER SCHEMA d.s RENAME TO moved", "ALTER DATABASE d RENAME TO e")
+    for reader in (sql, None):
+        if reader is None:
+            sql.close()
+            reader = SqlSessions(tmp_path)
+        assert reader.values("SELECT COUNT(*) FROM e.moved.t", "ANN") == [(2,)]
+        names = {r["name"] for r in reader.run("SHOW GRANTS TO ROLE r")}
+        assert names - {"E.MOVED.LATE"} == {"E", "E.MOVED", "E.MOVED.T"}
+        reader.run("CREATE OR REPLACE TABLE e.moved.late (x INT)")
+        assert reader.values("SELECT COUNT(*) FROM e.moved.late", "ANN") == [(0,)]
+    reader.close()
+
+
+def test_a_rename_needs_ownership_and_the_right_to_create(sql):
+    sql.run("CREATE ROLE r", "CREATE USER ann DEFAULT_ROLE = r", "GRANT ROLE r TO USER ann")
+    sql.run("GRANT USAGE ON DATABASE d TO ROLE r", "GRANT USAGE ON SCHEMA d.s TO ROLE r")
+    for statement in ("ALTER DATABASE d RENAME TO e", "ALTER SCHEMA d.s RENAME TO r"):
+        assert sql.refused(statement, "ANN").code == "003001", statement
+    sql.run("GRANT OWNERSHIP ON SCHEMA d.s TO ROLE r COPY CURRENT GRANTS")
+    sql.run("USE DATABASE d", user="ANN")
+    assert sql.refused("ALTER SCHEMA d.s RENAME TO r", "ANN").code == "003001"
+    sql.run("GRANT CREATE SCHEMA ON DATABASE d TO ROLE r")
+    sql.run("ALTER SCHEMA d.s RENAME TO r", user="ANN")
+    sql.run("GRANT OWNERSHIP ON DATABASE d TO ROLE r COPY CURRENT GRANTS")
+    assert sql.refused("ALTER DATABASE d RENAME TO e", "ANN").code == "003001"
+    sql.run("GRANT CREATE DATABASE ON ACCOUNT TO ROLE r")
+    sql.run("ALTER DATABASE d RENAME TO e", user="ANN")
+    assert sql.values("SELECT CURRENT_DATABASE()", "ANN") == [("E",)]
+
+
+def test_other_sessions_stay_where_they_are_with_their_temporary_objects(sql):
+    other = Session(sql.catalog, "DEMO", "D", "S")
+    for statement in (
+        "CREATE TEMPORARY TABLE mine (x INT)",
+        "INSERT INTO mine VALUES (5)",
+        "CREATE TEMPORARY STAGE staged",
+        "CREATE TEMPORARY FILE FORMAT formatted TYPE = JSON",
+        "BEGIN",
+        "INSERT INTO t (id) VALUES (50)",
+    ):
+        front.execute(other, statement)
+    sql.run("ALTER SCHEMA d.s RENAME TO r", "ALTER DATABASE d RENAME TO e")
+    assert (other.database, other.schema) == ("E", "R")
+    # A transaction that was open goes on.
+    front.execute(other, "INSERT INTO t (id) VALUES (51)")
+    front.execute(other, "COMMIT")
+    assert sql.values("SELECT COUNT(*) FROM e.r.t WHERE id >= 50") == [(2,)]
+    assert [tuple(row) for row in front.execute(other, "SELECT x FROM mine").rows] == [(5,)]
+    assert [row[0] for row in front.execute(other, "LIST @staged").rows] == []
+    front.execute(other, "DESC FILE FORMAT e.r.formatted")
+    other.close()
+    assert sql.refused("SELECT * FROM e.r.mine").code == "002003"
+
+
+def test_stages_of_other_databases_keep_the_file_format(sql):
+    sql.run("CREATE DATABASE other", "CREATE STAGE other.public.g FILE_FORMAT = (FORMAT_NAME = 'd.s.f')")
+    sql.run("ALTER SCHEMA d.s RENAME TO d.r", "ALTER DATABASE d RENAME TO e")
+    described = {r["property"]: r["property_value"] for r in sql.run("DESC STAGE other.public.g")}
+    assert described["FORMAT_NAME"] == "E.R.F"

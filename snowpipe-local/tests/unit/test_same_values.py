@@ -1,0 +1,202 @@
+"""One text means the same value, or is refused, whether it comes by INSERT, COPY or a streamed row."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import datetime as dt
+import io
+import json
+from typing import Any
+
+import pytest
+from snowpipe_local.errors import SqlError
+from tests.unit.streamed_table import StreamedTable
+
+from tests.local_catalog import LocalCatalog
+
+REFUSED = "refused"
+BOUND = 20.0
+
+
+class Streamed(StreamedTable):
+    """A table that a statement made."""
+
+    def __init__(self, local: LocalCatalog) -> None:
+        self.database, self.name, self.schema = local.database, "T", "PUBLIC"
+
+
+class Ways:
+    """The ways of texts into a table; each returns the stored values by the number of the text."""
+
+    def __init__(self, local: LocalCatalog, kind: str, texts: list[str]) -> None:
+        self.local, self.texts = local, texts
+        local.sql(f"CREATE OR REPLACE TABLE t (id INT, v {kind})")
+
+    def stored(self) -> dict[int, Any]:
+        rows = self.local.sql("SELECT id, v FROM t")
+        self.local.sql("DELETE FROM t")
+        return {int(row["id"]): _exact(row["v"]) for row in rows}
+
+    def by_statement(self, statement: str, *, quoted: bool = False) -> dict[int, Any]:
+        for number, text in enumerate(self.texts):
+            literal = "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+            with contextlib.suppress(SqlError):
+                if quoted:
+                    self.local.sql(statement.format(number, literal))
+                else:
+                    self.local.sql(statement.format(number), text)
+        return self.stored()
+
+    def copied(self, name: str, content: str, options: str) -> dict[int, Any]:
+        self.local.put(name, content.encode())
+        self.local.sql(f"COPY INTO t FROM @s FILES = ('{name}') FORCE = TRUE ON_ERROR = CONTINUE {options}")
+        return self.stored()
+
+    def as_csv(self) -> dict[int, Any]:
+        lines = io.StringIO()
+        csv.writer(lines, quoting=csv.QUOTE_ALL).writerows(enumerate(self.texts))
+        options = "(TYPE = CSV FIELD_OPTIONALLY_ENCLOSED_BY = '\"' EMPTY_FIELD_AS_NULL = FALSE)"
+        return self.copied("v.csv", lines.getvalue(), f"FILE_FORMAT = {options}")
+
+    def as_json(self) -> dict[int, Any]:
+        lines = "".join(json.dumps({"id": n, "v": text}) + "\n" for n, text in enumerate(self.texts))
+        options = "FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+        return self.copied("v.json", lines, options)
+
+    def streamed(self) -> dict[int, Any]:
+        rows = [json.dumps({"id": n, "v": text}).encode() for n, text in enumerate(self.texts)]
+        table = Streamed(self.local)
+        # One commit takes the isolating path, the others the strict one as long as it succeeds.
+        for sent in (rows, *([row] for row in rows)):
+            table.send(table.open(), *sent).durable.result(BOUND)
+        stored = [(int(row["id"]), _exact(row["v"])) for row in self.local.sql("SELECT id, v FROM t")]
+        assert sorted(map(repr, stored)) == sorted(2 * [repr(pair) for pair in dict(stored).items()])
+        self.local.sql("DELETE FROM t")
+        return dict(stored)
+
+
+def _exact(value: Any) -> Any:
+    """Two times with a zone are equal when their instants are; the offset counts, too."""
+    return (value, value.utcoffset()) if isinstance(value, dt.datetime) else value
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    made = LocalCatalog(tmp_path_factory.mktemp("ways"))
+    yield made
+    made.close()
+
+
+TIMES = [
+    "2026-01-02", "2026-01-02 03:04:05", "2026-01-02T03:04:05.123456", "2026-01-02 03:04:05 +0530",
+    "2026-01-02 03:04:05+05:30", "2026-01-02T03:04:05Z", "2026-01-02 03:04:05 -08:00", "1700000000",
+    "1700000000000", "1700000000000000", "1700000000000000000", " 2026-01-02 03:04:05 ", "0", "-1", "",
+    "2026-13-01", "2026-02-30", "x", "null", "03:04:05", "2026-01-02 25:00:00", "infinity", "epoch", "now",
+    "02-Jan-2026", "01/02/2026", "01/02/2026 03:04:05", "Fri, 02 Jan 2026 03:04:05 +0200",
+    "02-JAN-2026", "Fri, 02 Jan 2026 03:04:05 PM", *(NO_TIMES := [
+        "infinity", "-infinity", "epoch", "2026-01-02 03:04:05 PM", "2026-01-02 03:04:05 x",
+        "2026-01-02 03:04:05 Europe/Paris",
+    ]),
+]  # fmt: skip
+TIMED = {"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"}
+CASES = {
+    "NUMBER(5,2)": [
+        "1", "-1.5", "1.005", "999.99", "1000", "1e2", " 7 ", "x", "", "0x10", "true", "1_000", "NaN",
+    ],
+    "NUMBER(38,0)": ["12345678901234567890123456789012345678", "1.5", "-0.5", "1e40"],
+    "FLOAT": ["1.5", "1e300", "NaN", "inf", "x", "", " 2 "],
+    "VARCHAR(3)": ["abc", "abcd", "", " a ", "äöü"],
+    "BOOLEAN": ["true", "FALSE", "yes", "No", "on", "off", "t", "f", "1", "0", "y", "x", "", " true "],
+    "DATE": TIMES,
+    "TIME": [
+        "03:04:05", "03:04", "03:04:05.123456", "x", "", "25:00:00", "03:04:05 PM", "3:04 am",
+        "03:04:05 x", "03:04:05+02:00", "epoch", "10000-01-01",
+    ],
+    "TIMESTAMP_NTZ": TIMES,
+    "TIMESTAMP_LTZ": TIMES,
+    "TIMESTAMP_TZ": TIMES,
+    "TIME(0)": ["03:04:05.987654", "03:04:05", "x"],
+    "TIMESTAMP_NTZ(3)": ["2026-01-02 03:04:05.987654", "1969-12-31 23:59:59.999999", "x"],
+    "TIMESTAMP_LTZ(0)": ["2026-01-02 03:04:05.9 +0530", "1969-12-31 23:59:59.999999", "x"],
+    "TIMESTAMP_TZ(1)": ["2026-01-02 03:04:05.987654 +0530", "x"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_text_means_the_same_whichever_way_it_comes(local, kind):
+    ways = Ways(local, kind, CASES[kind])
+    local.sql("CREATE OR REPLACE TABLE texts (s VARCHAR)")
+    found = {
+        "COPY of CSV": ways.as_csv(),
+        "COPY of JSON": ways.as_json(),
+        "streamed row": ways.streamed(),
+        "INSERT of a literal": ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
+        "INSERT of a bound text": ways.by_statement("INSERT INTO t VALUES ({}, ?)"),
+        "INSERT .. SELECT of a column": ways.by_statement("INSERT INTO t SELECT {}, s FROM (SELECT ? AS s)"),
+    }
+    if not kind.startswith("VARCHAR"):
+        # A cast to VARCHAR(n) cuts.
+        found["cast"] = ways.by_statement(f"INSERT INTO t SELECT {{}}, CAST(? AS {kind})")
+        found["cast of a literal"] = ways.by_statement(
+            f"INSERT INTO t SELECT {{}}, CAST({{}} AS {kind})", quoted=True
+        )
+    expected = found["streamed row"]
+    differing = {
+        (way, CASES[kind][number]): (values.get(number, REFUSED), expected.get(number, REFUSED))
+        for way, values in found.items()
+        for number in range(len(CASES[kind]))
+        if repr(values.get(number, REFUSED)) != repr(expected.get(number, REFUSED))
+    }
+    # The connector binds times as text that holds epoch numbers.
+    bound = {key for key in differing if key[0] == "INSERT of a bound text" and key[1].strip("-").isdigit()}
+    differing = {key: values for key, values in differing.items() if key not in bound or kind not in TIMED}
+    assert differing == {}
+    assert 0 < len(expected) < len(CASES[kind])
+
+
+def test_a_date_is_no_time(local):
+    ways = Ways(local, "TIME", ["2024-01-01"])
+    assert ways.as_csv() == ways.as_json() == ways.streamed() == {}
+    assert ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True) == {}
+    assert ways.by_statement("INSERT INTO t VALUES ({}, ?)") == {}
+
+
+def test_a_text_for_a_binary_has_two_hexadecimal_digits_for_each_byte(local):
+    ways = Ways(local, "BINARY(2)", ["CD", "cdEF", "", "C", "1e2", "zz", "é", "😀", "CDEF01"])
+    found = [
+        ways.as_csv(),
+        ways.as_json(),
+        ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
+        ways.by_statement("INSERT INTO t VALUES ({}, ?)"),
+        ways.by_statement("INSERT INTO t SELECT {}, s FROM (SELECT ? AS s)"),
+        ways.by_statement("INSERT INTO t SELECT {}, TO_BINARY(?)"),
+        ways.by_statement("INSERT INTO t SELECT {}, CAST(? AS BINARY)"),
+        ways.by_statement("INSERT INTO t SELECT {}, CAST({} AS BINARY)", quoted=True),
+    ]
+    assert found == len(found) * [{0: b"\xcd", 1: b"\xcd\xef", 2: b""}]
+    assert local.refused("SELECT TO_BINARY(v) FROM (SELECT 'é' AS v)").code == "100115"
+
+
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"])
+def test_what_the_engine_alone_would_read_as_a_time_is_refused(local, kind):
+    assert Ways(local, kind, NO_TIMES).as_csv() == {}
+    formatted = "FILE_FORMAT = (DATE_FORMAT = 'YYYY-MM-DD' TIMESTAMP_FORMAT = 'YYYY-MM-DD HH24:MI:SS')"
+    assert Ways(local, kind, NO_TIMES).copied("f.csv", "1,infinity\n2,epoch\n", formatted) == {}
+
+
+def test_times_of_twelve_hours_and_dates_with_the_name_of_a_month(local):
+    assert Ways(local, "TIME", ["03:04:05 PM", "12:00 AM", "03:04:05 x"]).as_csv() == {
+        0: dt.time(15, 4, 5),
+        1: dt.time(0, 0),
+    }
+    assert Ways(local, "DATE", ["02-JAN-2026"]).as_csv() == {0: dt.date(2026, 1, 2)}
+    afternoon = Ways(local, "TIMESTAMP_NTZ", ["Fri, 02 Jan 2026 03:04:05 PM"])
+    assert afternoon.as_csv() == {0: (dt.datetime(2026, 1, 2, 15, 4, 5), None)}
+
+
+def test_a_record_without_a_field_for_a_binary_column(local):
+    local.sql("CREATE OR REPLACE TABLE t (id INT, v BINARY)")
+    local.put("b.json", b'{"id": 1}\n')
+    local.sql("COPY INTO t FROM @s/b FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE")
+    assert local.sql("SELECT id, v FROM t") == [{"id": 1, "v": None}]

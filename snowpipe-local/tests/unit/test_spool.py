@@ -1,0 +1,219 @@
+"""Bodies in flight on disk: sealed, bound to their file, readable until gone when the key rotates."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import duckdb
+import pytest
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.engine import spool as disk
+from snowpipe_local.engine.spool import Spool, SpoolError, has_space, is_full, is_invalidated
+from snowpipe_local.errors import DataDirectoryError
+
+SECRET = b'{"name":"nobody may read this at rest"}\n' * 100
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = DataDirectory(tmp_path / "data")
+    home.create()
+    return home
+
+
+def start(home: DataDirectory) -> Spool:
+    return Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
+
+
+def upload(home: DataDirectory, spool: Spool, name: str = "a.bin") -> Path:
+    path = home.stage_dir / ("0" * 16) / name
+    path.parent.mkdir(exist_ok=True)
+    spool.write(path, SECRET)
+    return path
+
+
+def test_a_body_comes_back_as_it_was_and_is_unreadable_on_disk(home):
+    spool = start(home)
+    parked, uploaded = spool.park(SECRET), upload(home, spool)
+    assert parked.read() == spool.read(uploaded) == SECRET
+    for path in (parked.path, uploaded):
+        assert b"nobody" not in path.read_bytes()
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert home.spool_keys_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_removed_body_is_gone(home):
+    spool = start(home)
+    parked, other = spool.park(SECRET), spool.park(SECRET)
+    assert spool.files == 2
+    parked.remove()
+    parked.remove()
+    assert list(home.spool_dir.iterdir()) == [other.path]
+    assert spool.files == 1
+    with pytest.raises(SpoolError, match="not on disk"):
+        parked.read()
+
+
+def test_a_body_that_was_changed_cut_or_moved_is_not_read(home):
+    spool = start(home)
+    good, other = upload(home, spool), upload(home, spool, "b.bin")
+    content = good.read_bytes()
+    for wrong in (content[:-1] + bytes([content[-1] ^ 1]), content[:30], content[:3], b""):
+        good.write_bytes(wrong)
+        with pytest.raises(SpoolError):
+            spool.read(good)
+    os.replace(other, good)
+    with pytest.raises(SpoolError, match="changed"):
+        spool.read(good)
+
+
+def test_after_a_rotation_old_bodies_are_readable_until_gone_and_then_the_old_key_is_deleted(home):
+    spool = start(home)
+    old = spool.park(SECRET)
+    (first,) = spool.key_ids
+    spool.rotate()
+    new = spool.park(SECRET)
+    assert len(spool.key_ids) == 2
+    assert old.read() == new.read() == SECRET
+    old.remove()
+    assert first not in spool.key_ids
+    assert first not in home.spool_keys_file.read_text()
+    assert new.read() == SECRET
+    assert len(spool.key_ids) == 1
+
+
+def test_a_rotation_without_bodies_leaves_the_new_key_only(home):
+    spool = start(home)
+    before = spool.key_ids
+    spool.rotate()
+    assert len(spool.key_ids) == 1
+    assert spool.key_ids != before
+
+
+def test_a_restart_keeps_uploads_and_drops_the_queue_and_what_nobody_can_read(home):
+    spool = start(home)
+    kept = upload(home, spool)
+    half = upload(home, spool, "half.bin").rename(kept.with_name(".half.bin.1234"))
+    stale = upload(home, spool, "stale.bin")
+    os.utime(stale, (time.time() - 90_000, time.time() - 90_000))
+    plain = kept.with_name("plain.bin")
+    plain.write_bytes(SECRET)
+    parked = spool.park(SECRET)
+    spool.rotate()
+    again = start(home)
+    assert again.read(kept) == SECRET
+    assert [path.exists() for path in (half, stale, plain, parked.path)] == [False] * 4
+    assert len(again.key_ids) == 2
+    again.remove(kept)
+    assert len(again.key_ids) == 1
+    assert not any(start(home).key_ids - again.key_ids)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [SECRET, b"SPB1", b"SPB1" + b"0" * 10, b"SPB1" + b"\xff" * 40],
+    ids=["other", "cut", "short", "key"],
+)
+def test_what_is_no_body_is_not_read_and_gone_after_a_restart(home, content):
+    spool = start(home)
+    path = upload(home, spool)
+    path.write_bytes(content)
+    with pytest.raises(SpoolError, match="gone" if len(content) == 44 else "no body"):
+        spool.read(path)
+
+    assert start(home).files == 0
+    assert not path.parent.exists()
+
+
+def test_a_body_of_another_key_ring_is_gone_after_a_restart(home):
+    path = upload(home, start(home))
+    home.spool_keys_file.unlink()
+    assert start(home).files == 0
+    assert not path.exists()
+
+
+def test_a_body_that_the_disk_refuses_is_not_counted_and_needs_no_key(home):
+    spool = start(home)
+    home.spool_dir.rmdir()
+    with pytest.raises(FileNotFoundError):
+        spool.park(SECRET)
+    with pytest.raises(FileNotFoundError):
+        spool.write(home.stage_dir / "missing" / "a.bin", SECRET)
+    assert spool.files == 0
+    spool.rotate()
+    assert len(spool.key_ids) == 1
+
+
+def test_only_the_key_of_the_last_body_under_it_is_deleted(home):
+    spool = start(home)
+    first, second = spool.park(SECRET), spool.park(SECRET)
+    spool.rotate()
+    first.remove()
+    assert len(spool.key_ids) == 2
+    assert second.read() == SECRET
+    second.remove()
+    assert len(spool.key_ids) == 1
+
+
+def test_a_key_that_is_gone_is_reported(home, tmp_path):
+    spool = start(home)
+    path = upload(home, spool)
+    other = DataDirectory(tmp_path / "other")
+    other.create()
+    with pytest.raises(SpoolError, match="send it again"):
+        start(other).read(path)
+
+
+def test_a_key_file_with_more_than_base64_is_damaged(home):
+    start(home)
+    stored = json.loads(home.spool_keys_file.read_text())
+    (name,) = stored["keys"]
+    stored["keys"][name] = "!" + stored["keys"][name]
+    home.spool_keys_file.write_text(json.dumps(stored))
+    with pytest.raises(DataDirectoryError, match="damaged"):
+        start(home)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"keys":{"a":"AA=="},"current":"a"}'])
+def test_a_damaged_key_file_is_named(home, content):
+    home.spool_keys_file.write_text(content)
+    with pytest.raises(DataDirectoryError, match=r"spool_keys\.json is damaged"):
+        start(home)
+
+
+def test_no_key_is_in_a_representation(home):
+    spool = start(home)
+    (key,) = json.loads(home.spool_keys_file.read_text())["keys"].values()
+    assert key not in repr(spool) + repr(spool.park(SECRET)) + repr(vars(spool))
+
+
+@pytest.mark.parametrize(
+    ("error", "full", "invalidated"),
+    [
+        (OSError(errno.ENOSPC, "no space"), True, False),
+        (OSError(errno.EDQUOT, "quota"), True, False),
+        (OSError(errno.EACCES, "No space left on device"), False, False),
+        (ValueError("has been invalidated: No space left on device"), False, False),
+        (duckdb.IOException("IO Error: No space left on device"), True, False),
+        (duckdb.IOException("IO Error: Disk quota exceeded"), True, False),
+        (duckdb.FatalException("the database has been invalidated"), False, True),
+        (duckdb.IOException("IO Error: another one"), False, False),
+    ],
+    ids=repr,
+)
+def test_a_full_disk_is_distinguished_from_other_failures_and_from_a_database_that_it_broke(
+    error, full, invalidated
+):
+    assert (is_full(error), is_invalidated(error)) == (full, invalidated)
+
+
+def test_room_is_what_is_free_without_the_reserve(tmp_path, monkeypatch):
+    free = 100 + disk.RESERVED_BYTES
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    assert [has_space(tmp_path, size) for size in (99, 100, 101)] == [True, True, False]

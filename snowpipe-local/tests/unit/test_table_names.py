@@ -1,0 +1,95 @@
+"""Tables whose names differ only in case ("Identifier requirements")."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.unit.service_in_process import ServiceInProcess
+
+from tests.local_catalog import local_catalog
+
+
+@pytest.fixture
+def local(tmp_path):
+    with local_catalog(tmp_path) as made:
+        made.sql("CREATE TABLE t (a INT)")
+        made.sql('CREATE TABLE "t" (a INT, b VARCHAR)')
+        yield made
+
+
+def values(local, statement):
+    return [tuple(row.values()) for row in local.sql(statement)]
+
+
+def test_each_has_its_own_rows_and_columns(local):
+    local.sql("INSERT INTO T VALUES (1)")
+    local.sql("INSERT INTO \"t\" (a, b) SELECT a + 1, 'x' FROM t")
+    local.put("a.csv", b"3,y\n")
+    local.sql('COPY INTO "t" FROM @s')
+    assert values(local, "SELECT * FROM t") == [(1,)]
+    assert values(local, 'SELECT "t".a, b FROM "t" ORDER BY a') == [(2, "x"), (3, "y")]
+    local.sql('UPDATE "t" SET a = 4 WHERE "t".a = 3')
+    local.sql('DELETE FROM "t" WHERE a = 2')
+    local.sql('MERGE INTO "t" USING t ON "t".a = t.a WHEN NOT MATCHED THEN INSERT (a) VALUES (t.a)')
+    assert values(local, 'SELECT a FROM "t" ORDER BY a') == [(1,), (4,)]
+    local.sql('ALTER TABLE "t" ADD COLUMN c INT')
+    assert len(local.sql('DESCRIBE TABLE "t"')) == 3
+    assert len(local.sql("DESCRIBE TABLE t")) == 1
+    assert [row["name"] for row in local.sql("SHOW TABLES")] == ["T", "t"]
+
+
+def test_they_are_replaced_renamed_and_dropped_alone(local):
+    local.sql("INSERT INTO t VALUES (1)")
+    local.sql('CREATE OR REPLACE TABLE "t" AS SELECT 5 AS a')
+    assert values(local, 'SELECT * FROM "t"') == [(5,)]
+    local.sql('ALTER TABLE "t" SWAP WITH t')
+    assert values(local, "SELECT * FROM t") == [(5,)]
+    assert values(local, 'SELECT * FROM "t"') == [(1,)]
+    local.sql("DROP TABLE t")
+    local.sql('ALTER TABLE "t" RENAME TO t')
+    assert values(local, "SELECT * FROM t") == [(1,)]
+    local.sql('CREATE TABLE "t" CLONE t')
+    local.sql("TRUNCATE TABLE t")
+    assert values(local, 'SELECT * FROM "t"') == [(1,)]
+    assert local.refused('CREATE TABLE "t" (a INT)').code == "002002"
+
+
+def test_they_are_distinguished_after_a_restart(tmp_path):
+    for attempt in range(2):
+        with local_catalog(tmp_path) as local:
+            if attempt == 0:
+                local.sql("CREATE TABLE t AS SELECT 1 AS a")
+                local.sql('CREATE TABLE "t" AS SELECT 2 AS a')
+            assert values(local, "SELECT a FROM t") == [(1,)]
+            assert values(local, 'SELECT a FROM "t"') == [(2,)]
+
+
+def test_rows_stream_into_the_one_that_is_named(tmp_path):
+    service = ServiceInProcess(tmp_path)
+    connector = service.connect()
+    connector.query("CREATE TABLE t (a INT)")
+    connector.query('CREATE TABLE "t" (a INT)')
+    token = service.account.issue_scoped_token("127.0.0.1")
+    for pipe, value in (("T-STREAMING", 1), ("%22t-STREAMING%22", 2)):
+        base = f"databases/LOCAL/schemas/PUBLIC/pipes/{pipe}/channels/c"
+        opened = service.call("PUT", f"/v2/streaming/{base}", {}, token=token).json()
+        query = f"continuationToken={opened['next_continuation_token']}&requestId=1&offsetToken=1"
+        body = json.dumps({"A": value}).encode() + b"\n"
+        assert (
+            service.call("POST", f"/v2/streaming/data/{base}/rows?{query}", body, token=token).status == 200
+        )
+    service.catalog.database("LOCAL").committer.stop()
+    assert connector.query("SELECT a FROM t")["data"]["rowset"] == [["1"]]
+    assert connector.query('SELECT a FROM "t"')["data"]["rowset"] == [["2"]]
+    service.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT * FROM {}", "INSERT INTO {} SELECT 1", "DELETE FROM {}", "UPDATE {} SET a = 1"],
+)
+@pytest.mark.parametrize("name", ["A.B.C.D", "LOCAL.PUBLIC..T"])
+def test_a_name_has_three_parts_at_most(local, statement, name):
+    refused = local.refused(statement.format(name))
+    assert (refused.code, f"'{name}' has too many parts" in refused.message) == ("001003", True)
