@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import Stats
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.report import ChannelReport
+    from airflow_provider_snowpipe.spark.driver.report import ChannelReport
     from airflow_provider_snowpipe.streaming.append import SmallLoad
     from airflow_provider_snowpipe.streaming.names import PipeName
 

@@ -23,14 +23,14 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSource
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
-from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.arguments import known_keys
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 __all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "RowPolicy", "TableSource"]
@@ -72,7 +72,7 @@ def bulk_values(source: Any) -> Any:
             f"source is {source!r}: a bulk load takes what Spark reads, TableSource(table=…), "
             "TableSource(query=…) or TableSource(path=…, format=…)"
         )
-    from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite
+    from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite
 
     values = {name: value for name, value in source.as_json().items() if name != "kind"}
     return known_keys(RowsToWrite, values, "source")

@@ -15,16 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_snowpipe.spark.credentials import write_credentials
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
+from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.driver.session import start_spark
+from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.rows import row_text
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -510,7 +510,7 @@ def load_plan_schema() -> dict[str, Any]:
 def job_plan_schema() -> dict[str, Any]:
     """The JSON schema of the Spark job's plan, from its class and those of the sources."""
     from airflow_provider_snowpipe import sources
-    from airflow_provider_snowpipe.spark.submit.plan import PLAN_VERSION
+    from airflow_provider_snowpipe.spark.driver.plan import PLAN_VERSION
 
     found = _schema(_class_named("JobPlan"), only_required=True)
     found["required"] = ["plan_version", *(one for one in found["required"] if one != "source_name")]
@@ -602,7 +602,7 @@ def import_public_modules() -> list[types.ModuleType]:
         for entry in info[kind]
         for name in entry["python-modules"]
     ]
-    others = ("sources", "routing.planner", "streaming.errors", "spark.submit.plan")
+    others = ("sources", "routing.planner", "streaming.errors", "spark.driver.plan")
     names += [f"{PACKAGE}.{name}" for name in others]
     return [importlib.import_module(name) for name in names]
 

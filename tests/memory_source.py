@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
-from airflow_provider_snowpipe.spark.sources.source import Behind, Source, SourcePartition, SourceSpec
+from airflow_provider_snowpipe.spark.source import Behind, Source, SourcePartition, SourceSpec
 from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.spark.task.work import CHANNEL, LINE, FramePartition, FrameWork
 from airflow_provider_snowpipe.streaming.batch import Part

@@ -22,9 +22,8 @@ from unittest.mock import patch
 import psutil
 
 from airflow_provider_snowpipe.spark.driver import rounds
-from airflow_provider_snowpipe.spark.sources.source import Behind, SourcePartition
+from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.spark.task.row_gate import DeadLetterStore
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork, SdkChannel, SinkSettings
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
@@ -32,6 +31,7 @@ from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
 
 Point = Literal["start", "row", "written", "received", "commit-wait", "committed"]
 """Before the open; before a row is read; all rows are appended; all are received by the service; a

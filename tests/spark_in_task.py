@@ -12,8 +12,8 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.spark.bulk import job
-from airflow_provider_snowpipe.spark.submit.plan import WritePlan
+from airflow_provider_snowpipe.spark.driver import write_job
+from airflow_provider_snowpipe.spark.driver.plan import WritePlan
 
 
 class Submissions(list[WritePlan]):
@@ -35,7 +35,7 @@ def submit_in_process(patch: pytest.MonkeyPatch, session: Any) -> Submissions:
         plan = str(self.application_args[0])
         submitted.append(WritePlan.read(plan))
         assert session.getActiveSession() is not None, "the job would start and stop its own session"
-        code = job.main([plan])
+        code = write_job.main([plan])
         if code != 0:
             raise AirflowException(f"the application ended with exit code {code}")
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.spark.credentials import write_credentials
 from airflow_provider_snowpipe.spark.driver import job
-from airflow_provider_snowpipe.spark.report import RunReport
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan, write_plan
+from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan, write_plan
+from airflow_provider_snowpipe.spark.driver.report import RunReport
+from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.local_service import LocalService

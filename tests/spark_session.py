@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_snowpipe.spark.credentials import write_credentials
+from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.local_service import LocalService

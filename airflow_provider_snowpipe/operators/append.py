@@ -18,8 +18,8 @@ from airflow_provider_snowpipe.operators.account_operator import PipeOperator, r
 from airflow_provider_snowpipe.operators.own_channels import default_channel
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.submission import application_name
-from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
+from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
@@ -27,8 +27,8 @@ from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.spark.task.row_gate import Admission
     from airflow_provider_snowpipe.streaming.append import AppendRules, NumberedRows, RowLimits, SmallLoad
+    from airflow_provider_snowpipe.streaming.row_gate import Admission
 
 
 TARGETS_KEY = "targets"
@@ -245,7 +245,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         values = policy.rules(self.hook, self.log.info)
         if not values["columns"]:
             return None
-        from airflow_provider_snowpipe.spark.task.row_gate import Admission
+        from airflow_provider_snowpipe.streaming.row_gate import Admission
 
         rules = RowRules.of(
             self.on_error,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
     from airflow_provider_snowpipe.operators.spark_job import DriverRun
-    from airflow_provider_snowpipe.spark.submit.plan import WritePlan, WriteReport
+    from airflow_provider_snowpipe.spark.driver.plan import WritePlan, WriteReport
 
 
 MakePlan = Callable[[str, str, str, str], "WritePlan"]
@@ -105,7 +105,7 @@ class BulkDriverOperator(SparkDriverOperator):
     def _clean_up(self) -> None:
         """Remove what the driver has written and read in the folder of all, too, however it has ended."""
         if isinstance(self._run, ClientRun) and self.work_path and self._folder is None:
-            from airflow_provider_snowpipe.spark.submit.plan import WritePlan
+            from airflow_provider_snowpipe.spark.driver.plan import WritePlan
 
             plan = self._run.location.plan_path
             if plan.is_file():
@@ -124,7 +124,7 @@ class BulkDriverOperator(SparkDriverOperator):
 
 
 def _report_of(run: DriverRun) -> WriteReport | None:
-    from airflow_provider_snowpipe.spark.submit.plan import WriteReport
+    from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 
     text = run.text(REPORT_FILE)
     return None if text is None else WriteReport.from_json(text)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.copy import RunIdentity
-    from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WriteReport
+    from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite, WriteReport
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
@@ -215,7 +215,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
         """Have Spark write the rows: here, or into the storage of an external stage."""
-        from airflow_provider_snowpipe.spark.submit.plan import WritePlan
+        from airflow_provider_snowpipe.spark.driver.plan import WritePlan
 
         plan = partial(
             WritePlan,
@@ -275,7 +275,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         return self.stage or f"@%{quote_identifier(self.table)}"
 
     def _rows(self) -> RowsToWrite:
-        from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite
+        from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite
 
         return RowsToWrite.from_mapping(mapping_argument("source", self.source))
 

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.submission import SubmitHook, launch_environment, search_path
-from airflow_provider_snowpipe.spark.report import START_FILE, UI_FILE, UiAddresses, rejected_before
+from airflow_provider_snowpipe.spark.driver.report import START_FILE, UI_FILE, UiAddresses, rejected_before
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from psutil import Process  # type: ignore[import-untyped]
 
-    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+    from airflow_provider_snowpipe.spark.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.auth import Credentials
 
 
@@ -436,7 +436,7 @@ class ClientRun:
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
         """Write the file from which the driver takes its credentials."""
-        from airflow_provider_snowpipe.spark.credentials import write_credentials
+        from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
 
         write_credentials(credentials, self.plan_keys()["credentials_path"], secrets)
 

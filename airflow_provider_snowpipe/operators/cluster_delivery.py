@@ -100,7 +100,7 @@ class YarnDelivery:
 
     def write_secrets(self, text: str) -> None:
         """Write the credentials into the application's file, which YARN brings to nobody but the driver."""
-        from airflow_provider_snowpipe.spark.credentials import write_private
+        from airflow_provider_snowpipe.spark.driver.credentials import write_private
 
         write_private(_JOB.format(variable=SECRET_VARIABLE, secret=text).encode(), self.job)
 

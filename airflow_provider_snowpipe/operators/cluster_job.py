@@ -40,8 +40,8 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
     is_of_this_machine,
 )
 from airflow_provider_snowpipe.operators.submission import SubmitHook, launch_environment
-from airflow_provider_snowpipe.spark.progress import FollowedChannels
-from airflow_provider_snowpipe.spark.report import START_FILE, rejected_before
+from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels
+from airflow_provider_snowpipe.spark.driver.report import START_FILE, rejected_before
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
@@ -56,7 +56,7 @@ from airflow_provider_snowpipe.triggers.commit import poll_retry
 if TYPE_CHECKING:
     from requests.auth import AuthBase
 
-    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+    from airflow_provider_snowpipe.spark.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.auth import Credentials
 
 _PREFIX = "snowpipe-"
@@ -123,7 +123,7 @@ class ClusterSettings:
         properties = Path(properties_file) if properties_file else None
         more = properties.read_text("utf-8") if properties is not None and properties.is_file() else ""
         if self.driver_credentials:
-            from airflow_provider_snowpipe.spark.credentials import check_driver_credentials
+            from airflow_provider_snowpipe.spark.driver.credentials import check_driver_credentials
 
             check_driver_credentials("driver_secret", self.driver_credentials)
         delivery_of(self, Submission("", "", "")).check(settings, more)
@@ -131,7 +131,7 @@ class ClusterSettings:
     @property
     def driver_credentials(self) -> str:
         """What the driver has or gets itself for its credentials, empty where they are brought to it."""
-        from airflow_provider_snowpipe.spark.credentials import is_of_driver
+        from airflow_provider_snowpipe.spark.driver.credentials import is_of_driver
 
         return self.driver_secret if self.driver_secret and is_of_driver(self.driver_secret) else ""
 
@@ -305,7 +305,7 @@ class ClusterRun:
 
     def write_secrets(self, credentials: Credentials, secrets: SourceSecrets | None) -> None:
         """Put the credentials where the driver, and nobody else, takes them, unless it has its own."""
-        from airflow_provider_snowpipe.spark.credentials import credentials_text
+        from airflow_provider_snowpipe.spark.driver.credentials import credentials_text
 
         if self._settings.driver_credentials:
             return

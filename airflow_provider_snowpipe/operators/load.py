@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.operators.file_loading import FileLoading
     from airflow_provider_snowpipe.sources import FileSource
-    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+    from airflow_provider_snowpipe.spark.source import SourceSpec
     from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
 
 

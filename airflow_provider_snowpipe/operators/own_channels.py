@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+    from airflow_provider_snowpipe.spark.source import SourceSpec
 
 _IDENTITY = ("channel", "table", "pipe", "database", "schema", "snowflake_conn_id")
 _VARIES = re.compile(r"map_index|xcom_pull")

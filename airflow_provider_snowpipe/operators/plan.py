@@ -17,8 +17,8 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-    from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+    from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+    from airflow_provider_snowpipe.spark.source import SourceSpec
 
 
 class SnowpipePlan:
@@ -67,7 +67,7 @@ class SnowpipePlan:
         credentials_variable: str | None = None,
         **keys: Any,
     ) -> None:
-        from airflow_provider_snowpipe.spark.submit.plan import PLAN_VERSION, JobPlan
+        from airflow_provider_snowpipe.spark.driver.plan import PLAN_VERSION, JobPlan
 
         if (table is None) == (pipe is None):
             raise ConfigurationError(f"table is {table!r} and pipe {pipe!r}: give one of the two")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.account_operator import PipeArguments, check_arguments
-from airflow_provider_snowpipe.spark.submit.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.arguments import named
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     PipeNotFoundError,
@@ -26,8 +26,8 @@ from airflow_provider_snowpipe.streaming.table_schema import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSecrets, SourceSpec
-    from airflow_provider_snowpipe.spark.submit.checked_values import OnError
+    from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSecrets, SourceSpec
+    from airflow_provider_snowpipe.streaming.checked_values import OnError
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 

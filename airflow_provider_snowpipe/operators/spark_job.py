@@ -32,8 +32,8 @@ from airflow_provider_snowpipe.operators.submission import (
     search_path,
     spark_connection,
 )
-from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.spark.report import UnreadableReportError
+from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.driver.report import UnreadableReportError
 from airflow_provider_snowpipe.spark.submit.local_spark import (
     ClassDataArchive,
     QuickStart,

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
-    from airflow_provider_snowpipe.spark.submit.plan import WritePlan
+    from airflow_provider_snowpipe.spark.driver.plan import WritePlan
 
 
 _WOULD = {
@@ -487,7 +487,7 @@ class CompactedStage:
             self._folder.stop()
 
     def _plan(self, run: tuple[str, str, str, str], paths: Sequence[str], form: CompactForm) -> WritePlan:
-        from airflow_provider_snowpipe.spark.submit.plan import LinesToCombine, RowsToWrite, WritePlan
+        from airflow_provider_snowpipe.spark.driver.plan import LinesToCombine, RowsToWrite, WritePlan
 
         given: dict[str, Any] = {"target_file_bytes": self.options.target_file_bytes}
         if form.has_rows:

@@ -39,11 +39,11 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values, warn_of_conn_ids
 from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.spark.submit.checked_values import checked_values
 from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
 from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
+from airflow_provider_snowpipe.streaming.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger, deferral_limit
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.operators.spark_job import DriverRun
-    from airflow_provider_snowpipe.spark.report import RunReport
-    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
-    from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+    from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+    from airflow_provider_snowpipe.spark.driver.report import RunReport
+    from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 
 
 TARGETS_KEY = "targets"
@@ -367,7 +367,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _plan(
         self, hook: SnowpipeHook, keys: Mapping[str, str], rules: Mapping[str, Any], memory: DriverMemory
     ) -> JobPlan:
-        from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+        from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 
         source = self._source()[0]
         values: dict[str, Any] = {

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-    from airflow_provider_snowpipe.spark.report import RunReport
-    from airflow_provider_snowpipe.spark.submit.plan import WriteReport
+    from airflow_provider_snowpipe.spark.driver.plan import WriteReport
+    from airflow_provider_snowpipe.spark.driver.report import RunReport
     from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.names import PipeName
@@ -201,7 +201,7 @@ def settled(credentials: Credentials) -> Credentials:
 
 def report_of(text: str | None) -> RunReport | None:
     """Read a run report, None if the driver has left none."""
-    from airflow_provider_snowpipe.spark.report import RunReport
+    from airflow_provider_snowpipe.spark.driver.report import RunReport
 
     return None if text is None else RunReport.from_json(text)
 

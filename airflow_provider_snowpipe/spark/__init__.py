@@ -21,7 +21,7 @@ def job_file() -> Path:
 
 def write_job_file() -> Path:
     """The application file that writes files for COPY."""
-    return Path(__file__).parent / "bulk" / "job.py"
+    return Path(__file__).parent / "driver" / "write_job.py"
 
 
 def register(spark: SparkSession) -> None:

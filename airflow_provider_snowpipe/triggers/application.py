@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.hooks.cluster import (
 )
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
-from airflow_provider_snowpipe.spark.progress import FollowedChannels
+from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.polling import shared_poll
 from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, StoredTrigger, connect

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import Behind, Source, SourcePartition, SourceSpec
+from airflow_provider_snowpipe.spark.source import Behind, Source, SourcePartition, SourceSpec
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

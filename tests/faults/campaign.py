@@ -59,10 +59,10 @@ from airflow_provider_snowpipe.operators.submission import targets_of
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.spark.driver import job
 from airflow_provider_snowpipe.spark.driver import run as driver
-from airflow_provider_snowpipe.spark.report import RunReport
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan, WriteReport
+from airflow_provider_snowpipe.spark.driver.report import RunReport
+from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan, WriteReport
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests import job_without_spark
 from tests.file_loads import TaskInstance

@@ -16,8 +16,8 @@ from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_ba
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.task import Task
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName

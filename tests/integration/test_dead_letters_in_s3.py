@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
-from airflow_provider_snowpipe.spark.task.row_gate import Admission
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import DeadLetterError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.row_gate import Admission
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.s3_service import KEY_ID, SECRET, s3_service
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.task.row_gate import SCHEMA
+from airflow_provider_snowpipe.streaming.row_gate import SCHEMA
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "handle-bad-rows.md"
 _PUT_ASIDE, _READ, _MAKE = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from tests.iceberg_tables import IcebergTable
 from tests.s3_service import KEY_ID, SECRET, s3_service
 from tests.spark_job import SparkJob, ids_in, new_table, numbered_name

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     SourcePositionError,

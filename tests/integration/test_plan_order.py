@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.plan_order import (
+from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     PINNED,
     order_hazards,
     pinned_layout,

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.operators.plan import SnowpipePlan
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sources import FileSource
-from airflow_provider_snowpipe.spark.credentials import write_credentials
+from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
 from airflow_provider_snowpipe.spark.driver.job import main
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from tests.airflow_connections import set_connection

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import connect, context
 from tests.local_service import LocalService

@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.credentials import write_credentials
+from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
@@ -537,7 +537,7 @@ def test_report_is_written_and_read_wherever_hadoop_reaches(tmp_path: Path) -> N
     """In a process of its own: a JVM stays for as long as its Python."""
     program = """
 import sys
-from airflow_provider_snowpipe.spark.report import report_folder
+from airflow_provider_snowpipe.spark.driver.report import report_folder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 folder = report_folder(sys.argv[1])
@@ -573,7 +573,7 @@ async def _first_event(trigger: Any) -> dict[str, Any]:
 def _secrets_of(load: Load) -> list[str]:
     """Pieces of the private key, as it is and as the driver gets it."""
     from airflow_provider_snowpipe.operators.submission import settled
-    from airflow_provider_snowpipe.spark.credentials import credentials_text
+    from airflow_provider_snowpipe.spark.driver.credentials import credentials_text
 
     text = credentials_text(settled(load.operator()._pipe_hook().credentials()), None)
     lines = load.service.key_file.read_text().splitlines()[1:-1]

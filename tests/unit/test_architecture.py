@@ -22,7 +22,7 @@ ABSENT = {
     "spark": ["airflow", "duckdb", "snowflake", f"{PACKAGE}.local", f"{PACKAGE}.hooks"],
     "local": ["airflow", "pyspark", f"{PACKAGE}.spark", f"{PACKAGE}.hooks"],
 }
-ARCHIVED = ("spark.driver", "spark.sources", "spark.task", "spark.data_source", "spark.bulk")
+ARCHIVED = ("spark.driver", "spark.sources", "spark.task", "spark.data_source")
 NOT_ARCHIVED = ["airflow", f"{PACKAGE}.routing", f"{PACKAGE}.sources", f"{PACKAGE}.hooks"]
 IMPORT_WITHOUT = """
 import importlib, json, os, sys, traceback

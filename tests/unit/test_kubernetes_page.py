@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import KubernetesDeliv
 from airflow_provider_snowpipe.operators.cluster_job import ClusterSettings, Submission
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
-from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
+from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-on-kubernetes.md"

@@ -1,7 +1,7 @@
 """What tasks report to Airflow's metrics, with a receiver instead of statsd."""
 
 from airflow_provider_snowpipe.metrics import METRICS, count_change, count_load
-from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.metrics_receiver import receiver
 

@@ -22,7 +22,7 @@ import tests.airflow_connections  # noqa: F401  gives Airflow a home before it i
 from airflow_provider_snowpipe import sources
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.routing.planner import DataShape, LoadPolicy, plan_load
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from tests.airflow_version import AIRFLOW
 
 pytest.importorskip("sphinx", reason="the documentation is built where the package is developed")

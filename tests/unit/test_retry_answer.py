@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.spark.data_source.agreement import RefusedByAnotherError
 from airflow_provider_snowpipe.spark.driver import outcome
-from airflow_provider_snowpipe.spark.report import RunReport, UnreadableReportError
+from airflow_provider_snowpipe.spark.driver.report import RunReport, UnreadableReportError
 from airflow_provider_snowpipe.streaming import commits, errors
 from airflow_provider_snowpipe.streaming.commits import (
     CommitWatch,

@@ -32,8 +32,8 @@ from airflow_provider_snowpipe.sources import (
     bulk_values,
     stream_values,
 )
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan, RowsToWrite
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan, RowsToWrite
 from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName

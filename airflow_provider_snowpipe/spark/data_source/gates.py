@@ -14,11 +14,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_provider_snowpipe.bulk.statement_client import describe_table, statement_rows
-from airflow_provider_snowpipe.spark.credentials import (
-    CREDENTIALS_FILE_VARIABLE,
-    CREDENTIALS_VARIABLE,
-    standing_credentials,
-)
 from airflow_provider_snowpipe.spark.data_source.agreement import forget
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import (
@@ -35,13 +30,18 @@ from airflow_provider_snowpipe.spark.data_source.task import (
     TaskOutcome,
     compares_before_sending,
 )
+from airflow_provider_snowpipe.spark.driver.credentials import (
+    CREDENTIALS_FILE_VARIABLE,
+    CREDENTIALS_VARIABLE,
+    standing_credentials,
+)
 from airflow_provider_snowpipe.spark.driver.outcome import (
     final_error,
     refuse_missing_commits,
     refuse_rejected_rows,
     settle,
 )
-from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.spark.submit.checked_values import check_dead_letter_path, dead_letter_topic
 from airflow_provider_snowpipe.streaming.arguments import (
     UNKNOWN_COLUMNS,
     OnUnknown,
@@ -17,6 +16,7 @@ from airflow_provider_snowpipe.streaming.arguments import (
     is_named_like_a_secret,
 )
 from airflow_provider_snowpipe.streaming.auth import base_url
+from airflow_provider_snowpipe.streaming.checked_values import check_dead_letter_path, dead_letter_topic
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,

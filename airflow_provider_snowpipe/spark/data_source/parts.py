@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
+from airflow_provider_snowpipe.spark.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,

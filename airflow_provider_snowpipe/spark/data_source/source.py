@@ -42,12 +42,12 @@ from airflow_provider_snowpipe.spark.data_source.options import (
 )
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
-from airflow_provider_snowpipe.spark.driver.plan_order import (
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     pinned_layout,
     refuse_changing_rows,
     refuse_unordered_rows,
 )
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     refuse_other_writer,
     without_empty,
 )
-from airflow_provider_snowpipe.spark.report import ChannelReport
-from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     SinkSettings,
@@ -39,6 +38,7 @@ from airflow_provider_snowpipe.spark.task.sink import (
 )
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,

@@ -15,20 +15,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from airflow_provider_snowpipe.spark.credentials import (
+from airflow_provider_snowpipe.spark.driver.credentials import (
     driver_credentials,
     read_credentials_variable,
     read_driver_secrets,
 )
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
-from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
-from airflow_provider_snowpipe.spark.driver.session import (
-    JobSession,
-    clear_report,
-    report_error,
-    write_beside_report,
-)
-from airflow_provider_snowpipe.spark.report import (
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan
+from airflow_provider_snowpipe.spark.driver.report import (
     START_FILE,
     ChannelStart,
     RunReport,
@@ -36,9 +30,15 @@ from airflow_provider_snowpipe.spark.report import (
     report_folder,
     start_text,
 )
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
+from airflow_provider_snowpipe.spark.driver.session import (
+    JobSession,
+    clear_report,
+    report_error,
+    write_beside_report,
+)
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan, read_plan
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError

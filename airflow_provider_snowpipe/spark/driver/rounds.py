@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, final_error
 from airflow_provider_snowpipe.spark.driver.session import is_connect, one_connect_task_each
-from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition
+from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     PartitionWork,

@@ -14,12 +14,12 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     refuse_rejected_rows,
     settle,
 )
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart, RunReport, fewer_files
 from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_spark
-from airflow_provider_snowpipe.spark.report import ChannelReport, ChannelStart, RunReport, fewer_files
+from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import open_source
-from airflow_provider_snowpipe.spark.sources.source import Partition, Source, SourcePartition, SourceSecrets
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient

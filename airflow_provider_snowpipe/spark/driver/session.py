@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
-from airflow_provider_snowpipe.spark.package_archive import write_package_archive
-from airflow_provider_snowpipe.spark.progress import Poll, Totals, sum_known
-from airflow_provider_snowpipe.spark.report import UI_FILE, UiAddresses, report_folder
+from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.driver.progress import Poll, Totals, sum_known
+from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses, report_folder
 from airflow_provider_snowpipe.spark.task.work import release
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_provider_snowpipe.spark.sources.source import Partition
-    from airflow_provider_snowpipe.spark.submit.plan import JobPlan, WritePlan
+    from airflow_provider_snowpipe.spark.driver.plan import JobPlan, WritePlan
+    from airflow_provider_snowpipe.spark.source import Partition
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -177,7 +177,7 @@ def is_connect(spark: Any) -> bool:
 def add_package(session: Any, archive: Path) -> None:
     """Give the server's executors our code; what they have installed themselves comes after it.
 
-    :param archive: what :func:`~airflow_provider_snowpipe.spark.package_archive.write_package_archive` wrote
+    :param archive: what :func:`write_package_archive` wrote
     """
     session.addArtifacts(str(archive), pyfile=True)
 

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.names import TABLE_ID_SUFFIX, with_suff
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, Partition
+    from airflow_provider_snowpipe.spark.source import OnDataLoss, Partition
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.offsets import Offset
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus

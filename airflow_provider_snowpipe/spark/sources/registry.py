@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from pkgutil import resolve_name
 from typing import Any
 
-from airflow_provider_snowpipe.spark.sources.source import (
+from airflow_provider_snowpipe.spark.source import (
     OnDataLoss,
     Source,
     SourceSecrets,

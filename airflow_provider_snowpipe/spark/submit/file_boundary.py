@@ -53,8 +53,8 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from airflow_provider_snowpipe.spark.source import OnDataLoss
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
-    from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.names import PipeName
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Self
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.report import RunReport
-    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
-    from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+    from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+    from airflow_provider_snowpipe.spark.driver.report import RunReport
+    from airflow_provider_snowpipe.spark.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")

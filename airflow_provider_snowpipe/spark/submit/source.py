@@ -11,18 +11,18 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.routing.probes import DataShape
+from airflow_provider_snowpipe.spark.source import (
+    OnDataLoss,
+    SourcePartition,
+    SourceSecrets,
+    SourceSpec,
+)
 from airflow_provider_snowpipe.spark.sources.registry import (
     DEFAULT_KIND,
     open_source,
     source_spec,
     spec_class,
     spec_of_address,
-)
-from airflow_provider_snowpipe.spark.sources.source import (
-    OnDataLoss,
-    SourcePartition,
-    SourceSecrets,
-    SourceSpec,
 )
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,

@@ -11,7 +11,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     refuse_rejected_rows,
     settle,
 )
-from airflow_provider_snowpipe.spark.report import RunReport
+from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 

@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_snowpipe.spark.sources.source import SourcePartition
-from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
-from airflow_provider_snowpipe.spark.task.row_gate import Admission, DeadLetterFolder, OpenDeadLetters
+from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
+from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -39,10 +38,11 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING
+from airflow_provider_snowpipe.streaming.row_gate import Admission, DeadLetterFolder, OpenDeadLetters
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+    from airflow_provider_snowpipe.spark.driver.plan import JobPlan
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe import __version__
-from airflow_provider_snowpipe.spark.sources.source import Behind, Partition, SourcePartition
+from airflow_provider_snowpipe.spark.source import Behind, Partition, SourcePartition
 from airflow_provider_snowpipe.spark.task.sink import SinkSettings, load_channel
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part

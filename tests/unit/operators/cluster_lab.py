@@ -12,8 +12,8 @@ import pytest
 
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
-from airflow_provider_snowpipe.spark.submit.plan import WriteReport
+from airflow_provider_snowpipe.spark.driver.plan import WriteReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import FakeSnowpipe, KilledError
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit

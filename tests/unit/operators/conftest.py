@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe

@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.operators.bulk_load import (
     copied_value,
     copy_arguments,
 )
-from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan
+from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite, WritePlan
 from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators import bulk_driver
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
-from airflow_provider_snowpipe.spark.submit.plan import WriteReport
+from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.fake_account import FakeAccount
 from tests.fake_snowpipe import KilledError
@@ -154,7 +154,7 @@ def test_the_command_has_the_pod_and_no_secret(lab):
     assert not [name for name in settings if "secret" in name.lower()]
     assert one.argv[one.argv.index("--executor-cores") + 1] == "2"
     assert one.argv[one.argv.index("--deploy-mode") + 1] == "cluster"
-    assert "'airflow_provider_snowpipe.spark.bulk.job'" in one.job
+    assert "'airflow_provider_snowpipe.spark.driver.write_job'" in one.job
     assert lab.plan["folder"] == f"{(lab.shared / tag / 'rows').as_uri()}/{lab.plan['attempt']}"
     assert lab.plan["rows"]["query"] == "SELECT 1 AS ID"
 

@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.operators import bulk_driver
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import BulkRun, SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from airflow_provider_snowpipe.spark.submit.plan import WriteReport
+from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount
 from tests.unit.operators.account_in_task import install, task_context

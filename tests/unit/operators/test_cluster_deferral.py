@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.spark.report import START_FILE
+from airflow_provider_snowpipe.spark.driver.report import START_FILE
 from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
 from tests.airflow_version import AIRFLOW

@@ -25,8 +25,8 @@ from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperat
 from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission, is_cluster_mode
 from airflow_provider_snowpipe.spark import job_file, write_job_file
-from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
-from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan, WriteReport
+from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
+from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from tests.airflow_version import AIRFLOW

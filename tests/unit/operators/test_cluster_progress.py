@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators import cluster_job
-from airflow_provider_snowpipe.spark.report import START_FILE, ChannelStart, report_folder, start_text
+from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, report_folder, start_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from tests.unit.operators.cluster_lab import CHANNEL, REPORT, SUCCEEDED, YarnLab, lab, yarn
 

@@ -16,8 +16,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
-from airflow_provider_snowpipe.spark.submit.plan import read_plan
+from airflow_provider_snowpipe.spark.driver.plan import read_plan
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PAT, FakeSnowpipe

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperat
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.spark.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.stream_worker import TaskInstance

@@ -28,9 +28,9 @@ from airflow_provider_snowpipe.operators.client_job import (
     runs,
 )
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport, UiAddresses
+from airflow_provider_snowpipe.spark.driver.plan import read_plan
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport, UiAddresses
 from airflow_provider_snowpipe.spark.submit.local_spark import ClassDataArchive
-from airflow_provider_snowpipe.spark.submit.plan import read_plan
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
 

@@ -24,9 +24,9 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission
-from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
-from airflow_provider_snowpipe.spark.report import START_FILE, ChannelStart, start_text
-from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan, WriteReport
+from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
+from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite, WritePlan, WriteReport
+from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
 from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
@@ -241,7 +241,7 @@ class TestSecret:
         lab.kubernetes.play("Running", leave, "Succeeded")
         with operator.writing(lab.context(), lambda *names: WritePlan(*names, rows=RowsToWrite(table="t"))):
             settings = lab.kubernetes.submissions[0].settings
-        assert "'airflow_provider_snowpipe.spark.bulk.job'" in lab.kubernetes.submissions[0].job
+        assert "'airflow_provider_snowpipe.spark.driver.write_job'" in lab.kubernetes.submissions[0].job
         assert not [name for name in settings if "secret" in name]
         assert lab.leftovers() == []
 

@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_provider_snowpipe.operators.plan import SnowpipePlan
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sources import FileSource, RowPolicy
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.unit.operators.cluster_lab import CHANNEL, LASTING, REPORT, TARGET

@@ -25,8 +25,8 @@ from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
-from airflow_provider_snowpipe.spark.submit.plan import read_plan
+from airflow_provider_snowpipe.spark.driver.plan import read_plan
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import PASSPHRASE, SetConnection

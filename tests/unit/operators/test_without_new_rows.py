@@ -15,8 +15,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
+from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.report import RunReport
 from airflow_provider_snowpipe.spark.sources.files.late_files import Listings
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PIPE, PIPE_MISSING, FakeSnowpipe, error

@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from airflow_provider_snowpipe.spark.credentials import (
+from airflow_provider_snowpipe.spark.driver.credentials import (
     credentials_text,
     driver_credentials,
     read_credentials_variable,
     read_driver_secrets,
     write_credentials,
 )
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 

@@ -16,12 +16,12 @@ from pyspark.errors import PySparkException
 from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart, RunReport
 from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
-from airflow_provider_snowpipe.spark.report import ChannelStart, RunReport
-from airflow_provider_snowpipe.spark.sources.source import Behind, SourceSecrets
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.driver import job
 from airflow_provider_snowpipe.spark.driver import run as driver
-from airflow_provider_snowpipe.spark.report import (
+from airflow_provider_snowpipe.spark.driver.report import (
     START_FILE,
     ChannelStart,
     RunReport,
@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.spark.report import (
     rejected_before,
     start_text,
 )
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.fake_snowpipe import PAT, FakeSnowpipe

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.plan_order import (
+from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     PINNED,
     free_layout,
     layout_fingerprint,

@@ -3,8 +3,8 @@ from dataclasses import fields, replace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan, write_plan
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan, read_plan, write_plan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName

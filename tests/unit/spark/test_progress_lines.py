@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark import progress
-from airflow_provider_snowpipe.spark.driver import session
+from airflow_provider_snowpipe.spark.driver import progress, session
+from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels, Poll, Totals
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart, start_text
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines
-from airflow_provider_snowpipe.spark.progress import FollowedChannels, Poll, Totals
-from airflow_provider_snowpipe.spark.report import ChannelStart, start_text
-from airflow_provider_snowpipe.spark.sources.source import Behind
+from airflow_provider_snowpipe.spark.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.memory_source import MemoryPartition, rows

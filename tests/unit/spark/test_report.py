@@ -3,8 +3,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from airflow_provider_snowpipe.spark import report
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.driver import report
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 CHANNEL = ChannelReport("p_s_a", "a", None, "a.log:9", "a.log:9", 1, True, rows=9, bytes=90)

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
-from airflow_provider_snowpipe.spark.task import row_gate
-from airflow_provider_snowpipe.spark.task.row_gate import SCHEMA, Admission, DeadLetter, DeadLetterFolder
+from airflow_provider_snowpipe.streaming import row_gate
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
+from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     DeadLetterError,
@@ -23,6 +22,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     UnknownColumnsError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
+from airflow_provider_snowpipe.streaming.row_gate import SCHEMA, Admission, DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)

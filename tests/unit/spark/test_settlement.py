@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     refuse_rejected_rows,
     settle,
 )
-from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     OffsetTokenError,

@@ -7,10 +7,8 @@ from functools import partial
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.spark.task.row_gate import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionWork,
     SinkSettings,
@@ -19,6 +17,7 @@ from airflow_provider_snowpipe.spark.task.sink import (
 )
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ChannelFencedError,
@@ -31,6 +30,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.http import UnreachableError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
 from tests.memory_source import MemoryPartition, MemorySpec, rows

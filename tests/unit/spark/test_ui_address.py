@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_snowpipe.spark.report import UiAddresses
+from airflow_provider_snowpipe.spark.driver.report import UiAddresses
 
 OWN = "http://driver:4040"
 LOGGED = {"spark.eventLog.enabled": "true"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.bulk.run_files import WrittenFile
-from airflow_provider_snowpipe.spark.submit.plan import (
+from airflow_provider_snowpipe.spark.driver.plan import (
     LinesToCombine,
     RowsToWrite,
     WritePlan,

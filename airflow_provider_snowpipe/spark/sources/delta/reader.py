@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.driver.plan_order import free_layout, pin_layout, refuse_unordered_rows
 from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
+from airflow_provider_snowpipe.spark.source import OnDataLoss, Partition
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
 from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
-from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, Partition
+from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
+    free_layout,
+    pin_layout,
+    refuse_unordered_rows,
+)
 from airflow_provider_snowpipe.spark.sources.tables.reader import (
     ONLY,
     KeyColumn,

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
 
+from airflow_provider_snowpipe.spark.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     FilePosition,
     FileReader,
@@ -22,7 +23,6 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     with_values,
 )
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.streaming.arguments import NonFinite
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

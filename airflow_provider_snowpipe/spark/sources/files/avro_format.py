@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from airflow_provider_snowpipe.spark.source import required_module
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
     NumberedRowsReader,
     damaged,
@@ -26,7 +27,6 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import open_listed
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.spark.sources.source import required_module
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 
 _DECODE_BYTES = 1 << 20

@@ -10,6 +10,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar, Self
 
+from airflow_provider_snowpipe.spark.source import (
+    Behind,
+    OnDataLoss,
+    Partition,
+    Source,
+    SourcePartition,
+)
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
     NumberedRowsReader,
     OrcReader,
@@ -28,13 +35,6 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     SourceFile,
     freeze,
     refuse_numbers_before,
-)
-from airflow_provider_snowpipe.spark.sources.source import (
-    Behind,
-    OnDataLoss,
-    Partition,
-    Source,
-    SourcePartition,
 )
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
-from airflow_provider_snowpipe.spark.submit.checked_values import is_template
+from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.arguments import NonFinite
+from airflow_provider_snowpipe.streaming.checked_values import is_template
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,

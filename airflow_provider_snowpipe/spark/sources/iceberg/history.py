@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_snowpipe.spark.source import OnDataLoss
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
-from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.reader import ONLY
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset

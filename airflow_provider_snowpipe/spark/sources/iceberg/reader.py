@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_after, row_blocks_of
-from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
-from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
-from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
-from airflow_provider_snowpipe.spark.sources.source import (
+from airflow_provider_snowpipe.spark.source import (
     Behind,
     OnDataLoss,
     Partition,
@@ -28,6 +23,11 @@ from airflow_provider_snowpipe.spark.sources.source import (
     SourcePartition,
     SourceSecrets,
 )
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_after, row_blocks_of
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
+from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
+from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
 from airflow_provider_snowpipe.spark.task.work import release
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import (

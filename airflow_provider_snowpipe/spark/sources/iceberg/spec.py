@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.tables.spec import (
     TypedRowsSource,
     check_options,
 )
-from airflow_provider_snowpipe.spark.submit.checked_values import is_template
 from airflow_provider_snowpipe.streaming.arguments import (
     BinaryFormat,
     NonFinite,
     is_named_like_a_secret,
     without_secrets,
 )
+from airflow_provider_snowpipe.streaming.checked_values import is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, required_module
-from airflow_provider_snowpipe.spark.task.row_gate import DeadLetter, DeadLetterStore
+from airflow_provider_snowpipe.spark.source import SourceSecrets, required_module
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -22,6 +21,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterStore
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec

@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_snowpipe.spark.source import (
+    Behind,
+    OnDataLoss,
+    Partition,
+    Source,
+    SourcePartition,
+    SourceSecrets,
+)
 from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     Bounds,
     ClientSettings,
@@ -30,17 +38,8 @@ from airflow_provider_snowpipe.spark.sources.kafka.spec import (
     KafkaSourceSpec,
 )
 from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
-from airflow_provider_snowpipe.spark.sources.source import (
-    Behind,
-    OnDataLoss,
-    Partition,
-    Source,
-    SourcePartition,
-    SourceSecrets,
-)
-from airflow_provider_snowpipe.spark.submit.checked_values import dead_letter_topic
-from airflow_provider_snowpipe.spark.task.row_gate import DeadLetterFolder, DeadLetterStore
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checked_values import dead_letter_topic
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -51,6 +50,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import TOPIC_ID_SUFFIX, with_suffix
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
+from airflow_provider_snowpipe.streaming.row_gate import DeadLetterFolder, DeadLetterStore
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.routing.probes import DataShape

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_snowpipe.spark.source import required_module, row_ranges
 from airflow_provider_snowpipe.spark.sources.kafka.spec import REGISTRY_TOKEN, REGISTRY_USER_INFO
-from airflow_provider_snowpipe.spark.sources.source import required_module, row_ranges
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     EncodingError,
@@ -24,8 +24,8 @@ from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndj
 from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.source import SourceSecrets
     from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
-    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 
 
 Details = Callable[[int], tuple[bytes | None, Sequence[tuple[str, bytes | None]] | None]]

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.spark.submit.checked_values import is_task_output, is_template, refuse_secret
+from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.streaming.arguments import without_secrets
+from airflow_provider_snowpipe.streaming.checked_values import is_task_output, is_template, refuse_secret
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

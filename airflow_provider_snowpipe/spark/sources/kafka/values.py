@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_snowpipe.spark.source import part_bytes, required_module
 from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroRows, rows_of
 from airflow_provider_snowpipe.spark.sources.kafka.records import (
     MessageReader,
@@ -33,7 +34,6 @@ from airflow_provider_snowpipe.spark.sources.kafka.records import (
     without_schema_ids,
     wrapped,
 )
-from airflow_provider_snowpipe.spark.sources.source import part_bytes, required_module
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
@@ -41,8 +41,8 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.table_schema import column_type, common_types
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.source import SourceSecrets
     from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
-    from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 

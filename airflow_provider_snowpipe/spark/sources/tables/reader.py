@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.driver.plan_order import (
+from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
+from airflow_provider_snowpipe.spark.source import OnDataLoss
+from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     free_layout,
     layout_fingerprint,
     pin_layout,
     refuse_changing_rows,
     refuse_unordered_rows,
 )
-from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
-from airflow_provider_snowpipe.spark.sources.source import OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     ZONED,

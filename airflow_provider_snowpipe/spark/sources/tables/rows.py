@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.options import check_types
 from airflow_provider_snowpipe.spark.data_source.parts import RowEncoder
-from airflow_provider_snowpipe.spark.sources.source import part_bytes, row_ranges
+from airflow_provider_snowpipe.spark.source import part_bytes, row_ranges
 from airflow_provider_snowpipe.spark.task.work import CHANNEL, LINE
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError

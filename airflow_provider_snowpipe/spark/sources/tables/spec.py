@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSpec
+from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.arguments import (
     BinaryFormat,
     NonFinite,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.bulk.combine_lines import (
+from airflow_provider_snowpipe.spark.driver.combine_lines import (
     LineFile,
     LineSlice,
     combine,

@@ -8,7 +8,7 @@ from airflow_provider_snowpipe.spark.data_source.source import (
     _report_batch,
     _report_failure,
 )
-from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, ContinuityError
 
 CHANNELS = (

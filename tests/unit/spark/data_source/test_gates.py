@@ -7,7 +7,7 @@ from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, SupersededError
 from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, TaskOutcome
-from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,

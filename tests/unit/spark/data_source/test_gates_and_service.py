@@ -8,7 +8,7 @@ from airflow_provider_snowpipe.spark.data_source import gates
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.task import TaskOutcome
-from airflow_provider_snowpipe.spark.report import ChannelReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     OffsetTokenError,

@@ -3,10 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.credentials import standing_credentials, write_credentials
 from airflow_provider_snowpipe.spark.data_source import gates
 from airflow_provider_snowpipe.spark.data_source.gates import checked_columns, driver_token, prepare
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.driver.credentials import standing_credentials, write_credentials
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan, write_plan
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan, read_plan, write_plan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.fake_snowpipe import PIPE, URL

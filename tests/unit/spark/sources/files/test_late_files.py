@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files import late_files
 from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from tests.fake_snowpipe import PIPE, URL, KilledError
 from tests.memory_source import InProcessSpark

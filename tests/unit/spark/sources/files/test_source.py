@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from airflow_provider_snowpipe.spark.report import ChannelStart, fewer_files
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart, fewer_files
 from airflow_provider_snowpipe.spark.sources.files import reader
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec

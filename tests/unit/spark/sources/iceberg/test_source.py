@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.iceberg.reader import IcebergPartition
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourcePositionError,

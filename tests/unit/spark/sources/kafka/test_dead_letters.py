@@ -5,14 +5,14 @@ import json
 
 import pytest
 
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.spark.submit.checked_values import RowRules
-from airflow_provider_snowpipe.spark.submit.plan import JobPlan
-from airflow_provider_snowpipe.spark.task.row_gate import Admission
+from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, DeadLetterError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.row_gate import Admission
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")

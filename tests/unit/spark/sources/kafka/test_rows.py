@@ -5,10 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.kafka.records import Records
 from airflow_provider_snowpipe.spark.sources.kafka.values import RowWriter
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.kafka import reader
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourcePositionError,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_snowpipe.bulk.run_files import WrittenFile, block_bytes, is_well_cut, packed_bytes
-from airflow_provider_snowpipe.spark.bulk.combine_lines import (
+from airflow_provider_snowpipe.spark.driver.combine_lines import (
     LineFile,
     LineSlice,
     combine,
@@ -25,6 +25,13 @@ from airflow_provider_snowpipe.spark.bulk.combine_lines import (
     sampled_ratio,
 )
 from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, error_type_of
+from airflow_provider_snowpipe.spark.driver.plan import (
+    Form,
+    LinesToCombine,
+    RowsToWrite,
+    WritePlan,
+    WriteReport,
+)
 from airflow_provider_snowpipe.spark.driver.run import elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
@@ -38,13 +45,6 @@ from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.tables.reader import asked_of_spark, in_one_line, open_rows
 from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, column_of, value_text
 from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
-from airflow_provider_snowpipe.spark.submit.plan import (
-    Form,
-    LinesToCombine,
-    RowsToWrite,
-    WritePlan,
-    WriteReport,
-)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn

@@ -15,19 +15,19 @@ from airflow_provider_snowpipe.bulk.run_files import (
     WrittenFiles,
     check_target,
 )
-from airflow_provider_snowpipe.spark.credentials import check_driver_credentials
-from airflow_provider_snowpipe.spark.report import UnreadableReportError, is_url, versioned_object
+from airflow_provider_snowpipe.spark.driver.credentials import check_driver_credentials
+from airflow_provider_snowpipe.spark.driver.report import UnreadableReportError, is_url, versioned_object
+from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
-from airflow_provider_snowpipe.spark.submit.checked_values import (
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown
+from airflow_provider_snowpipe.streaming.checked_values import (
     OnError,
     RowRules,
     checked_values,
     dead_letter_topic,
     refuse_secret,
 )
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -1,7 +1,7 @@
 """Our code as a zip file, for executors and drivers that have not installed it.
 
-``python -m airflow_provider_snowpipe.spark.package_archive DIRECTORY`` writes the zip file and the job's file
-beside each other, for a service that runs Spark applications by itself.
+``python -m airflow_provider_snowpipe.spark.driver.package_archive DIRECTORY`` writes the zip file and the job's
+file beside each other, for a service that runs Spark applications by itself.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def main(argv: Sequence[str]) -> int:
     :param argv: the directory
     """
     if len(argv) != 1 or not Path(argv[0]).is_dir():
-        print("usage: python -m airflow_provider_snowpipe.spark.package_archive DIRECTORY", file=sys.stderr)
+        print(
+            "usage: python -m airflow_provider_snowpipe.spark.driver.package_archive DIRECTORY",
+            file=sys.stderr,
+        )
         return 2
     directory = Path(argv[0])
     print(write_package_archive(directory))

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from airflow_provider_snowpipe.spark.submit.checked_values import TypedArgument
+from airflow_provider_snowpipe.streaming.checked_values import TypedArgument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.task.row_gate import DeadLetterStore
     from airflow_provider_snowpipe.streaming.batch import Part
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+    from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
 
 
 OnDataLoss = Literal["fail", "skip"]
@@ -180,7 +180,7 @@ class Partition(ABC):
         :param after: the committed position, None for NULL
         :raises DeadLetterError: if it cannot be reached
         """
-        from airflow_provider_snowpipe.spark.task.row_gate import DeadLetterFolder
+        from airflow_provider_snowpipe.streaming.row_gate import DeadLetterFolder
 
         return DeadLetterFolder(path, channel, offset_class, after)
 

@@ -17,7 +17,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -91,7 +91,7 @@ def standing_credentials(path: str | os.PathLike[str] | None) -> Credentials:
     :raises ConfigurationError: if there are none, or the file is missing or readable by others
     :raises AuthenticationError: if the private key cannot be read
     """
-    remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.credentials"
+    remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.driver.credentials"
     found = path or os.environ.get(CREDENTIALS_FILE_VARIABLE)
     if found:
         body, name = _read_private(found, remedy), f"credentials file {os.fspath(found)!r}"
@@ -180,7 +180,7 @@ def driver_credentials(secret: str) -> tuple[Credentials, SourceSecrets]:
     check_driver_credentials("credentials_from", secret)
     if secret.startswith(_FILE):
         path = secret.removeprefix(_FILE)
-        remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.credentials"
+        remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.driver.credentials"
         return _from_mapping(_read_private(path, remedy), f"credentials file {path!r}", remedy)
     module, _, function = secret.removeprefix(_FUNCTION).partition(":")
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from airflow_provider_snowpipe.spark.report import ChannelStart, read_start
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart, read_start
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
