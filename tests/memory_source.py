@@ -13,10 +13,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
-from airflow_provider_snowpipe.spark.source import Behind, Source, SourcePartition, SourceSpec
+from airflow_provider_snowpipe.spark.source import (
+    CHANNEL,
+    LINE,
+    Behind,
+    FramePartition,
+    FrameSource,
+    FrameWork,
+    Source,
+    SourcePartition,
+    SourceSpec,
+)
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.spark.task.work import CHANNEL, LINE, FramePartition, FrameWork
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -26,8 +26,8 @@ from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.cli.definition import reported
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
+from airflow_provider_snowpipe.spark.driver.session import check_versions, installed_version
 from airflow_provider_snowpipe.spark.submit import local_spark
-from airflow_provider_snowpipe.spark.submit.local_spark import installed_version
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, quote_identifier
@@ -434,7 +434,7 @@ class Doctor:
         return str(shutil.which(binary, path=search_path()))
 
     def _pyspark(self) -> str:
-        local_spark.check_versions()
+        check_versions()
         names = ("pyspark", "pyspark-client")
         return ", ".join(f"{name} {installed_version(name) or 'not installed'}" for name in names)
 

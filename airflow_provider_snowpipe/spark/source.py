@@ -22,6 +22,9 @@ from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
     from airflow_provider_snowpipe.streaming.batch import Part
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
@@ -233,8 +236,7 @@ class SourcePartition(Partition, Generic[PositionT]):
 class Source(ABC):
     """A source as the driver sees it.
 
-    Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see
-    :class:`~airflow_provider_snowpipe.spark.driver.rounds.FrameSource`.
+    Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see :class:`FrameSource`.
     """
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
@@ -306,6 +308,118 @@ class Source(ABC):
         """
 
 
+# -- Sources that Spark itself reads: one query, whose tasks each get one channel's rows in order --------
+
+CHANNEL = "snowpipe_channel"
+"""Column of a query's rows: number of their channel among the works of the round, from 0."""
+LINE = "snowpipe_line"
+"""Column of a query's rows: the row as JSON with a newline."""
+
+
+class FramePartition(Partition):
+    """A partition whose rows arrive in the task as Arrow batches.
+
+    :param rows: rows that this run is to load, as far as they are counted
+    :param end: the last position of this run, None until it is known
+    """
+
+    __slots__ = ()
+
+    rows: int
+    end: Offset | None
+
+    def behind(self, committed: str | None) -> Behind:
+        """Count how many rows the run has to load; how many bytes they are nobody knows before."""
+        end, done = self.end, False
+        if committed is not None and end is not None:
+            done = self.offset_class.parse(committed) >= end
+        rows = 0 if done else self.rows
+        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
+
+    @abstractmethod
+    def parts(
+        self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
+    ) -> Iterator[Part]:
+        """Cut the rows that come after a committed position into parts.
+
+        :param batches: the partition's rows in order, with the columns of its source's query
+        :raises ContinuityError: if two rows are not in order, or have the same position
+        :raises SourcePositionError: if the rows are not those that the committed position came from
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FrameWork:
+    """One partition with its channel.
+
+    :param committed: what is committed as far as the driver knows, None for NULL
+    :param end: the position of the last row of this run, None until it is located
+    """
+
+    channel: str
+    partition: FramePartition
+    committed: Offset | None
+    end: Offset | None = None
+
+
+class FrameSource(Source):
+    """A source whose rows come from a query.
+
+    The driver calls :meth:`use`, then :meth:`partitions`, :meth:`locate`, and :meth:`frame` for each round.
+    """
+
+    def with_spark(self, session: Callable[[], Any]) -> Source:
+        """Start Spark, and :meth:`use` it.
+
+        :raises ConfigurationError: if it is a session of Spark Connect, which shows no plans of its queries
+        """
+        started = session()
+        if is_connect(started):
+            raise ConfigurationError(
+                "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
+                "checked: submit the job to the cluster with spark-submit. Over Spark Connect the job loads "
+                "files"
+            )
+        self.use(started)
+        return self
+
+    def without_spark(self) -> Source | None:
+        """Nobody but Spark lists the partitions."""
+        return None
+
+    @abstractmethod
+    def use(self, session: SparkSession) -> None:
+        """Take the session, pin its layout, and make sure that the source is there and can be written.
+
+        :param session: the job's session, which nobody else uses
+        :raises ConfigurationError: if the source is not what the spec describes
+        :raises EncodingError: if a column's type has no faithful form
+        """
+
+    @abstractmethod
+    def partitions(self) -> tuple[FramePartition, ...]:
+        """List the partitions, ordered by name; at least one."""
+
+    @abstractmethod
+    def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
+        """Find what is to be loaded, and fix its end.
+
+        :return: those that have rows behind it, with their ends
+        :raises SourcePositionError: if a committed position is not in the source any more
+        """
+
+    @abstractmethod
+    def frame(self, works: Sequence[FrameWork]) -> DataFrame:
+        """Make the query for some channels: one Spark partition for each, ordered by position.
+
+        :param works: the channels, each with where to begin and to end
+        :return: the columns :data:`CHANNEL` and :data:`LINE`, and what the partitions need for positions
+        """
+
+
+# -- What readers share --------------------------------------------------------------------------------
+
+
 def part_bytes(limits: BatchLimits, growth: int = 1) -> int:
     """Bytes of source data in one part; small parts fill a batch more evenly.
 
@@ -349,6 +463,16 @@ def required_module(name: str, who: str, package: str, extra: str) -> Any:
             f"{who} needs {package} ({error}): install airflow-provider-snowpipe[{extra}] where Spark runs, "
             "on the driver's and the executors' Python"
         ) from None
+
+
+def is_connect(spark: Any) -> bool:
+    """True for a session of Spark Connect, False for another session or a context."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def release(version: str) -> tuple[str, ...]:
+    """Major and minor number of a version, which vendors extend behind them."""
+    return tuple(version.split(".")[:2])
 
 
 # -- Secrets of a source on their way: from the credentials file to the driver, and on to its tasks ------

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.functions import col
 
-from airflow_provider_snowpipe.spark.frame_shape import shape_of_frame
+from airflow_provider_snowpipe.spark.submit.source import shape_of_frame
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,

@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import (
     BatchIdentity,
     DigestedShare,
-    RowEncoder,
     channel_shares,
     ordered_offset_class,
     refuse_other_writer,
@@ -42,6 +41,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     settle,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
 from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import check_types, type_name
 from airflow_provider_snowpipe.streaming.arguments import (
     UNKNOWN_COLUMNS,
     OnUnknown,
@@ -19,12 +19,11 @@ from airflow_provider_snowpipe.streaming.auth import base_url
 from airflow_provider_snowpipe.streaming.checked_values import check_dead_letter_path, dead_letter_topic
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    EncodingError,
     UnknownColumnsError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
-from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, refuse_duplicate_names
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 # -- How the texts of options are read: each reader takes an option's name and text, or makes such a reader --
@@ -386,23 +385,7 @@ def _check_row_options(values: Mapping[str, Any]) -> None:
 
 # -- What a DataFrame's columns must be: checked on the driver, before any row moves ---------------------
 
-_PLAIN = re.compile(
-    r"boolean|byte|short|integer|long|float|double|decimal\(\d+,\s*-?\d+\)|string( collate .*)?|char\(\d+\)"
-    r"|varchar\(\d+\)|binary|date|timestamp|timestamp_ntz|time\(\d+\)|void"
-)
 _INTEGERS = ("byte", "short", "integer", "long")
-_TEXTS = re.compile(r"string( collate .*)?|char\(\d+\)|varchar\(\d+\)")
-_KEYS = re.compile(rf"byte|short|integer|long|date|{_TEXTS.pattern}")
-_REMEDIES = (
-    (
-        "variant",
-        "make it a column of its own, which arrives as VARIANT, or cast it to a struct or a map "
-        "(CAST(c AS MAP<STRING, STRING>))",
-    ),
-    ("interval", "cast it to STRING"),
-    ("geo", "send its text, ST_AsText(c) or GeoJSON, or ST_AsBinary(c)"),
-    ("udt", "select the plain columns that it is made of"),
-)
 
 
 def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
@@ -422,20 +405,6 @@ def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
     if not sent:
         raise ConfigurationError("the DataFrame has no column to send: omit fewer columns")
     check_types(sent)
-
-
-def check_types(columns: Sequence[Mapping[str, Any]], *, by_jvm: bool = False) -> None:
-    """Refuse columns whose values have no faithful JSON form.
-
-    :param columns: fields of a schema as ``StructType.jsonValue`` gives it
-    :param by_jvm: True where Spark's ``to_json`` may write them, to which VARIANT is a type like others, and
-        which writes keys of maps that are no texts otherwise than Arrow does
-    :raises EncodingError: naming column, type and remedy
-    """
-    refuse_duplicate_names([field["name"] for field in columns])
-    for field in columns:
-        if field["type"] != "variant":
-            _check_type(field["name"], field["type"], by_jvm)
 
 
 def unknown_columns(
@@ -492,36 +461,6 @@ def _check_key(option: str, column: str, types: Mapping[str, Any]) -> None:
     if kind in _INTEGERS or (isinstance(kind, str) and kind.startswith(("string", "varchar", "char("))):
         return
     raise ConfigurationError(
-        f"option {option} names the column {column!r} of type {_shown(kind)}: it must be a whole number or a "
-        f"text; cast it to BIGINT or STRING"
+        f"option {option} names the column {column!r} of type {type_name(kind)}: it must be a whole number "
+        "or a text; cast it to BIGINT or STRING"
     )
-
-
-def _check_type(path: str, kind: Any, by_jvm: bool) -> None:
-    """Walk through a type; ``path`` names the position, for errors."""
-    shape = _shown(kind)
-    if shape == "struct":
-        if not kind["fields"]:
-            raise EncodingError(f"column {path!r} is a struct without fields: drop it")
-        names = Counter(field["name"] for field in kind["fields"])
-        if name := next((name for name, count in names.items() if count > 1), None):
-            raise EncodingError(f"column {path!r} has the field {name!r} twice: rename one")
-        for field in kind["fields"]:
-            _check_type(f"{path}.{field['name']}", field["type"], by_jvm)
-    elif shape == "array":
-        _check_type(f"{path}.[]", kind["elementType"], by_jvm)
-    elif shape == "map":
-        key = _shown(kind["keyType"])
-        if not (_TEXTS if by_jvm else _KEYS).fullmatch(key):
-            raise EncodingError(
-                f"column {path!r} is a map with keys of type {key}: cast them to STRING, as "
-                "transform_keys(c, (k, v) -> cast(k as string)) does"
-            )
-        _check_type(f"{path}.{{}}", kind["valueType"], by_jvm)
-    elif not (_PLAIN.fullmatch(shape) or (by_jvm and shape == "variant")):
-        remedy = next((text for word, text in _REMEDIES if word in shape), "cast it to STRING")
-        raise EncodingError(f"column {path!r} has type {shape}, which has no JSON form here: {remedy}")
-
-
-def _shown(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind.get("type"))

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.source import part_bytes, row_ranges
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import Piece, RowEncoder
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
-    EncodingError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson, with_documents
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchDigestOffset,
     IntegerLayoutOffset,
@@ -34,133 +29,10 @@ from airflow_provider_snowpipe.streaming.offsets import (
     TextLayoutOffset,
 )
 
-_SLICE_BYTES = 8 << 20
-"""Arrow bytes that are encoded at once; bounds what a batch of long rows takes beside itself."""
-_NEWLINE = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some rows of an Arrow batch, as they are sent.
-
-    :param body: NDJSON, every row ended by a newline
-    :param first: number of the first row within the Arrow batch, counted from 0
-    :param ends: where each row ends in ``body``, bytes
-    """
-
-    body: memoryview = field(repr=False)
-    first: int
-    ends: np.ndarray = field(repr=False)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(self.ends)
-
-    def split(self, rows: int) -> tuple[Piece, Piece]:
-        """Cut behind some rows.
-
-        :param rows: rows of the first part, fewer than there are and at least 1
-        """
-        cut = int(self.ends[rows - 1])
-        return (
-            Piece(self.body[:cut], self.first, self.ends[:rows]),
-            Piece(self.body[cut:], self.first + rows, self.ends[rows:] - cut),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RowEncoder:
-    """Writes Arrow batches as NDJSON."""
-
-    ndjson: NdjsonOptions
-    omitted: frozenset[str]
-    limits: BatchLimits
-    variants: frozenset[str] = frozenset()
-
-    def pieces(self, rows: pa.RecordBatch) -> Iterator[Piece]:
-        """Encode a batch; pieces are no larger than a part may be unless one row is.
-
-        :raises EncodingError: if a value has no faithful form
-        """
-        if self.omitted:
-            rows = rows.select([name for name in rows.schema.names if name not in self.omitted])
-        step = max(1, rows.num_rows * _SLICE_BYTES // max(rows.nbytes, _SLICE_BYTES))
-        for start in range(0, rows.num_rows, step):
-            some = rows.slice(start, step)
-            yield from self._cut(encode_rows(some, self.ndjson, self.variants), start, some.num_rows)
-
-    def _cut(self, body: bytes, first: int, rows: int) -> Iterator[Piece]:
-        ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE) + 1
-        if len(ends) != rows:
-            raise EncodingError(
-                f"{rows} rows became {len(ends)} lines of JSON: report this with the DataFrame's schema"
-            )
-        view, offset = memoryview(body), 0
-        for low, high in row_ranges(ends, part_bytes(self.limits), self.limits.rows):
-            end = int(ends[high - 1])
-            yield Piece(view[offset:end], first + low, ends[low:high] - offset)
-            offset = end
-
 
 def without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Leave out batches without a row."""
     return (batch for batch in batches if batch.num_rows)
-
-
-# -- Spark's VARIANT columns as native JSON, beside the columns that Arrow writes ------------------------
-#
-# A variant reaches Python as a struct of two binary values, ``value`` and ``metadata``; that it is one, the
-# DataFrame's schema has. Each value is written by PySpark's own reader, one by one: an order of magnitude
-# slower than a struct or a map.
-
-_NOT_JSON = ("nan", "inf")
-_PARTS = {"value", "metadata"}
-
-
-def encode_rows(rows: pa.RecordBatch, options: NdjsonOptions, variants: Set[str]) -> bytes:
-    """Write rows as NDJSON, VARIANT columns among them.
-
-    :raises EncodingError: if a column's type or value has no faithful form; names the column
-    """
-    names = [name for name in rows.schema.names if name in variants]
-    if not names or not rows.num_rows:
-        return encode_ndjson(rows, options)
-    plain = rows.select([name for name in rows.schema.names if name not in variants])
-    lines = encode_ndjson(plain, options).split(b"\n")[:-1] if plain.num_columns else [b"{}"] * rows.num_rows
-    for name in names:
-        lines = with_documents(lines, name, _texts(name, rows.column(name), options))
-    return b"\n".join((*lines, b""))
-
-
-def _texts(name: str, values: pa.StructArray, options: NdjsonOptions) -> Iterator[bytes | None]:
-    """Each value as JSON, None where the key is left out."""
-    from pyspark.sql.variant_utils import VariantUtils
-
-    if {values.type.field(index).name for index in range(values.type.num_fields)} != _PARTS:
-        raise EncodingError(
-            f"column {name!r}: Spark hands a VARIANT over as {values.type}, a form that is not known here, "
-            "PySpark 4.2 has another one: cast the column to a struct or a map"
-        )
-    for value in values:
-        parts = value.as_py()
-        if parts is None:
-            yield b"null" if options.explicit_nulls else None
-            continue
-        text = VariantUtils.to_json(parts["value"], parts["metadata"])
-        if any(word in text for word in _NOT_JSON):
-            _refuse_unless_json(name, text)
-        yield text.encode()
-
-
-def _refuse_unless_json(name: str, text: str) -> None:
-    try:
-        json.loads(text)
-    except ValueError:
-        raise EncodingError(
-            f"column {name!r}: a VARIANT holds NaN or an infinity, which JSON has not: clean it before it is "
-            "written"
-        ) from None
 
 
 # -- Rows of a micro-batch as parts whose tokens prove, on a replay, that it brings the same rows --------

@@ -20,7 +20,6 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     BatchIdentity,
     DigestedShare,
     OrderedRows,
-    RowEncoder,
     SupersededError,
     channel_shares,
     ordered_offset_class,
@@ -29,6 +28,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     without_empty,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     SinkSettings,

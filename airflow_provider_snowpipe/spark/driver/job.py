@@ -33,12 +33,12 @@ from airflow_provider_snowpipe.spark.driver.report import (
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
+    check_versions,
     clear_report,
     report_error,
     write_beside_report,
 )
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError

@@ -1,7 +1,7 @@
 """Our code as a zip file, for executors and drivers that have not installed it.
 
-``python -m airflow_provider_snowpipe.spark.driver.package_archive DIRECTORY`` writes the zip file and the job's
-file beside each other, for a service that runs Spark applications by itself.
+``python -m airflow_provider_snowpipe.spark.driver.package_archive DIRECTORY`` writes the zip file and the
+job's file beside each other, for a service that runs Spark applications by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import airflow_provider_snowpipe
-from airflow_provider_snowpipe.spark import job_file
 
 JOB_FILE_NAME = "snowpipe_job.py"
 _ROOMS = ("bulk", "spark", "streaming")
@@ -80,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     directory = Path(argv[0])
     print(write_package_archive(directory))
-    print(shutil.copyfile(job_file(), directory / JOB_FILE_NAME))
+    print(shutil.copyfile(Path(__file__).with_name("job.py"), directory / JOB_FILE_NAME))
     return 0
 
 

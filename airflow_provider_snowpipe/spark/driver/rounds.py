@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, final_error
-from airflow_provider_snowpipe.spark.driver.session import is_connect, one_connect_task_each
-from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition
+from airflow_provider_snowpipe.spark.driver.session import one_connect_task_each
+from airflow_provider_snowpipe.spark.source import (
+    FramePartition,
+    FrameSource,
+    FrameWork,
+    Partition,
+    Source,
+    SourcePartition,
+    is_connect,
+)
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     PartitionWork,
@@ -27,8 +35,6 @@ from airflow_provider_snowpipe.spark.task.sink import (
 )
 from airflow_provider_snowpipe.spark.task.work import (
     RESULT,
-    FramePartition,
-    FrameWork,
     NotResumed,
     Versions,
     in_same_version,
@@ -37,72 +43,13 @@ from airflow_provider_snowpipe.spark.task.work import (
 )
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame, SparkSession
-
-
-# -- Sources that Spark itself reads: one query, whose tasks each get one channel's rows in order --------
-
-
-class FrameSource(Source):
-    """A source whose rows come from a query.
-
-    The driver calls :meth:`use`, then :meth:`partitions`, :meth:`locate`, and :meth:`frame` for each round.
-    """
-
-    def with_spark(self, session: Callable[[], Any]) -> Source:
-        """Start Spark, and :meth:`use` it.
-
-        :raises ConfigurationError: if it is a session of Spark Connect, which shows no plans of its queries
-        """
-        started = session()
-        if is_connect(started):
-            raise ConfigurationError(
-                "Spark Connect shows no plan of a query, so that the order of this source's rows cannot be "
-                "checked: submit the job to the cluster with spark-submit. Over Spark Connect the job loads "
-                "files"
-            )
-        self.use(started)
-        return self
-
-    def without_spark(self) -> Source | None:
-        """Nobody but Spark lists the partitions."""
-        return None
-
-    @abstractmethod
-    def use(self, session: SparkSession) -> None:
-        """Take the session, pin its layout, and make sure that the source is there and can be written.
-
-        :param session: the job's session, which nobody else uses
-        :raises ConfigurationError: if the source is not what the spec describes
-        :raises EncodingError: if a column's type has no faithful form
-        """
-
-    @abstractmethod
-    def partitions(self) -> tuple[FramePartition, ...]:
-        """List the partitions, ordered by name; at least one."""
-
-    @abstractmethod
-    def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
-        """Find what is to be loaded, and fix its end.
-
-        :return: those that have rows behind it, with their ends
-        :raises SourcePositionError: if a committed position is not in the source any more
-        """
-
-    @abstractmethod
-    def frame(self, works: Sequence[FrameWork]) -> DataFrame:
-        """Make the query for some channels: one Spark partition for each, ordered by position.
-
-        :param works: the channels, each with where to begin and to end
-        :return: the columns :data:`CHANNEL` and :data:`LINE`, and what the partitions need for positions
-        """
+    from pyspark.sql import DataFrame
 
 
 def _run_frame(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import io
 import os
 import pickle
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
+from importlib.machinery import PathFinder
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -23,7 +25,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.driver.progress import Poll, Totals, sum_known
 from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses, report_folder
-from airflow_provider_snowpipe.spark.task.work import release
+from airflow_provider_snowpipe.spark.source import is_connect, release
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
@@ -169,11 +171,6 @@ _SCHEMA = "id long, result binary"
 _BYTES_WITH_FUNCTION = 64 << 10
 
 
-def is_connect(spark: Any) -> bool:
-    """True for a session of Spark Connect, False for another session or a context."""
-    return type(spark).__module__.startswith("pyspark.sql.connect.")
-
-
 def add_package(session: Any, archive: Path) -> None:
     """Give the server's executors our code; what they have installed themselves comes after it.
 
@@ -293,6 +290,9 @@ class _Result(pickle.Unpickler):
 # :mod:`~airflow_provider_snowpipe.spark.driver.outcome` puts that into words. It checks nothing else: with
 # another PySpark, or another version of this package, a task breaks somewhere in its middle.
 
+SPARK_RELEASE = "4.2.0"
+"""What the extra ``spark`` installs of both pyspark and pyspark-client: the newest that there is of both."""
+
 
 def require_same_spark(spark: Any) -> None:
     """Refuse a JVM of another Spark release than the PySpark that drives it.
@@ -307,6 +307,40 @@ def require_same_spark(spark: Any) -> None:
             f"pyspark=={spark.version}, or let SPARK_HOME lead to Spark {pyspark.__version__}. Nothing was "
             "sent"
         )
+
+
+def check_versions() -> None:
+    """Refuse to start where ``pyspark`` and ``pyspark-client`` are installed in different versions.
+
+    The two wheels install the same files, so the one installed last decides what is imported, and Spark
+    breaks in the middle of a run (observed with 4.3.0 and 4.2.0).
+
+    :raises ConfigurationError: if pyspark is missing or the versions differ
+    """
+    full, client = installed_version("pyspark"), installed_version("pyspark-client")
+    if full is None and client is None and PathFinder.find_spec("pyspark") is not None:
+        return  # of a Spark that was unpacked, not installed as a wheel
+    if full is None and client is not None and "SPARK_REMOTE" in os.environ:
+        return
+    if full is None:
+        raise ConfigurationError(
+            "pyspark is not installed: install airflow-provider-snowpipe[spark] where spark-submit runs"
+        )
+    if client is not None and client != full:
+        raise ConfigurationError(
+            f"pyspark {full} and pyspark-client {client} are both installed and overwrite each other's "
+            "files: install equal versions, as airflow-provider-snowpipe[spark] does, by pip install "
+            f"--force-reinstall --no-deps pyspark=={SPARK_RELEASE} pyspark-client=={SPARK_RELEASE}, or "
+            "pyspark alone in an environment of its own"
+        )
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed package, None where it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 # -- Progress of a running job: one line a second for all channels together ------------------------------

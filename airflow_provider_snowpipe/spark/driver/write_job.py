@@ -35,16 +35,16 @@ from airflow_provider_snowpipe.spark.driver.plan import (
 from airflow_provider_snowpipe.spark.driver.run import elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
+    check_versions,
     clear_report,
-    is_connect,
     report_error,
     write_beside_report,
 )
+from airflow_provider_snowpipe.spark.source import is_connect
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.tables.reader import asked_of_spark, in_one_line, open_rows
 from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, column_of, value_text
-from airflow_provider_snowpipe.spark.submit.local_spark import check_versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn

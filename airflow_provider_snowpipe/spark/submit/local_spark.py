@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from airflow_provider_snowpipe.spark.driver.session import installed_version
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -322,8 +322,6 @@ def quick_python(directory: Path, environment: Mapping[str, str], *, binary: str
 
 OLDEST_JAVA = 17
 """Spark 4 runs on Java 17 and 21 ("Spark Overview")."""
-SPARK_RELEASE = "4.2.0"
-"""What the extra ``spark`` installs of both pyspark and pyspark-client: the newest that there is of both."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _PROBE_SECONDS = 30.0
 
@@ -411,37 +409,3 @@ def _wrap(java: Path, cache_dir: Path) -> Path:
         fresh.chmod(0o700)
         fresh.replace(wrapper)
     return home
-
-
-def check_versions() -> None:
-    """Refuse to start where ``pyspark`` and ``pyspark-client`` are installed in different versions.
-
-    The two wheels install the same files, so the one installed last decides what is imported, and Spark
-    breaks in the middle of a run (observed with 4.3.0 and 4.2.0).
-
-    :raises ConfigurationError: if pyspark is missing or the versions differ
-    """
-    full, client = installed_version("pyspark"), installed_version("pyspark-client")
-    if full is None and client is None and PathFinder.find_spec("pyspark") is not None:
-        return  # of a Spark that was unpacked, not installed as a wheel
-    if full is None and client is not None and "SPARK_REMOTE" in os.environ:
-        return
-    if full is None:
-        raise ConfigurationError(
-            "pyspark is not installed: install airflow-provider-snowpipe[spark] where spark-submit runs"
-        )
-    if client is not None and client != full:
-        raise ConfigurationError(
-            f"pyspark {full} and pyspark-client {client} are both installed and overwrite each other's "
-            "files: install equal versions, as airflow-provider-snowpipe[spark] does, by pip install "
-            f"--force-reinstall --no-deps pyspark=={SPARK_RELEASE} pyspark-client=={SPARK_RELEASE}, or "
-            "pyspark alone in an environment of its own"
-        )
-
-
-def installed_version(distribution: str) -> str | None:
-    """The version of an installed package, None where it is not installed."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

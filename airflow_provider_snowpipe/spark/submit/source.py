@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.routing.probes import DataShape
+from airflow_provider_snowpipe.routing.probes import DataShape, dataframe_shape
 from airflow_provider_snowpipe.spark.source import (
     OnDataLoss,
     SourcePartition,
@@ -292,3 +292,34 @@ class SourceBacklog:
                 raise
             return {}
         return {name: one.committed for name, one in statuses.items() if one.committed is not None}
+
+
+# -- What Spark's optimiser knows of a DataFrame, as the shape of a load ------------------------------------
+
+_ADAPTIVE_PLAN = "AdaptiveSparkPlanExec"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def shape_of_frame(frame: Any, **known: Any) -> DataShape:
+    """Make the shape of a DataFrame from the statistics of its optimised plan; no job is run.
+
+    :param frame: a DataFrame of a classic session
+    :param known: what else is known of the data: other parameters of :class:`DataShape`
+    :raises ConfigurationError: if the session is one of Spark Connect, or Spark knows neither size nor rows
+    """
+    java = getattr(frame, "_jdf", None)
+    if java is None:
+        raise ConfigurationError(
+            f"{type(frame).__module__}.{type(frame).__qualname__} has no statistics of its plan: take a "
+            "DataFrame of a classic session, or give the shape's rows or bytes"
+        )
+    execution = java.queryExecution()
+    statistics = execution.optimizedPlan().stats()
+    counted = statistics.rowCount()
+    rows = int(str(counted.get())) if counted.isDefined() else None
+    plan = execution.executedPlan()
+    if plan.getClass().getSimpleName() == _ADAPTIVE_PLAN:  # knows its partitions only after it has run
+        partitions = int(frame.sparkSession.conf.get(_SHUFFLE_PARTITIONS))
+    else:
+        partitions = int(plan.execute().getNumPartitions())
+    return dataframe_shape(int(str(statistics.sizeInBytes())), partitions, rows, **known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,12 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe import __version__
-from airflow_provider_snowpipe.spark.source import Behind, Partition, SourcePartition
+from airflow_provider_snowpipe.spark.source import CHANNEL, FrameWork, SourcePartition, release
 from airflow_provider_snowpipe.spark.task.sink import SinkSettings, load_channel
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
-from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, ContinuityError, SnowpipeError
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 _T = TypeVar("_T")
@@ -61,11 +58,6 @@ class Versions:
             )
 
 
-def release(version: str) -> tuple[str, ...]:
-    """Major and minor number of a version, which vendors extend behind them."""
-    return tuple(version.split(".")[:2])
-
-
 def in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
     """Do one item's work in a task.
 
@@ -94,57 +86,7 @@ def locate_one(work: tuple[str, SourcePartition[Any], Offset | None]) -> Any:
 
 # -- Rows of a query, which Spark itself reads: each task gets one channel's, in order ---------------------
 
-CHANNEL = "snowpipe_channel"
-"""Column of a query's rows: number of their channel among the works of the round, from 0."""
-LINE = "snowpipe_line"
-"""Column of a query's rows: the row as JSON with a newline."""
 RESULT = "result"
-
-
-class FramePartition(Partition):
-    """A partition whose rows arrive in the task as Arrow batches.
-
-    :param rows: rows that this run is to load, as far as they are counted
-    :param end: the last position of this run, None until it is known
-    """
-
-    __slots__ = ()
-
-    rows: int
-    end: Offset | None
-
-    def behind(self, committed: str | None) -> Behind:
-        """Count how many rows the run has to load; how many bytes they are nobody knows before."""
-        end, done = self.end, False
-        if committed is not None and end is not None:
-            done = self.offset_class.parse(committed) >= end
-        rows = 0 if done else self.rows
-        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
-
-    @abstractmethod
-    def parts(
-        self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
-    ) -> Iterator[Part]:
-        """Cut the rows that come after a committed position into parts.
-
-        :param batches: the partition's rows in order, with the columns of its source's query
-        :raises ContinuityError: if two rows are not in order, or have the same position
-        :raises SourcePositionError: if the rows are not those that the committed position came from
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class FrameWork:
-    """One partition with its channel.
-
-    :param committed: what is committed as far as the driver knows, None for NULL
-    :param end: the position of the last row of this run, None until it is located
-    """
-
-    channel: str
-    partition: FramePartition
-    committed: Offset | None
-    end: Offset | None = None
 
 
 def load_batches(

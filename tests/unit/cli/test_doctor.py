@@ -315,7 +315,7 @@ class TestSpark:
 
     def test_two_versions_of_pyspark(self, set_connection, monkeypatch):
         monkeypatch.setattr(
-            "airflow_provider_snowpipe.spark.submit.local_spark.installed_version",
+            "airflow_provider_snowpipe.spark.driver.session.installed_version",
             {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get,
         )
         found = of_spark(set_connection, "local")

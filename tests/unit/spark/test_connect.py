@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.session import is_connect, one_connect_task_each
+from airflow_provider_snowpipe.spark.driver.session import one_connect_task_each
+from airflow_provider_snowpipe.spark.source import is_connect
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec

@@ -325,6 +325,8 @@ class Builder:
 class RemoteSession:
     """Stands for a session of Spark Connect."""
 
+    __module__ = "pyspark.sql.connect.session"
+
     def __init__(self, refused=None):
         self.added, self.release_session_on_close, self.stopped, self._refused = [], True, 0, refused
 
@@ -352,7 +354,6 @@ def start(monkeypatch):
         pytest.importorskip("grpc", reason="the extra 'connect' is not installed")
         monkeypatch.setattr("pyspark.sql.connect.session.SparkSession.getActiveSession", lambda: first)
         first = sessions[0] if isinstance(sessions[0], RemoteSession) else None
-        monkeypatch.setattr(f"{session.__name__}.is_connect", lambda spark: isinstance(spark, RemoteSession))
         monkeypatch.delenv("SPARK_REMOTE", raising=False)
         if remote:
             monkeypatch.setenv("SPARK_REMOTE", remote)

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds
+from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, FrameWork
 from airflow_provider_snowpipe.spark.task.sink import SinkSettings
-from airflow_provider_snowpipe.spark.task.work import CHANNEL, LINE, FrameWork, load_batches
+from airflow_provider_snowpipe.spark.task.work import load_batches
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset

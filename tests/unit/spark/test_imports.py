@@ -34,7 +34,7 @@ def test_everything_for_spark_imports_without_airflow_and_the_local_service():
     assert second == "[]"
 
 
-@pytest.mark.parametrize("module", ["submit.plan", "report", "credentials"])
+@pytest.mark.parametrize("module", ["driver.plan", "driver.report", "driver.credentials"])
 def test_what_the_operator_needs_does_not_load_spark(module):
     program = f"import sys, airflow_provider_snowpipe.spark.{module}; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

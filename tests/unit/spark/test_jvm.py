@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_snowpipe.spark.driver.session import SPARK_RELEASE, check_versions
 from airflow_provider_snowpipe.spark.submit.local_spark import (
-    SPARK_RELEASE,
-    check_versions,
     ensure_java_home,
     find_java,
     java_version,

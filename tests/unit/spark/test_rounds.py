@@ -13,8 +13,9 @@ from airflow_provider_snowpipe.spark.driver.rounds import (
     one_task_each,
     rounds_of,
 )
+from airflow_provider_snowpipe.spark.source import FrameWork
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
-from airflow_provider_snowpipe.spark.task.work import FrameWork, Versions
+from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     ConfigurationError,
@@ -228,8 +229,7 @@ class TestConnect:
 
     @pytest.fixture
     def session(self, monkeypatch):
-        session = object()
-        monkeypatch.setattr(rounds_module, "is_connect", lambda spark: spark is session)
+        session = type("Session", (), {"__module__": "pyspark.sql.connect.session"})()
 
         def one_task_each(asked, work, items):
             assert asked is session

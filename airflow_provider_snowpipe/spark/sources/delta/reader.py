@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
-from airflow_provider_snowpipe.spark.source import OnDataLoss, Partition
+from airflow_provider_snowpipe.spark.source import (
+    CHANNEL,
+    FramePartition,
+    FrameSource,
+    FrameWork,
+    OnDataLoss,
+    Partition,
+)
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
 from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
@@ -35,7 +41,6 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     versioned_parts,
     written,
 )
-from airflow_provider_snowpipe.spark.task.work import CHANNEL, FramePartition, FrameWork
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -22,13 +22,13 @@ from airflow_provider_snowpipe.spark.source import (
     Source,
     SourcePartition,
     SourceSecrets,
+    release,
 )
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_after, row_blocks_of
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
 from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
-from airflow_provider_snowpipe.spark.task.work import release
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.driver.rounds import FrameSource
-from airflow_provider_snowpipe.spark.source import OnDataLoss
+from airflow_provider_snowpipe.spark.source import CHANNEL, FramePartition, FrameSource, FrameWork, OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     free_layout,
     layout_fingerprint,
@@ -29,7 +28,6 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     written,
 )
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
-from airflow_provider_snowpipe.spark.task.work import CHANNEL, FramePartition, FrameWork
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -12,10 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.data_source.options import check_types
-from airflow_provider_snowpipe.spark.data_source.parts import RowEncoder
-from airflow_provider_snowpipe.spark.source import part_bytes, row_ranges
-from airflow_provider_snowpipe.spark.task.work import CHANNEL, LINE
+from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, part_bytes, row_ranges
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder, check_types
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

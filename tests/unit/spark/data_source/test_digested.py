@@ -7,10 +7,10 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     GIVEN_WRITER,
     BatchIdentity,
     DigestedShare,
-    RowEncoder,
     SupersededError,
     position_in_batch,
 )
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions

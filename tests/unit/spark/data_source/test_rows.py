@@ -1,7 +1,8 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source.parts import ChannelRuns, OrderedRows, RowEncoder
+from airflow_provider_snowpipe.spark.data_source.parts import ChannelRuns, OrderedRows
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
 from airflow_provider_snowpipe.streaming.errors import ContinuityError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions

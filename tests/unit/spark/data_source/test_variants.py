@@ -3,7 +3,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source.parts import encode_rows
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import encode_rows
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_snowpipe.spark.source import LINE
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     VERSION,
     keyed_parts,
     versioned_parts,
 )
-from airflow_provider_snowpipe.spark.task.work import LINE
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset, LexicographicOffset
