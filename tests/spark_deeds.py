@@ -24,7 +24,8 @@ import psutil
 from airflow_provider_snowpipe.spark.driver import rounds
 from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork, SdkChannel, SinkSettings
+from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork, SinkSettings
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession

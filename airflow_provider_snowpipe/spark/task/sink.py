@@ -6,15 +6,12 @@ finds then, and ends only when the service has committed what it sent.
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from airflow_provider_snowpipe.spark.source import SourcePartition
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
@@ -25,27 +22,17 @@ from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
-    ChannelFencedError,
     ChannelInvalidError,
-    ConfigurationError,
-    EncodingError,
-    RetriesExhaustedError,
     SnowpipeError,
     TokenWentBackError,
 )
 from airflow_provider_snowpipe.streaming.http import Transports
-from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING
 from airflow_provider_snowpipe.streaming.row_gate import Admission, DeadLetterFolder, OpenDeadLetters
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.driver.plan import JobPlan
-    from airflow_provider_snowpipe.streaming.progress import ChannelStatus
-
-log = logging.getLogger(__name__)
 
 _TOKEN_LIFE_USED = 0.75
 """Share of the scoped token's remaining life in which a task reads; the rest is for the commit."""
@@ -75,23 +62,6 @@ class SinkSettings:
     skips_undecoded: bool = False
     columns: tuple[TableColumn, ...] = ()
     unknown_columns: OnUnknown = "ignore"
-
-    @classmethod
-    def of(cls, plan: JobPlan) -> SinkSettings:
-        """The part of a plan that travels to the executors."""
-        return cls(
-            account_url=plan.account_url,
-            ca_bundle=plan.ca_bundle,
-            pipe=plan.pipe,
-            wait_for_commit=plan.wait_for_commit,
-            commit_timeout=plan.commit_timeout,
-            limits=plan.limits,
-            row_rules=plan.row_rules(),
-            sdk_profile=plan.sdk_profile,
-            skips_undecoded=plan.on_error == "continue",
-            columns=plan.columns,
-            unknown_columns=plan.unknown_columns,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +145,8 @@ def load_channel(
     """
     open_session: Callable[..., ChannelSession] = partial(Channel.open, limits=settings.limits)
     if settings.sdk_profile is not None:
+        from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
+
         open_session = partial(SdkChannel.open, profile=settings.sdk_profile, ca_bundle=settings.ca_bundle)
     stop_at = time.time() + _TOKEN_LIFE_USED * token.remaining_seconds()
     try:
@@ -264,256 +236,3 @@ def process_transports(process: int, ca_bundle: str | None) -> Transports:
     :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     """
     return Transports(ca_bundle)
-
-
-# pragma: no mutate start (tested with the SDK itself: tests/integration/test_sdk_transport.py)
-# -- The writer of one channel through Snowflake's own SDK, for channels above what inline bodies carry --
-#
-# The SDK puts what it has buffered into files of up to 64 MB as soon as it is more than 1 MB, or when the
-# service asks for that; no other public client does (observed with SDK 1.9.1). It signs in by itself, with a
-# profile file of the machine where it runs.
-
-_EXTRA = "airflow-provider-snowpipe[sdk]"
-_FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
-_FULL = frozenset({"ReceiverSaturated", "MemoryThresholdExceeded", "MemoryThresholdExceededInContainer"})
-_SIGN_IN = frozenset({"AuthTokenError", "SfApiAuthError"})
-_UNANSWERED = frozenset({"HttpRetriesExhaustedError", "HttpRetryableClientError"})
-_SETTINGS = frozenset({"ConfigError", "InvalidArgument"})
-_BUDGETS = ("mgmt", "data", "misclassified_404")
-_SIGN_IN_SECONDS = 10
-"""How long refused credentials are tried again: a new key takes some seconds, a wrong one stays wrong."""
-_MOST_WAITS_FOR_ROOM = 5
-
-
-class SdkChannel(ChannelSession):
-    """The only writer of one channel, whose rows the official SDK carries.
-
-    Lines go through the SDK as they are: it is given each as JSON that is written already.
-
-    :param opened: the channel's state when the SDK opened it
-    :param sdk_client: the SDK's client, closed with the channel
-    :param gaps_legal: True when the source may skip positions
-    :param seconds: how long a flush may take
-    """
-
-    def __init__(
-        self,
-        client: SnowpipeClient,
-        name: str,
-        offset_class: type[Offset],
-        opened: ChannelStatus,
-        *,
-        sdk_client: Any,
-        sdk_channel: Any,
-        gaps_legal: bool,
-        seconds: float,
-    ) -> None:
-        super().__init__(client, name, offset_class, opened, gaps_legal=gaps_legal)
-        self._sdk_client = sdk_client
-        self._sdk = sdk_channel
-        self._seconds = seconds
-        self._closed = False
-
-    @classmethod
-    def open(
-        cls,
-        client: SnowpipeClient,
-        name: str,
-        offset_class: type[Offset],
-        *,
-        profile: str,
-        ca_bundle: str | None = None,
-        gaps_legal: bool = False,
-        retry: RetryPolicy | None = None,
-        uncommitted_timeout: float = 60.0,
-    ) -> Self:
-        """Open a channel for writing and shut out every older writer.
-
-        Rows that an older writer left uncommitted are waited for; after ``uncommitted_timeout`` the SDK
-        discards them, which loses nothing: this writer starts just after the committed token.
-
-        :param profile: path of the SDK's profile file, which has the account's address and the credentials
-        :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
-        :param gaps_legal: True when the source may skip positions
-        :param retry: its budget is that of every request of the SDK, which would else go on for ten hours
-        :param uncommitted_timeout: seconds
-        :raises ConfigurationError: if the SDK is not installed or there is no such profile
-        :raises AuthenticationError: if the service refuses the profile's credentials
-        :raises OffsetTokenError: if the committed token does not have that format; nothing was sent
-        """
-        known = client.channel_statuses([name])[name].committed
-        if known is not None:
-            offset_class.parse(known, channel=name)
-        budget = (retry or RetryPolicy()).budget_seconds
-        properties = {f"{what}_retry_total_backoff_seconds": str(int(budget)) for what in _BUDGETS}
-        properties["non_scoped_auth_failure_retry_total_backoff_seconds"] = str(
-            int(min(budget, _SIGN_IN_SECONDS))
-        )
-        properties["open_channel_409_retry_total_backoff_seconds"] = str(int(uncommitted_timeout))
-        _check_profile(profile)
-        streaming = _sdk(ca_bundle)
-        pipe = client.pipe
-        with _translated(name, "open"):
-            sdk_client = streaming.StreamingIngestClient(
-                f"airflow-provider-snowpipe-{os.getpid()}",
-                pipe.database,
-                pipe.schema,
-                pipe.pipe,
-                profile_json=profile,
-                properties=properties,
-            )
-            try:
-                sdk_channel, _ = sdk_client.open_channel(name)
-            except BaseException:
-                sdk_client.close()
-                raise
-        try:
-            # What the SDK reports is as old as its cache; after its open no other writer can commit.
-            opened = client.channel_statuses([name])[name]
-            return cls(
-                client,
-                name,
-                offset_class,
-                opened,
-                sdk_client=sdk_client,
-                sdk_channel=sdk_channel,
-                gaps_legal=gaps_legal,
-                seconds=budget,
-            )
-        except BaseException:
-            _end(name, sdk_channel, sdk_client)
-            raise
-
-    def append(self, body: bytes | memoryview, start: Offset, end: Offset, *, rows: int) -> None:
-        """Append rows; the SDK buffers them, and sends what it has every second or every 64 MB.
-
-        :raises ContinuityError: if the rows do not follow the last ones; the channel stays usable
-        :raises SnowpipeError: if an earlier append failed; the channel is dead
-        """
-        from msgspec import Raw
-
-        self._refuse(body, rows, closed=self._closed)
-        lines = list(map(Raw, filter(bytes.strip, bytes(body).split(b"\n"))))
-        if len(lines) != rows:
-            raise EncodingError(
-                f"channel {self.name!r}: rows {start} to {end} are {rows} rows in {len(lines)} lines: give "
-                "one line a row"
-            )
-        self.progress.accept(start, end)
-        self._append_when_there_is_room(lines, str(start), str(end))
-        self.counters.rows += rows
-        self.counters.bytes += len(body)
-        self.counters.requests += 1
-
-    def flush(self) -> None:
-        """Wait until the service has received everything appended so far.
-
-        :raises SnowpipeError: if it has not
-        """
-        with _translated(self.name, "append to"):
-            self._sdk.wait_for_flush(int(self._seconds))
-
-    def close(self, *, flush: bool = True) -> None:
-        """End the session. The channel and its token stay on the service.
-
-        :param flush: False leaves what is buffered unsent (it lies after the committed token)
-        :raises SnowpipeError: if flushing failed
-        """
-        if self._closed:
-            return
-        try:
-            if flush:
-                self.flush()
-        finally:
-            self._closed = True
-            _end(self.name, self._sdk, self._sdk_client)
-
-    def _append_when_there_is_room(self, lines: list[Any], start: str, end: str) -> None:
-        """Append; where the SDK's buffers are full, wait until they are sent."""
-        from snowflake.ingest.streaming import StreamingIngestError
-
-        for _ in range(_MOST_WAITS_FOR_ROOM):
-            try:
-                with _translated(self.name, "append to", but=_FULL):
-                    self._sdk.append_rows(lines, start, end)
-            except StreamingIngestError:
-                self.flush()
-            else:
-                return
-        raise RetriesExhaustedError(
-            f"channel {self.name!r}: the SDK has no room for rows {start} to {end} although it has sent all "
-            "others: give the executors more memory, or smaller batch_limits raw_bytes"
-        )
-
-
-def _check_profile(profile: str) -> None:
-    """Check that the SDK's profile file is there and is JSON, without showing what is in it."""
-    try:
-        with open(profile, encoding="utf-8") as file:
-            found = json.load(file)
-    except OSError as error:
-        raise ConfigurationError(
-            f"sdk_profile {profile!r} cannot be read here ({error.strerror}): every machine that runs "
-            "executors needs it"
-        ) from None
-    except ValueError:
-        raise ConfigurationError(f"sdk_profile {profile!r} is no JSON file") from None
-    if not isinstance(found, dict):
-        raise ConfigurationError(f"sdk_profile {profile!r} is no JSON object")
-
-
-def _sdk(ca_bundle: str | None) -> Any:
-    """The SDK, which reads its environment as it is loaded and writes its log to standard output."""
-    os.environ.setdefault("SS_LOG_TARGET", "stderr")
-    os.environ.setdefault("SS_LOG_LEVEL", "warn")
-    if ca_bundle:
-        os.environ["SSL_CERT_FILE"] = ca_bundle
-    try:
-        from snowflake.ingest import streaming
-    except ImportError as error:
-        raise ConfigurationError(
-            f"sdk_profile is set, and Snowflake's SDK does not load here ({error}): install {_EXTRA} where "
-            "executors run"
-        ) from None
-    return streaming
-
-
-def _end(channel: str, sdk_channel: Any, sdk_client: Any) -> None:
-    """Close the SDK's side; what it could not send lies after the committed token."""
-    from snowflake.ingest.streaming import StreamingIngestError
-
-    try:
-        sdk_channel.close(wait_for_flush=False)
-        sdk_client.close(wait_for_flush=False)
-    except (StreamingIngestError, TimeoutError) as error:
-        log.warning("channel %r: the SDK did not close it: %s", channel, error)
-
-
-@contextmanager
-def _translated(channel: str, action: str, *, but: frozenset[str] = frozenset()) -> Iterator[None]:
-    """Raise the SDK's errors as ours; those of the codes ``but`` as they are."""
-    from snowflake.ingest.streaming import StreamingIngestError
-
-    try:
-        yield
-    except TimeoutError:
-        raise RetriesExhaustedError(
-            f"channel {channel!r}: the SDK did not {action} it in time; run again, which resumes from the "
-            "committed token"
-        ) from None
-    except StreamingIngestError as error:
-        code = error.error_code.value
-        if code in but:
-            raise
-        text = f"channel {channel!r}: the SDK could not {action} it ({code}): {error}"
-        if code in _SIGN_IN:
-            raise AuthenticationError(f"{text}; see the user and the key of sdk_profile") from None
-        if code in _UNANSWERED:
-            raise RetriesExhaustedError(text) from None
-        if code in _SETTINGS:
-            raise ConfigurationError(f"{text}; see sdk_profile") from None
-        kind = ChannelFencedError if _FENCED in str(error) else ChannelInvalidError
-        raise kind(text, channel=channel, http_status=error.http_status_code, code=code) from None
-
-
-# pragma: no mutate end

@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.run import sink_settings
 from airflow_provider_snowpipe.spark.task import sink
+from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionWork,
     SinkSettings,
@@ -87,7 +89,7 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
         on_error=on_error, dead_letter_path=path, columns=columns,
     )  # fmt: skip
 
-    assert SinkSettings.of(plan) == SinkSettings(
+    assert sink_settings(plan) == SinkSettings(
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
         row_rules=RowRules(columns, path, "app", "DB.S.T-STREAMING") if path else None,
         sdk_profile="/profile",
@@ -251,7 +253,7 @@ def test_rows_go_through_snowflakes_sdk_where_the_plan_names_a_profile(
         asked.append((client.pipe, name, offset_class, options))
         return Channel.open(client, name, offset_class, limits=ONE_PART_A_REQUEST, gaps_legal=gaps_legal)
 
-    monkeypatch.setattr(sink.SdkChannel, "open", open_sdk)
+    monkeypatch.setattr(SdkChannel, "open", open_sdk)
 
     result = load(
         replace(GapsPartition("p", rows(2)), gaps_legal=gaps_legal),
