@@ -1,6 +1,6 @@
 """What a source is to the job: ordered partitions with a fixed end, each read from just after a token.
 
-A new source is one folder beside this module, or in another package, with three classes: its
+A new source is one folder in ``sources/``, or in another package, with three classes: its
 :class:`SourceSpec`, which is in the plan and which the registry or an entry point names; its
 :class:`Source`, which the driver asks for ``partitions()``; and its :class:`SourcePartition`,
 which travels to an executor and answers ``resume(token)`` and ``read()`` there.

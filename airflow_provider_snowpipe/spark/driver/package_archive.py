@@ -16,7 +16,6 @@ from pathlib import Path
 
 import airflow_provider_snowpipe
 
-JOB_FILE_NAME = "snowpipe_job.py"
 _ROOMS = ("bulk", "spark", "streaming")
 _QUICKLY = 1
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
@@ -72,14 +71,11 @@ def main(argv: Sequence[str]) -> int:
     :param argv: the directory
     """
     if len(argv) != 1 or not Path(argv[0]).is_dir():
-        print(
-            "usage: python -m airflow_provider_snowpipe.spark.driver.package_archive DIRECTORY",
-            file=sys.stderr,
-        )
+        print("usage: package_archive DIRECTORY", file=sys.stderr)
         return 2
     directory = Path(argv[0])
     print(write_package_archive(directory))
-    print(shutil.copyfile(Path(__file__).with_name("job.py"), directory / JOB_FILE_NAME))
+    print(shutil.copyfile(Path(__file__).with_name("job.py"), directory / "snowpipe_job.py"))
     return 0
 
 

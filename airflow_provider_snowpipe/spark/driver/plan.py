@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
@@ -32,6 +32,9 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 
 PLAN_VERSION = 2
 
@@ -166,6 +169,25 @@ class JobPlan:
             self.columns,
             self.application,
             str(self.pipe),
+        )
+
+    def sink_settings(self) -> SinkSettings:
+        """The part of the plan that travels to the executors."""
+        # It brings PyArrow, for which no DAG file waits.
+        from airflow_provider_snowpipe.spark.task.sink import SinkSettings
+
+        return SinkSettings(
+            account_url=self.account_url,
+            ca_bundle=self.ca_bundle,
+            pipe=self.pipe,
+            wait_for_commit=self.wait_for_commit,
+            commit_timeout=self.commit_timeout,
+            limits=self.limits,
+            row_rules=self.row_rules(),
+            sdk_profile=self.sdk_profile,
+            skips_undecoded=self.on_error == "continue",
+            columns=self.columns,
+            unknown_columns=self.unknown_columns,
         )
 
     def to_json(self) -> str:

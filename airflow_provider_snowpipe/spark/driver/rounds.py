@@ -1,8 +1,4 @@
-"""How the tasks of a run come about: one for each partition, or one query over all of them.
-
-A query delivers each row as text with its position, written by the JVM. Python cuts the Arrow buffers into
-parts and hands them to the channel sink; it never reads a value.
-"""
+"""How the tasks of a run come about: one for each partition, or one query over all of them."""
 
 from __future__ import annotations
 
@@ -42,9 +38,7 @@ from airflow_provider_snowpipe.spark.task.work import (
     locate_one,
 )
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
-from airflow_provider_snowpipe.streaming.errors import (
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_spark
 from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import open_source
-from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
@@ -203,7 +203,7 @@ class Run:
         rounds = rounds_of(self._source, spark)
         self._results = self._nothing_sent()
         pending = rounds.locate(self._partitions, self._committed)
-        settings = sink_settings(self._plan)
+        settings = self._plan.sink_settings()
         partitions = {work.channel: work.partition for work in pending}
         begins(self._started(partitions))
         idle_rounds, began = 0, time.monotonic()
@@ -336,23 +336,6 @@ class Run:
             errors_before=start.rows_error_count,
             rejected_before=self.rejected_before[name],
         )
-
-
-def sink_settings(plan: JobPlan) -> SinkSettings:
-    """The part of a plan that travels to the executors."""
-    return SinkSettings(
-        account_url=plan.account_url,
-        ca_bundle=plan.ca_bundle,
-        pipe=plan.pipe,
-        wait_for_commit=plan.wait_for_commit,
-        commit_timeout=plan.commit_timeout,
-        limits=plan.limits,
-        row_rules=plan.row_rules(),
-        sdk_profile=plan.sdk_profile,
-        skips_undecoded=plan.on_error == "continue",
-        columns=plan.columns,
-        unknown_columns=plan.unknown_columns,
-    )
 
 
 def elapsed(since: float) -> float:

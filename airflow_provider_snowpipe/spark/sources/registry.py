@@ -7,18 +7,11 @@ from importlib.metadata import entry_points
 from pkgutil import resolve_name
 from typing import Any
 
-from airflow_provider_snowpipe.spark.source import (
-    OnDataLoss,
-    Source,
-    SourceSecrets,
-    SourceSpec,
-)
+from airflow_provider_snowpipe.spark.source import OnDataLoss, Source, SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 _NO_SECRETS = SourceSecrets()
 DEFAULT_KIND = "files"
-
-
 ENTRY_POINTS = "airflow_provider_snowpipe.sources"
 """The group of entry points by which other packages add sources: a kind, and the class of its spec."""
 _SOURCES = {

@@ -11,12 +11,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.routing.probes import DataShape, dataframe_shape
-from airflow_provider_snowpipe.spark.source import (
-    OnDataLoss,
-    SourcePartition,
-    SourceSecrets,
-    SourceSpec,
-)
+from airflow_provider_snowpipe.spark.source import OnDataLoss, SourcePartition, SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import (
     DEFAULT_KIND,
     open_source,

@@ -41,6 +41,7 @@ _SETTINGS = frozenset({"ConfigError", "InvalidArgument"})
 _BUDGETS = ("mgmt", "data", "misclassified_404")
 _SIGN_IN_SECONDS = 10
 """How long refused credentials are tried again: a new key takes some seconds, a wrong one stays wrong."""
+_UNCOMMITTED_SECONDS = 60
 _MOST_WAITS_FOR_ROOM = 5
 
 
@@ -83,19 +84,15 @@ class SdkChannel(ChannelSession):
         profile: str,
         ca_bundle: str | None = None,
         gaps_legal: bool = False,
-        retry: RetryPolicy | None = None,
-        uncommitted_timeout: float = 60.0,
     ) -> Self:
         """Open a channel for writing and shut out every older writer.
 
-        Rows that an older writer left uncommitted are waited for; after ``uncommitted_timeout`` the SDK
-        discards them, which loses nothing: this writer starts just after the committed token.
+        Rows that an older writer left uncommitted are waited for; after a minute the SDK discards them, which
+        loses nothing: this writer starts just after the committed token.
 
         :param profile: path of the SDK's profile file, which has the account's address and the credentials
         :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
         :param gaps_legal: True when the source may skip positions
-        :param retry: its budget is that of every request of the SDK, which would else go on for ten hours
-        :param uncommitted_timeout: seconds
         :raises ConfigurationError: if the SDK is not installed or there is no such profile
         :raises AuthenticationError: if the service refuses the profile's credentials
         :raises OffsetTokenError: if the committed token does not have that format; nothing was sent
@@ -103,12 +100,14 @@ class SdkChannel(ChannelSession):
         known = client.channel_statuses([name])[name].committed
         if known is not None:
             offset_class.parse(known, channel=name)
-        budget = (retry or RetryPolicy()).budget_seconds
-        properties = {f"{what}_retry_total_backoff_seconds": str(int(budget)) for what in _BUDGETS}
-        properties["non_scoped_auth_failure_retry_total_backoff_seconds"] = str(
-            int(min(budget, _SIGN_IN_SECONDS))
-        )
-        properties["open_channel_409_retry_total_backoff_seconds"] = str(int(uncommitted_timeout))
+        budget = (
+            RetryPolicy().budget_seconds
+        )  # of every request, which the SDK repeats for ten hours otherwise
+        seconds = dict.fromkeys(_BUDGETS, budget) | {
+            "non_scoped_auth_failure": min(budget, _SIGN_IN_SECONDS),
+            "open_channel_409": _UNCOMMITTED_SECONDS,
+        }
+        properties = {f"{what}_retry_total_backoff_seconds": str(int(one)) for what, one in seconds.items()}
         _check_profile(profile)
         streaming = _sdk(ca_bundle)
         pipe = client.pipe

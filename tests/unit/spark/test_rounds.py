@@ -7,12 +7,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
-from airflow_provider_snowpipe.spark.driver.rounds import (
-    FrameRounds,
-    TaskRounds,
-    one_task_each,
-    rounds_of,
-)
+from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
 from airflow_provider_snowpipe.spark.source import FrameWork
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.task.work import Versions

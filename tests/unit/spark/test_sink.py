@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
-from airflow_provider_snowpipe.spark.driver.run import sink_settings
 from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.task.sink import (
@@ -89,7 +88,7 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
         on_error=on_error, dead_letter_path=path, columns=columns,
     )  # fmt: skip
 
-    assert sink_settings(plan) == SinkSettings(
+    assert plan.sink_settings() == SinkSettings(
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
         row_rules=RowRules(columns, path, "app", "DB.S.T-STREAMING") if path else None,
         sdk_profile="/profile",

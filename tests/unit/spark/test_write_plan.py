@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.bulk.run_files import WrittenFile
-from airflow_provider_snowpipe.spark.driver.plan import (
-    LinesToCombine,
-    RowsToWrite,
-    WritePlan,
-    WriteReport,
-)
+from airflow_provider_snowpipe.spark.driver.plan import LinesToCombine, RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 

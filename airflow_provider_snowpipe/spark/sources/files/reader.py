@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar, Self
 
-from airflow_provider_snowpipe.spark.source import (
-    Behind,
-    OnDataLoss,
-    Partition,
-    Source,
-    SourcePartition,
-)
+from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Partition, Source, SourcePartition
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
     NumberedRowsReader,
     OrcReader,

@@ -8,10 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.tables.spec import (
-    TypedRowsSource,
-    check_options,
-)
+from airflow_provider_snowpipe.spark.sources.tables.spec import TypedRowsSource, check_options
 from airflow_provider_snowpipe.streaming.arguments import (
     BinaryFormat,
     NonFinite,
