@@ -21,19 +21,33 @@ Nothing heavy is imported: neither Spark nor Arrow nor Snowflake's connector.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSource
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+from airflow_provider_snowpipe.spark.sources.files.spec import (
+    AllFiles,
+    Avro,
+    ByDirectory,
+    ByKey,
+    ByName,
+    Csv,
+    FileSource,
+    Ndjson,
+    Orc,
+    Parquet,
+    Text,
+)
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSource
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
 from airflow_provider_snowpipe.streaming.arguments import known_keys
-from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy, TypedArgument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 __all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "RowPolicy", "TableSource"]
+__all__ += ["AllFiles", "Avro", "ByDirectory", "ByKey", "ByName", "Csv", "Ndjson", "Orc", "Parquet", "Text"]
 
 
 def stream_values(source: Any) -> Any:
@@ -41,6 +55,10 @@ def stream_values(source: Any) -> Any:
 
     :raises ConfigurationError: if it is a source whose rows have no positions
     """
+    if isinstance(source, Mapping):  # Airflow renders what is in dictionaries alone
+        return {
+            name: one.as_json() if isinstance(one, TypedArgument) else one for name, one in source.items()
+        }
     if not isinstance(source, SourceSpec):
         return source
     source.check_streamable()

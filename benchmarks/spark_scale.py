@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import ByName, FileSourceSpec
 from airflow_provider_snowpipe.streaming.http import Transports
 from benchmarks.measuring import peak_bytes
 from benchmarks.receiver_process import Receiver
@@ -208,8 +208,7 @@ def run(service: LocalService, where: Machines, source: Path, folder: Path) -> d
         path=str(source),
         pattern="*.parquet",
         format="parquet",
-        group_by="name",
-        name_pattern=r"lineitem[.](?P<partition>[0-9]+)[.]parquet",
+        partitions=ByName(regex=r"lineitem[.](?P<partition>[0-9]+)[.]parquet"),
         numbering="ignored",
     )
     conf = {"spark.driver.host": "127.0.0.1", **where.conf}

@@ -20,7 +20,7 @@ from airflow.providers.common.sql.operators.sql import SQLCheckOperator, SQLExec
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from airflow_provider_snowpipe.sources import FileSource
+from airflow_provider_snowpipe.sources import FileSource, Ndjson
 
 CREATE_TABLE = 'CREATE TABLE IF NOT EXISTS "{{ params.table }}" (HOST VARCHAR, LINE INTEGER)'
 NO_LINE_TWICE = "SELECT COUNT(*) = COUNT(DISTINCT HOST || ':' || LINE) FROM \"{{ params.table }}\""
@@ -69,7 +69,7 @@ def catch_up() -> None:
     )
     stream = SnowpipeStreamOperator(
         task_id="stream",
-        source=FileSource(path="{{ params.data_dir }}", pattern="*.ndjson", growing=True),
+        source=FileSource(path="{{ params.data_dir }}", format=Ndjson(growing=True)),
         source_name="shipped",
         table="{{ params.table }}",
     )

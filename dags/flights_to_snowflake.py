@@ -112,7 +112,7 @@ def flights_to_snowflake() -> None:
     )
     stream = SnowpipeStreamOperator(
         task_id="stream",
-        source=FileSource(path="{{ params.data_dir }}", group_by="directory", pattern="*.ndjson"),
+        source=FileSource(path="{{ params.data_dir }}", format="ndjson", partitions="directory"),
         source_name="flights",
         table="{{ params.table }}",
         batch_limits="{{ params.batch_limits }}",

@@ -97,9 +97,7 @@ def parameters(thing: Any) -> dict[str, Parameter]:
         texts = parameter_texts(thing.__doc__)
         return {name: one for name, one in _own_parameters(thing, thing, (), texts).items() if name in texts}
     templates = tuple(getattr(thing, "template_fields", ()))
-    texts: dict[str, str] = {}
-    for base in reversed(_own_bases(thing)):
-        texts.update(parameter_texts(vars(base).get("__doc__")))
+    texts = _texts(thing)
     found: dict[str, Parameter] = {}
     given: set[str] = set()
     for base in _own_bases(thing):
@@ -118,6 +116,12 @@ def parameters(thing: Any) -> dict[str, Parameter]:
         if takes_more and name not in found and name not in given | {"kwargs"}:
             found[name] = Parameter(name, "", None, name in templates, _without_mark(text))
     return _with_policy(found)
+
+
+def _texts(kind: type) -> dict[str, str]:
+    """The description of each parameter of a class, with those of its bases in this package."""
+    docs = (vars(base).get("__doc__") for base in reversed(_own_bases(kind)))
+    return {name: text for one in docs for name, text in parameter_texts(one).items()}
 
 
 def _given_to_base(function: Any) -> set[str]:
@@ -537,8 +541,9 @@ def _schema(kind: Any, *, only_required: bool = False) -> dict[str, Any]:
     if origin is Mapping:
         return {"type": "object", "additionalProperties": _schema(arguments[1])}
     if origin in (types.UnionType, typing.Union):
-        found = [_schema(one, only_required=only_required) for one in arguments]
-        return {"anyOf": found}
+        values = any(map(dataclasses.is_dataclass, arguments))  # whose dictionaries a mapping stands for
+        kept = [one for one in arguments if not (values and typing.get_origin(one) is Mapping)]
+        return {"anyOf": [_schema(one, only_required=only_required) for one in kept]}
     if dataclasses.is_dataclass(kind):
         return _object_schema(kind, only_required)
     if inspect.isclass(kind) and issubclass(kind, enum.Enum):
@@ -547,10 +552,13 @@ def _schema(kind: Any, *, only_required: bool = False) -> dict[str, Any]:
 
 
 def _object_schema(kind: Any, only_required: bool) -> dict[str, Any]:
-    texts = parameter_texts(kind.__doc__)
+    texts = _texts(kind)
     hints = typing.get_type_hints(kind)
     properties: dict[str, Any] = {}
     required = []
+    if isinstance(name := getattr(kind, "type", None), str) and name:
+        properties["type"] = {"const": name}
+        required.append("type")
     for one in dataclasses.fields(kind):
         text = _NEUTRAL_ROLE.sub(r"\g<name>", texts[one.name]).replace("``", "")
         properties[one.name] = {"description": text, **_schema(hints[one.name], only_required=only_required)}

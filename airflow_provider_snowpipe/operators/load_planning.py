@@ -436,7 +436,7 @@ class LoadChoice:
 
         try:
             for position in self.positions:
-                share_of_copy(position, growing=self.files.growing)
+                share_of_copy(position, growing=self.files.form.growing)
         except PartlyStreamedError as error:
             return str(error)
         return self.only_streamed or why_not_copy(self.files)

@@ -278,7 +278,10 @@ def _require_own_channels_of_run(operator: Any, own: Mapping[str, Any], rendered
     names = [str(one) for one in (own.get("source_name") or name, own.get("channel_prefix")) if one]
     if "\0" not in above or any("\0" in _TEMPLATE.sub(_mark_of_run, one) for one in names):
         return
-    if source.get("group_by", "directory") in ("directory", "all") or _has_name_without_number(rendered):
+    partitions = source.get("partitions", "directory")
+    if isinstance(partitions, Mapping):
+        partitions = partitions.get("type")
+    if getattr(partitions, "type", partitions) in ("directory", "all") or _has_name_without_number(rendered):
         raise ConfigurationError(
             f"task {operator.task_id!r} loads from path {path!r}, another folder in each run, into channels "
             f"that are named alike in all of them, by {own.get('source_name') or name!r}: an offset token "

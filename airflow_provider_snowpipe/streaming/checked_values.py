@@ -22,15 +22,33 @@ from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 class TypedArgument:
     """A frozen dataclass that authors give to an operator, or write as a dictionary with the same keys.
 
-    A subclass calls :meth:`_check_fields` first in its ``__post_init__``. Texts may be Jinja templates, and
-    any field the output of another task: the operator takes the value as its dictionary, which Airflow
-    renders, and builds the value again in the task, where all of it is checked.
+    Texts may be Jinja templates, and any field the output of another task: the operator takes the value as
+    its dictionary, which Airflow renders, and builds the value again in the task, where all of it is checked.
+    A field may hold such a value in its turn, which a key ``type`` in its dictionary names.
     """
 
     __slots__ = ()
 
     _argument: ClassVar[str] = ""
     """What stands before a field's name in errors."""
+    type: ClassVar[str] = ""
+    """What names the class in a dictionary, where a field takes values of several."""
+    _filled: ClassVar[tuple[str, ...]] = ()
+    """Fields that are not empty."""
+
+    def __post_init__(self) -> None:
+        if not self._check_fields():
+            return
+        for name in self._filled:
+            if getattr(self, name) in ("", ()):
+                raise ConfigurationError(f"{self._argument} {name} is empty: give it a value")
+        self._check()
+
+    def _check(self) -> None:
+        """Check the fields of which none is the output of another task.
+
+        :raises ConfigurationError: if a value is wrong, or two do not go together
+        """
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -39,15 +57,19 @@ class TypedArgument:
         :raises ConfigurationError: for an unknown or missing key, or a wrong value; names the key and what it
             may be
         """
-        return cls(**known_keys(cls, values, cls._argument or cls.__name__))
+        what = f"{cls._argument} {cls.type}".strip() or cls.__name__
+        if isinstance(values, Mapping) and values.get("type") == cls.type:
+            values = {name: one for name, one in values.items() if name != "type"}
+        return cls(**known_keys(cls, values, what))
 
     def as_json(self) -> dict[str, Any]:
-        """The value as a dictionary of JSON values: ``kind``, and whatever differs from its default."""
-        return {
+        """The value as a dictionary of JSON values: ``kind`` or ``type``, and whatever is no default."""
+        given = {
             one.name: _plain(value)
             for one, value in self._given()
             if value != _default(one) or one.name == "kind"
         }
+        return {"type": self.type, **given} if self.type else given
 
     def __repr__(self) -> str:
         given = [f"{one.name}={_shown(value)!r}" for one, value in self._given() if value != _default(one)]
@@ -70,9 +92,11 @@ class TypedArgument:
                 continue
             if isinstance(value, str):
                 refuse_secret(f"{self._argument} {one.name}".lstrip(), value)
-            if not _maps(hint) and not (is_template(value) and _takes_text(hint)):
-                checked = _checked(f"{self._argument} {one.name}".lstrip(), value, hint)
-                object.__setattr__(self, one.name, checked)
+            what = f"{self._argument} {one.name}".lstrip()
+            if kinds := _kinds(hint):
+                object.__setattr__(self, one.name, _value_of(what, value, kinds))
+            elif not _maps(hint) and not (is_template(value) and _takes_text(hint)):
+                object.__setattr__(self, one.name, _checked(what, value, hint))
         return complete
 
 
@@ -101,7 +125,33 @@ def checked_values(
     }
 
 
+def _kinds(hint: Any) -> dict[str, type[TypedArgument]]:
+    """The classes of the values that a field takes, by their names in dictionaries."""
+    classes = [one for one in get_args(hint) if isinstance(one, type) and issubclass(one, TypedArgument)]
+    return {one.type: one for one in classes}
+
+
+def _value_of(what: str, value: Any, kinds: Mapping[str, type[TypedArgument]]) -> TypedArgument:
+    """Take a value as it is, or build it from its dictionary, or with its defaults from its ``type`` alone.
+
+    :raises ConfigurationError: if it is none of these
+    """
+    if isinstance(value, TypedArgument) and type(value) in kinds.values():
+        return value
+    values = value if isinstance(value, Mapping) else {"type": value}
+    for name, kind in kinds.items():
+        if name == values.get("type"):
+            return kind.from_mapping(values)
+    names = ", ".join(f"{kind.__name__}(…)" for kind in kinds.values())
+    raise ConfigurationError(
+        f"{what} is {_shown(value)!r}: it must be one of {list(kinds)}, a dictionary with one of these "
+        f"as its 'type', or {names}"
+    )
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, TypedArgument):
+        return value.as_json()
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value
@@ -211,9 +261,7 @@ class RowPolicy(TypedArgument):
     evolve_columns: bool | None = None
     unknown_columns: OnUnknown = "warn"
 
-    def __post_init__(self) -> None:
-        if not self._check_fields():
-            return
+    def _check(self) -> None:
         if self.on_error == "dead_letter":
             if not is_template(self.dead_letter_path):
                 check_dead_letter_path(self.dead_letter_path)

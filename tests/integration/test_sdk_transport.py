@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from tests.local_service import LocalService
 from tests.sdk_profile import write_sdk_profile
 from tests.spark_job import SUBMIT_SECONDS, SparkJob, numbered_name, wait_until
@@ -31,7 +31,7 @@ def job(admin_service: LocalService, tmp_path: Path, shared_spark: Any) -> Spark
     (source / "g" / "1.ndjson").write_text(f"\r\n{text}\r\n\n")
     table = numbered_name("SDK")
     service.sql(f'CREATE OR REPLACE TABLE "{table}" (ID INT, TEXT VARCHAR, EXACT NUMBER(20, 2))')
-    spec = FileSourceSpec(path=str(source), growing=True)
+    spec = FileSourceSpec(path=str(source), format=Ndjson(growing=True))
     return SparkJob(service, tmp_path / "runs", table, spec, spark=shared_spark)
 
 

@@ -99,7 +99,7 @@ def test_csv_text_becomes_the_types_of_the_columns(load, local_service, tmp_path
         "N;D;T;B;V\n12345678901234567890.10;2024-02-29;2024-02-29 01:02:03.456789;true;007\n;;;;\n"
     )
 
-    assert load("F_CAST", {"format": "csv", "delimiter": ";"}) == {"a": ("1.csv:2", 2)}
+    assert load("F_CAST", {"format": {"type": "csv", "delimiter": ";"}}) == {"a": ("1.csv:2", 2)}
 
     rows = local_service.sql(
         f"SELECT N::VARCHAR N, D, TO_VARCHAR(T, {_MICROSECONDS}) T, B, V FROM LOCAL.PUBLIC.F_CAST"
@@ -135,12 +135,7 @@ def test_parquet_values_arrive_whole_and_partition_values_with_them(load, local_
         directory = tmp_path / "source" / "REGION=e%2Fu" / f"AT={at}"
         directory.mkdir(parents=True)
         pq.write_table(rows, directory / "part-0.parquet")
-    source = {
-        "format": "parquet",
-        "group_by": "partition",
-        "partition_key": "AT",
-        "partition_columns": True,
-    }
+    source = {"format": "parquet", "partitions": {"type": "key", "key": "AT", "as_columns": True}}
 
     assert load("F_TYPES", source) == {
         at: (f"REGION=e%2Fu/AT={at}/part-0.parquet:1", 1) for at in ("2024-01-01", "2024-01-02")

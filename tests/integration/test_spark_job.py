@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from tests.spark_job import SparkJob, ids_in, new_table, numbered_name, write_rows
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ def job(local_service, tmp_path, shared_spark):
         service=local_service,
         directory=tmp_path / "runs",
         table=new_table(local_service, numbered_name("JOB")),
-        source=FileSourceSpec(path=str(tmp_path / "source"), growing=True),
+        source=FileSourceSpec(path=str(tmp_path / "source"), format=Ndjson(growing=True)),
         spark=shared_spark,
     )
 

@@ -240,7 +240,7 @@ JOB = {
 @pytest.mark.parametrize(
     "source",
     [
-        {"path": "/data/flights", "growing": True},
+        {"path": "/data/flights", "format": {"type": "ndjson", "growing": True}, "partitions": "all"},
         {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["orders"], "metadata": ["offset"]},
         {"kind": "table", "table": "lake.orders", "offset_column": "ID", "ranges": [10, 20]},
         {"kind": "delta", "path": "/lake/orders", "order_by": "ID"},
@@ -256,6 +256,13 @@ def test_the_plan_of_a_job_is_what_its_schema_describes(source):
     jsonschema.validate(json.loads(plan.to_json()), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**JOB, "source": {**source, "surprise": 1}}, schema)
+
+
+def test_the_schema_refuses_an_option_of_another_format():
+    source = {"path": "/data", "format": {"type": "parquet", "delimiter": ";"}}
+
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**JOB, "source": source}, schema_of("job-plan"))
 
 
 def test_the_plan_of_the_page_is_what_the_schema_describes():

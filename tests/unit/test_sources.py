@@ -23,16 +23,27 @@ from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperat
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import (
+    AllFiles,
+    Avro,
+    ByDirectory,
+    ByKey,
+    ByName,
+    Csv,
     DeltaSource,
     FileSource,
     IcebergSource,
     KafkaSource,
+    Ndjson,
+    Orc,
+    Parquet,
     RowPolicy,
     TableSource,
+    Text,
     bulk_values,
     stream_values,
 )
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, RowsToWrite
+from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -46,15 +57,27 @@ POLICY = RowPolicy(on_error="dead_letter", dead_letter_path="/rejected/{{ x }}",
 DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
     FileSource: [
         {
-            "path": "/in", "pattern": "*.log", "group_by": "name", "name_pattern": "(?P<partition>[a-z]+).*",
-            "format": "csv", "columns": ["A"], "header": False, "column_names": ["A", "B"], "delimiter": ";",
-            "quote": "'", "escape": "\\", "null_values": ["NULL"], "growing": True, "numbering": "ignored",
-            "verify": "digest", "on_late_files": "warn", "listing_path": "/listings",
+            "path": "/in", "pattern": "*.log", "format": {"type": "orc"}, "partitions": {"type": "all"},
+            "numbering": "ignored", "verify": "digest", "on_late_files": "warn",
+            "listing_path": "/listings",
         },
-        {"path": "/in", "format": "text", "text_column": "ROW", "compression": "gzip"},
-        {"path": "/in", "group_by": "partition", "partition_key": "day", "partition_columns": True},
-        {"path": "/in", "format": "parquet", "non_finite": "null"},
+        {"path": "/in", "format": {"type": "avro", "columns": ["A"]},
+         "partitions": {"type": "key", "key": "day"}},
     ],
+    Ndjson: [{"growing": True}, {"compression": "gzip"}],
+    Text: [{"column": "ROW", "compression": "none", "growing": True}],
+    Csv: [
+        {"columns": ["A"], "header": False, "column_names": ["A", "B"], "delimiter": ";", "quote": "'",
+         "escape": "\\", "null_values": ["NULL"], "growing": True},
+        {"compression": "zstd"},
+    ],
+    Parquet: [{"columns": ["A"], "non_finite": "null"}],
+    Orc: [{"columns": ["A"], "non_finite": "null"}],
+    Avro: [{"columns": ["A"], "non_finite": "null"}],
+    ByDirectory: [{}],
+    ByName: [{"regex": "(?P<partition>[a-z]+).*"}],
+    ByKey: [{"key": "day", "as_columns": True}],
+    AllFiles: [{}],
     KafkaSource: [
         {
             "bootstrap_servers": "k:9092", "topics": ["a", "b"], "start": "timestamp",
@@ -90,6 +113,7 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
     ],
 }  # fmt: skip
 EACH = [(kind, values) for kind, each in DICTIONARIES.items() for values in each]
+OF_SOURCES = [one for one in EACH if issubclass(one[0], SourceSpec)]
 
 
 @pytest.fixture(autouse=True)
@@ -111,16 +135,16 @@ def test_a_value_and_its_dictionary_are_equivalent(kind: Any, values: dict[str, 
     made = kind(**values)
     written = made.as_json()
 
-    assert {name: one for name, one in written.items() if name != "kind"} == values
+    assert {name: one for name, one in written.items() if name not in ("kind", "type")} == values
     assert json.loads(json.dumps(written)) == written
     assert kind.from_mapping(written) == made
     assert copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == made  # noqa: S301  its own bytes
-    if kind is not RowPolicy:
+    if issubclass(kind, SourceSpec):
         assert source_spec(written) == made
 
 
 @pytest.mark.filterwarnings("ignore:source (malformed|reader)")
-@pytest.mark.parametrize(("kind", "values"), [one for one in EACH if one[0] is not RowPolicy])
+@pytest.mark.parametrize(("kind", "values"), OF_SOURCES)
 def test_the_plan_is_that_of_the_dictionary(kind: Any, values: dict[str, Any]) -> None:
     def plan(source: Any) -> str:
         load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
@@ -147,10 +171,13 @@ class TestRefuses:
             (lambda: KafkaSource(topics=["t"], conn_id="c", timeout_seconds="5"), "timeout_seconds is '5'"),
             (lambda: KafkaSource(topics=["t"]), "conn_id"),
             (lambda: FileSource(path=Path("/in")), "path is PosixPath"),
-            (lambda: FileSource(path="/in", growing="yes"), "growing is 'yes': it must be bool"),
-            (lambda: FileSource(path="/in", columns="A"), "columns is 'A': it must be a list"),
+            (
+                lambda: FileSource(path="/in", format=Ndjson(growing="yes")),
+                "growing is 'yes': it must be bool",
+            ),
+            (lambda: FileSource(path="/in", format=Csv(columns="A")), "columns is 'A': it must be a list"),
+            (lambda: FileSource(path="/in", partitions=Csv()), r"partitions is Csv\(\): it must be one of"),
             (lambda: FileSource(path="{{ x }}", format="{{ y }}"), r"format is '{{ y }}': it must be one of"),
-            (lambda: FileSource(path="{{ x }}", format="text", header=False), "header False"),
             (lambda: TableSource(table="t", ranges=["5"]), "ranges is"),
             (lambda: IcebergSource(table="orders"), "namespace"),
             (lambda: RowPolicy(on_error="skip"), r"on_error is 'skip': it must be one of \['abort'"),
@@ -325,7 +352,7 @@ def test_lists_are_tuples_and_field_names_columns() -> None:
     made = KafkaSource(conn_id="c", topics="t", metadata=["offset"])  # type: ignore[arg-type]
 
     assert made == KafkaSource(conn_id="c", topics=("t",), metadata={"offset": "KAFKA_OFFSET"})
-    assert FileSource(path="/in", format="csv", columns=["A"]).columns == ("A",)  # type: ignore[arg-type]
+    assert Csv(columns=["A"]).columns == ("A",)
 
 
 class TestInTasks:
@@ -355,6 +382,16 @@ class TestInTasks:
             assert task._schema_policy().policy == replace(POLICY, dead_letter_path=f"/rejected/{topic}")
         assert (source, POLICY.dead_letter_path) == (before, "/rejected/{{ x }}")
 
+    def test_templates_of_nested_values_are_rendered(self) -> None:
+        form, partitions = Csv(delimiter="{{ d }}", columns=["{{ c }}"]), ByKey("{{ k }}")
+        typed = FileSource("/in", format=form, partitions=partitions)
+        rendered = FileSource("/in", format=Csv(delimiter=";", columns=("A",)), partitions=ByKey("day"))
+
+        for source in (typed, typed.as_json(), {"path": "/in", "format": form, "partitions": partitions}):
+            load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
+            load.render_template_fields({"d": ";", "c": "A", "k": "day"})  # type: ignore[typeddict-unknown-key,typeddict-item]
+            assert load._source()[0] == rendered
+
     def test_what_a_template_gives_is_checked_in_the_task(self) -> None:
         source = KafkaSource(conn_id="events", topics=["t"], start="timestamp", start_timestamp="{{ at }}")
         load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
@@ -368,7 +405,7 @@ class TestInTasks:
             before = BaseOperator(task_id="before")
             load = SnowpipeStreamOperator(
                 task_id="load",
-                source=FileSource(path=before.output, growing=before.output),  # type: ignore[arg-type]
+                source=FileSource(path=before.output, format=Ndjson(growing=before.output)),  # type: ignore[arg-type]
                 table="T",
             )
 

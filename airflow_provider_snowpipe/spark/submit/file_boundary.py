@@ -32,8 +32,14 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
 from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
 from airflow_provider_snowpipe.spark.sources.files.spec import (
+    ByKey,
+    ColumnFormat,
+    Csv,
     FileGroup,
+    LineFormat,
+    Ndjson,
     SourceFile,
+    Text,
     freeze,
     refuse_numbers_before,
 )
@@ -323,7 +329,7 @@ class FileBoundary:
     def compressions(self) -> set[str]:
         """How the files are compressed, as COPY names it."""
         return {
-            compression_of(file, self._spec.compression).upper()
+            compression_of(file, self._spec.form.compression).upper()
             for group in self._groups
             for file in group.files
         }
@@ -357,7 +363,7 @@ class FileBoundary:
         )
         found = []
         for group, position in zip(self._groups, positions, strict=True):
-            names = share_of_copy(position, growing=self._spec.growing)
+            names = share_of_copy(position, growing=self._spec.form.growing)
             if promised_only:
                 names = promised_files(position)
             if names:
@@ -420,7 +426,7 @@ class FileBoundary:
         committed = None if before is None else VerifiedFileLineOffset.parse(before, channel=channel).plain
         if self._spec.numbering == "checked":
             refuse_numbers_before(group, committed)
-        reader = reader_of(self._spec)
+        reader = reader_of(self._spec.form)
         resume_at = resume_after(group, reader, committed, self._on_data_loss)
         has_rest = False
         if resume_at.after_line and not resume_at.done:
@@ -457,7 +463,7 @@ class FileBoundary:
         since, loader = (before.since, before.pipe) if before else (now, pipe)
         rows = before.rows_inserted if before else position.rows_inserted
         intent = CopyIntent(after, files[-1].name, since, loader, rows)
-        reader, line = reader_of(self._spec), 0
+        reader, line = reader_of(self._spec.form), 0
         for block in reader.blocks(files[-1], after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line
         end = str(FileLineOffset(files[-1].name, line))
@@ -483,15 +489,16 @@ _REFUSED = {
 
 def why_not_copy(spec: FileSource) -> str | None:
     """Why COPY cannot make the rows that the stream makes of these files, None where it can."""
-    if spec.partition_columns:
-        return "partition_columns adds values of the paths to the rows, which COPY does not"
-    if spec.columns is not None:
+    form = spec.form
+    if isinstance(spec.grouping, ByKey) and spec.grouping.as_columns:
+        return "as_columns adds values of the paths to the rows, which COPY does not"
+    if isinstance(form, Csv | ColumnFormat) and form.columns is not None:
         return "columns leaves columns of the files out, and COPY takes all of them"
-    if spec.non_finite == "null":
+    if isinstance(form, ColumnFormat) and form.non_finite == "null":
         return "non_finite writes NULL for NaN and the infinities, which COPY loads as they are"
-    if spec.compression == "xz":
+    if form.compression == "xz":
         return "COPY does not read xz"
-    if spec.escape and any(spec.null_values):
+    if isinstance(form, Csv) and form.escape and any(form.null_values):
         return "escape and null_values are both given, and COPY looks for NULLs before it takes escapes away"
     return None
 
@@ -501,16 +508,17 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
 
     A file of NDJSON is read for that: COPY takes documents wherever they begin and end, the stream lines.
     """
-    if spec.format in ("text", "ndjson", "csv") and compression_of(file, spec.compression) == "xz":
+    form = spec.form
+    if isinstance(form, LineFormat) and compression_of(file, form.compression) == "xz":
         return f"file {file.path!r} is compressed with xz, which COPY does not read"
-    if spec.format == "csv" and spec.header and not _begins_with_header(spec, file):
+    if isinstance(form, Csv) and form.header and not _begins_with_header(form, file):
         return (
             f"file {file.path!r} has its header behind a blank line, or over several lines, and COPY takes "
             "the first line for the header"
         )
-    if spec.format != "ndjson":
+    if not isinstance(form, Ndjson):
         return None
-    blocks = reader_of(spec).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
+    blocks = reader_of(form).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
     line = next((line for block in blocks if (line := line_without_a_document(block)) is not None), None)
     if line is None:
         return None
@@ -520,11 +528,11 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
     )
 
 
-def _begins_with_header(spec: FileSource, file: SourceFile) -> bool:
+def _begins_with_header(form: Csv, file: SourceFile) -> bool:
     """True where the first line of a CSV file is its header, and all of it."""
-    text = next(pieces(file, 0, compression=compression_of(file, spec.compression)), b"")
+    text = next(pieces(file, 0, compression=compression_of(file, form.compression)), b"")
     line = text.removeprefix(BYTE_ORDER_MARK).partition(b"\n")[0]
-    quotes = line.count(spec.quote.encode()) if spec.quote else 0
+    quotes = line.count(form.quote.encode()) if form.quote else 0
     return not text or (bool(line.strip(b"\r")) and quotes % 2 == 0)
 
 
@@ -542,8 +550,9 @@ def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, An
             raise ConfigurationError(f"options has {name}={options[name]!r}, which {reason}: leave it out")
     arguments: dict[str, Any] = {}
     found: dict[str, Any] = {}
-    if spec.format == "text":
-        arguments["columns"] = [spec.text_column]
+    form = spec.form
+    if isinstance(form, Text):
+        arguments["columns"] = [form.column]
         found["file_format"] = {
             "type": "CSV",
             "field_delimiter": None,
@@ -551,17 +560,17 @@ def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, An
             "skip_blank_lines": True,
             "null_if": [],
         }
-    elif spec.format == "csv":
-        found["file_format"] = _csv(spec)
-        if spec.column_names is None:
+    elif isinstance(form, Csv):
+        found["file_format"] = _csv(form)
+        if form.column_names is None:
             found |= _BY_NAME
         else:
-            arguments["columns"] = list(spec.column_names)
+            arguments["columns"] = list(form.column_names)
     else:
-        kind = "JSON" if spec.format == "ndjson" else spec.format.upper()
+        kind = "JSON" if isinstance(form, Ndjson) else type(form).__name__.upper()
         found |= {"file_format": {"type": kind}, **_BY_NAME}
-    if spec.compression != "auto":
-        found["file_format"]["compression"] = spec.compression.upper()
+    if form.compression != "auto":
+        found["file_format"]["compression"] = form.compression.upper()
     CopyOptions.of({**found, **options})
     return {**arguments, "options": {**found, **options}}
 
@@ -575,19 +584,19 @@ def row_options(spec: FileSource, options: Mapping[str, Any]) -> RowOptions:
     return RowOptions.of(arguments["options"], arguments.get("columns"))
 
 
-def _csv(spec: FileSource) -> dict[str, Any]:
-    form: dict[str, Any] = {"type": "CSV", "field_delimiter": spec.delimiter}
-    if spec.quote:
-        form["field_optionally_enclosed_by"] = spec.quote
-    if spec.escape:
-        form["escape"] = spec.escape
-    form["escape_unenclosed_field"] = spec.escape or None
+def _csv(form: Csv) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "CSV", "field_delimiter": form.delimiter}
+    if form.quote:
+        found["field_optionally_enclosed_by"] = form.quote
+    if form.escape:
+        found["escape"] = form.escape
+    found["escape_unenclosed_field"] = form.escape or None
     # NULL_IF would take an empty value in quotes as well.
-    form["empty_field_as_null"] = "" in spec.null_values
-    form["null_if"] = [text for text in spec.null_values if text]
-    form["skip_blank_lines"] = True
-    if spec.column_names is None:
-        form["parse_header"] = True
-    elif spec.header:
-        form["skip_header"] = 1
-    return form
+    found["empty_field_as_null"] = "" in form.null_values
+    found["null_if"] = [text for text in form.null_values if text]
+    found["skip_blank_lines"] = True
+    if form.column_names is None:
+        found["parse_header"] = True
+    elif form.header:
+        found["skip_header"] = 1
+    return found

@@ -356,7 +356,7 @@ class TestTokens:
             load.position()
 
     def test_a_growing_file_is_left_to_the_stream(self, load: Load, files: list[str]) -> None:
-        load.run(source={"path": str(load.folder), "growing": True})
+        load.run(source={"path": str(load.folder), "format": {"type": "ndjson", "growing": True}})
         assert (load.account.rows, load.account.tokens[A]) == (files[:2], "1.ndjson:2")
 
 

@@ -46,7 +46,7 @@ def test_a_topic_whose_brokers_a_connection_names_is_no_file() -> None:
         ({}, {"options": {"file_format": {"type": "JSON"}, **BY_NAME}}),
         ({"format": "parquet"}, {"options": {"file_format": {"type": "PARQUET"}, **BY_NAME}}),
         (
-            {"format": "csv", "delimiter": ";", "null_values": ["NA"]},
+            {"format": {"type": "csv", "delimiter": ";", "null_values": ["NA"]}},
             {
                 "options": {
                     "file_format": {
@@ -64,7 +64,7 @@ def test_a_topic_whose_brokers_a_connection_names_is_no_file() -> None:
             },
         ),
         (
-            {"format": "csv", "column_names": ["ID"], "quote": "", "escape": "\\"},
+            {"format": {"type": "csv", "column_names": ["ID"], "quote": "", "escape": "\\"}},
             {
                 "columns": ["ID"],
                 "options": {
@@ -98,9 +98,9 @@ def test_options_that_would_break_the_order_of_files_are_refused(option: str) ->
 @pytest.mark.parametrize(
     "source",
     [
-        {"partition_columns": True, "group_by": "partition", "partition_key": "day"},
-        {"format": "parquet", "columns": ["a"]},
-        {"compression": "xz"},
+        {"partitions": {"type": "key", "as_columns": True, "key": "day"}},
+        {"format": {"type": "parquet", "columns": ["a"]}},
+        {"format": {"type": "ndjson", "compression": "xz"}},
     ],
     ids=["partition-columns", "columns", "xz"],
 )
@@ -144,11 +144,12 @@ MATCHED = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
         ({"format": "csv"}, {"file_format": {"type": "CSV", "skip_header": 1}},
          ["NULL_IF", "PARSE_HEADER", "SKIP_HEADER", "SKIP_BLANK_LINES", "ESCAPE_UNENCLOSED_FIELD",
           "FIELD_OPTIONALLY_ENCLOSED_BY"], []),
-        ({"format": "csv", "delimiter": "\t", "null_values": ["b", "a"]},
+        ({"format": {"type": "csv", "delimiter": "\t", "null_values": ["b", "a"]}},
          f"{TAB_PIPE} {MATCHED}", [], []),
         ({"format": "csv"}, f"{CSV_PIPE}) {MATCHED}", [], []),
         ({"format": "csv"}, f"/* TYPE = ( */ {CSV_PIPE} ESCAPE = '\\\\') {MATCHED} -- (", ["ESCAPE"], []),
-        ({"format": "csv", "column_names": ["A"], "header": False}, f"{CSV_PIPE})", ["PARSE_HEADER"], []),
+        ({"format": {"type": "csv", "column_names": ["A"], "header": False}},
+         f"{CSV_PIPE})", ["PARSE_HEADER"], []),
         ({"format": "text"}, f"{TEXT_PIPE} EMPTY_FIELD_AS_NULL = FALSE) ON_ERROR = CONTINUE", [], []),
         ({"format": "text"}, f"{TEXT_PIPE} ENCODING = 'latin1')", ["ENCODING"], []),
         ({}, f"FILE_FORMAT = 'F' {MATCHED}", [], ["names the file format F"]),
@@ -173,9 +174,9 @@ def test_options_that_make_other_rows_are_found(
 @pytest.mark.parametrize(
     "source",
     [
-        {}, {"format": "avro"}, {"format": "text", "compression": "gzip"},
-        {"format": "csv", "delimiter": "\\", "quote": "'", "null_values": ["\\N", "it's", ""]},
-        {"format": "csv", "delimiter": "\t", "escape": "\\", "column_names": ["a", 'B"(']},
+        {}, {"format": "avro"}, {"format": {"type": "text", "compression": "gzip"}},
+        {"format": {"type": "csv", "delimiter": "\\", "quote": "'", "null_values": ["\\N", "it's", ""]}},
+        {"format": {"type": "csv", "delimiter": "\t", "escape": "\\", "column_names": ["a", 'B"(']}},
     ],
 )  # fmt: skip
 def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str, Any]) -> None:
@@ -189,7 +190,7 @@ def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str
 
 
 def test_columns_and_selections_of_a_statement_are_seen() -> None:
-    files = spec(format="text", text_column="LINE")
+    files = spec(format={"type": "text", "column": "LINE"})
     expected, rest = row_options(files, {}), f"FROM @S {TEXT_PIPE})"
     selects = RowOptions.of_statement(f"COPY INTO T FROM (SELECT $1, UPPER($2) FROM @S t) {TEXT_PIPE})")
 

@@ -452,7 +452,7 @@ class TestSources:
             ("/data/{{ ds }}/orders", {"source_name": "orders_{{ ds }}"}),
             ("/data/{{ ds }}/orders", {"channel_prefix": "{{ dag_run.run_id }}"}),
             ("/data/{{ ds }}/orders", {"on_data_loss": "skip"}),
-            ({"path": "/d/{{ ds }}/orders", "group_by": "partition", "partition_key": "day"}, {}),
+            ({"path": "/d/{{ ds }}/orders", "partitions": {"type": "key", "key": "day"}}, {}),
             ("@S/{{ ds }}/orders", {}),
         ],
     )
@@ -467,7 +467,7 @@ class TestSources:
             "/data/{{ ds }}/orders",
             "/data/{{ data_interval_start | ds }}/orders/",
             "/data/{{ logical_date.strftime('%Y/%m/%d') }}/orders",
-            {"path": "/data/{{ dag_run.run_id }}/orders", "group_by": "all"},
+            {"path": "/data/{{ dag_run.run_id }}/orders", "partitions": "all"},
             FileSource(path="/data/{{ macros.ds_add(ds, -1) }}/orders"),
         ],
     )
@@ -481,13 +481,13 @@ class TestSources:
     @pytest.mark.parametrize(
         ("grouping", "file", "is_refused"),
         [
-            ({"group_by": "name", "name_pattern": "(?P<partition>[a-z]+)_[0-9]+.+"}, "eu_1.ndjson", True),
-            ({"group_by": "name", "name_pattern": "(?P<partition>.+)[.]ndjson"}, "eu_20260131.ndjson", False),
-            ({"group_by": "partition", "partition_key": "region"}, "region=eu/1.ndjson", True),
-            ({"group_by": "partition", "partition_key": "day"}, "day=31/1.ndjson", False),
-            ({"group_by": "name", "name_pattern": "(?P<partition>.+)"}, "", False),
+            ({"type": "name", "regex": "(?P<partition>[a-z]+)_[0-9]+.+"}, "eu_1.ndjson", True),
+            ({"type": "name", "regex": "(?P<partition>.+)[.]ndjson"}, "eu_20260131.ndjson", False),
+            ({"type": "key", "key": "region"}, "region=eu/1.ndjson", True),
+            ({"type": "key", "key": "day"}, "day=31/1.ndjson", False),
+            ({"type": "name", "regex": "(?P<partition>.+)"}, "", False),
         ],
-    )  # fmt: skip
+    )
     def test_of_each_run_in_partitions_without_a_number_are_refused(
         self, tmp_path: Path, grouping: dict[str, Any], file: str, is_refused: bool
     ) -> None:
@@ -496,9 +496,9 @@ class TestSources:
         if file:
             path.write_text("{}\n")
         with DAG("d", schedule=None):
-            task = self.load({"path": f"{tmp_path}/{{{{ ds }}}}/orders", **grouping})
+            task = self.load({"path": f"{tmp_path}/{{{{ ds }}}}/orders", "partitions": grouping})
         instance = task.prepare_for_execution()
-        instance.source = {"path": f"{tmp_path}/2026-01-31/orders", **grouping}
+        instance.source = {"path": f"{tmp_path}/2026-01-31/orders", "partitions": grouping}
         if not is_refused:
             require_own_channels(instance, context())
             return
@@ -538,7 +538,7 @@ class TestAppendBesideLoad:
         ("source", "channel"),
         [
             (FileSource(path="FOLDER/orders"), "d_orders_eu"),
-            ({"path": "FOLDER/orders", "group_by": "all"}, "d_orders_all"),
+            ({"path": "FOLDER/orders", "partitions": "all"}, "d_orders_all"),
             (KafkaSource(bootstrap_servers="k:1", topics=["orders", "o_1"]), "d_o_1_12"),
             (KafkaSource(bootstrap_servers="k:1", topic_pattern="o.*"), "d_orders_0"),
             (TableSource(table="lake.orders", offset_column="ID"), "d_orders_all"),
@@ -585,7 +585,7 @@ class TestAppendBesideLoad:
         (folder / "orders/eu").mkdir(parents=True)
         (folder / "orders/eu/1.ndjson").write_text("{}\n")
         values = source if isinstance(source, dict) else source.as_json()
-        if "group_by" in values:
+        if "partitions" in values:
             (folder / "orders/1.ndjson").write_text("{}\n")
         if "path" in values:
             values = {**values, "path": values["path"].replace("FOLDER", str(folder))}

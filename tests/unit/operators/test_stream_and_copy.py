@@ -15,7 +15,7 @@ from snowpipe_local.sql.reader import Reader
 from snowpipe_local.stages.definition import read_file_format
 
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import Csv, FileSourceSpec, SourceFile
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     copy_arguments,
     why_not_copy,
@@ -41,7 +41,7 @@ class Mixed:
 
     def streamed(self) -> Any:
         """The rows that reach the service; it rejects what is no JSON object, which ends the run."""
-        blocks = reader_of(self.spec).blocks(
+        blocks = reader_of(self.spec.form).blocks(
             self.file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits(rows=3)
         )
         try:
@@ -109,12 +109,12 @@ def _csv(chance: random.Random) -> tuple[str, dict[str, Any]]:
     delimiter, quote = chance.choice([",", ";", "\t"]), chance.choice(['"', '"', "'", ""])
     escape = chance.choice(["", "", "\\"])
     header = chance.random() < 0.7
-    source: dict[str, Any] = {
-        "format": "csv", "delimiter": delimiter, "quote": quote, "escape": escape, "header": header,
+    form: dict[str, Any] = {
+        "type": "csv", "delimiter": delimiter, "quote": quote, "escape": escape, "header": header,
         "null_values": chance.choice(NULLS[:-1] if escape else NULLS),
     }  # fmt: skip
     if not header or chance.random() < 0.3:
-        source["column_names"] = NAMES
+        form["column_names"] = NAMES
 
     def value() -> str:
         text = "".join(chance.choices(TEXT, k=chance.randint(0, 2)))
@@ -127,7 +127,7 @@ def _csv(chance: random.Random) -> tuple[str, dict[str, Any]]:
     blank = chance.choice(["", "", "", "\n", "\r\n"])
     head = blank + delimiter.join(NAMES) + chance.choice(ends) if header else ""
     rows = (f"{value()}{delimiter}{value()}" + chance.choice(ends) for _ in range(5))
-    return head + "".join(rows), source
+    return head + "".join(rows), {"format": form}
 
 
 def _ndjson(chance: random.Random) -> tuple[str, dict[str, Any]]:
@@ -168,12 +168,12 @@ def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: 
         pytest.param({"format": "text"}, "a\n\n b\r\n\r\n \n\\N\n", ["a", " b", " ", "\\N"], id="blank"),
         pytest.param({"format": "csv"}, 'A,B\n\n"",\n\r\n1,"2"\n', [["", None], ["1", "2"]], id="quoted"),
         pytest.param(
-            {"format": "csv", "null_values": ["", "NULL"]},
+            {"format": {"type": "csv", "null_values": ["", "NULL"]}},
             'A,B\nNULL,"NULL"\n,""\n',
             [[None, None], [None, ""]],
             id="null-text",
         ),
-        pytest.param({"format": "csv", "null_values": []}, 'A,B\n,""\n', [["", ""]], id="no-nulls"),
+        pytest.param({"format": {"type": "csv", "null_values": []}}, 'A,B\n,""\n', [["", ""]], id="no-nulls"),
         pytest.param({"format": "csv"}, 'A,B\na\\,"b\\"\n', [["a\\", "b\\"]], id="backslash"),
         pytest.param({"format": "csv"}, '\ufeffA,B\r\n1,2\r\n3,4', [["1", "2"], ["3", "4"]], id="mark"),
         pytest.param({"format": "csv"}, 'A,B\n"1",', [["1", None]], id="last-value"),
@@ -211,7 +211,7 @@ def test_copy_is_refused_for_json_whose_lines_are_no_documents(
 
 @pytest.mark.parametrize("head", ["\nA,B\n", '"A\nA",B\r\n'])
 def test_copy_is_refused_for_a_header_that_is_more_than_the_first_line(tmp_path: Path, head: str) -> None:
-    mixed = Mixed(tmp_path / "x", f"{head}1,2\n".encode(), format="csv", column_names=NAMES)
+    mixed = Mixed(tmp_path / "x", f"{head}1,2\n".encode(), format={"type": "csv", "column_names": NAMES})
 
     assert mixed.streamed() == [{"A": "1", "B": "2"}]
     assert "first line for the header" in str(why_not_copy_file(mixed.spec, mixed.file))
@@ -222,5 +222,5 @@ def test_copy_is_refused_where_it_cannot_read_what_the_stream_reads(tmp_path: Pa
 
     assert "xz" in str(why_not_copy_file(mixed.spec, mixed.file))
     assert "escape" in str(
-        why_not_copy(FileSourceSpec(path="/x", format="csv", escape="\\", null_values=("NULL",)))
+        why_not_copy(FileSourceSpec(path="/x", format=Csv(escape="\\", null_values=("NULL",))))
     )

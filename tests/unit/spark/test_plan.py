@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan, write_plan
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -16,7 +16,7 @@ PLAN = JobPlan(
     pipe=PipeName("LOCAL", "PUBLIC", "FLIGHTS-STREAMING"),
     channel_prefix="flights",
     source_name="logs",
-    source=FileSourceSpec(path="/data/flights", growing=True),
+    source=FileSourceSpec(path="/data/flights", format=Ndjson(growing=True)),
     report_path="/run/report.json",
     credentials_path="/run/credentials.json",
     limits=BatchLimits(rows=100, bytes_per_second=None),
@@ -118,9 +118,18 @@ def _changed(**changes):
         (_changed(source=[]), "plan source is []"),
         (_changed(source={}), "source lacks the key 'path'"),
         (_changed(source={"path": "/d", "kind": "rabbit"}), "source kind is 'rabbit': it must be one of"),
-        (_changed(source={"path": "/d", "group_by": "name"}), "needs a group (?P<partition>"),
-        (_changed(source={"path": "/d", "group_by": "name", "name_pattern": "("}), "no regular expression"),
-        (_changed(source={"path": "/d", "name_pattern": "x"}), "only for group_by='name'"),
+        (
+            _changed(source={"path": "/d", "partitions": "name"}),
+            "lacks the key 'regex'",
+        ),
+        (
+            _changed(source={"path": "/d", "partitions": {"type": "name", "regex": "("}}),
+            "no regular expression",
+        ),
+        (
+            _changed(source={"path": "/d", "partitions": {"type": "name", "regex": "x"}}),
+            "needs a group (?P<partition>",
+        ),
         (_changed(source={"path": "/d", "pattern": "../*.log"}), "leaves the source's path"),
         (_changed(limits={"rows": 0}), "rows is 0"),
         (_changed(limits={"rows": 1.5}), "limits rows is 1.5: it must be int"),

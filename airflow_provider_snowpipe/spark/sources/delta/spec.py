@@ -44,9 +44,7 @@ class DeltaSource(TypedRowsSource):
     kind: Literal["delta"] = "delta"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.delta.reader:DeltaSource"
 
-    def __post_init__(self) -> None:
-        if not self._check_fields():
-            return
+    def _check(self) -> None:
         if not self.order_by:
             raise ConfigurationError("source order_by is empty: name the column that orders a version's rows")
         self._check_one_address()

@@ -22,8 +22,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     too_few_rows,
     with_values,
 )
-from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.streaming.arguments import NonFinite
+from airflow_provider_snowpipe.spark.sources.files.spec import ColumnFormat, SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
@@ -85,14 +84,9 @@ def refuse_missing_columns(file: SourceFile, required: Iterable[str] | None, hav
 
 @dataclass(frozen=True, slots=True)
 class NumberedRowsReader(FileReader):
-    """Reads files whose rows are numbered by the file's own structure.
+    """Reads files whose rows are numbered by the file's own structure."""
 
-    :param columns: the columns to read, None for all
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
-    """
-
-    columns: Sequence[str] | None = None
-    non_finite: NonFinite = "refuse"
+    form: ColumnFormat
 
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Make sure that the file has the committed row; where it is, its number shows."""
@@ -105,7 +99,7 @@ class NumberedRowsReader(FileReader):
         self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
     ) -> Iterator[RowBlock]:
         """Read the rows in their order."""
-        number, options = after_line, NdjsonOptions(non_finite=self.non_finite)
+        number, options = after_line, NdjsonOptions(non_finite=self.form.non_finite)
         for rows in self.tables(file, after_line):
             yield from row_blocks_of(rows, file, after_line=number, limits=limits, options=options)
             number += rows.num_rows
@@ -150,7 +144,7 @@ class OrcReader(NumberedRowsReader):
 
     def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
         """Read the stripes that hold rows after a given one."""
-        columns = None if self.columns is None else list(self.columns)
+        columns = None if self.form.columns is None else list(self.form.columns)
         with _orc_file(file) as opened:
             refuse_missing_columns(file, columns, opened.schema.names)
             skip = after_row
@@ -196,11 +190,11 @@ class ParquetReader(NumberedRowsReader):
     def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
         """Read the row groups that hold rows after a given one."""
         with _parquet_file(file) as parquet:
-            refuse_missing_columns(file, self.columns, parquet.schema_arrow.names)
-            for batch, skip in batches_after(parquet, after_row, self.columns):
+            refuse_missing_columns(file, self.form.columns, parquet.schema_arrow.names)
+            for batch, skip in batches_after(parquet, after_row, self.form.columns):
                 rows = pa.Table.from_batches([batch.slice(skip)])
                 # Parquet takes a name with a dot for a field of a structure as well.
-                yield rows if self.columns is None else rows.select(list(self.columns))
+                yield rows if self.form.columns is None else rows.select(list(self.form.columns))
 
 
 def batches_after(

@@ -52,12 +52,12 @@ class AvroReader(NumberedRowsReader):
                 rows = rows_of(header.schema)
             except EncodingError as error:
                 raise EncodingError(f"file {file.path!r}: {error}") from None
-            refuse_missing_columns(file, self.columns, rows.arrow.names)
+            refuse_missing_columns(file, self.form.columns, rows.arrow.names)
             skip = after_row
             for block in _joined(read_blocks(stream, header, skip_rows=after_row)):
                 if skip < block.rows:
                     table = _decoded(block, rows).slice(skip)
-                    yield table if self.columns is None else table.select(list(self.columns))
+                    yield table if self.form.columns is None else table.select(list(self.form.columns))
                 skip = max(skip - block.rows, 0)
 
 
@@ -78,7 +78,7 @@ def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 def _decoded(block: Block, rows: AvroRows) -> pa.Table:
-    reader = required_module("fastavro", "format='avro'", "fastavro", "avro").reader
+    reader = required_module("fastavro", "the format Avro", "fastavro", "avro").reader
     records = list(reader(io.BytesIO(container_of(rows.read_schema, block.rows, block.data))))
     if len(records) != block.rows:
         raise ContainerError(f"a block states {block.rows} rows and holds {len(records)}")

@@ -6,9 +6,9 @@ records, counted from 1 without the header and without blank lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     refuse_growth,
     too_few_rows,
 )
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import Csv, SourceFile
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
@@ -42,20 +42,6 @@ READ_BYTES = 2 << 20
 LONGEST_RECORD = 64 << 20
 """A record that has no end within as many bytes has a quote that is never closed."""
 _NEWLINE, _RETURN = 10, 13
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How values and records are separated.
-
-    :param delimiter: one character between values
-    :param quote: one character around values, or empty
-    :param escape: one character that takes its meaning from the next one, or empty
-    """
-
-    delimiter: str = ","
-    quote: str = '"'
-    escape: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +60,7 @@ class Records:
 def whole_records(
     file: SourceFile,
     offset: int,
-    dialect: Dialect,
+    form: Csv,
     *,
     compression: str = "none",
     keep_tail: bool = True,
@@ -92,7 +78,7 @@ def whole_records(
         if position == 0 and not rest and data.startswith(BYTE_ORDER_MARK):
             data, position = data[len(BYTE_ORDER_MARK) :], len(BYTE_ORDER_MARK)
         text = rest + data
-        ends, _ = _record_ends(text, dialect, file, position)
+        ends, _ = _record_ends(text, form, file, position)
         cut = int(ends[-1]) if len(ends) else 0
         if cut:
             yield Records(memoryview(text)[:cut], position, _filled(text, ends))
@@ -101,29 +87,29 @@ def whole_records(
             raise _unclosed(file, position)
     if rest and keep_tail:
         refuse_growth(file, compression)
-        _, closed = _record_ends(rest, dialect, file, position)
-        escaped = _escaped(np.frombuffer(rest, np.uint8), dialect.escape)
+        _, closed = _record_ends(rest, form, file, position)
+        escaped = _escaped(np.frombuffer(rest, np.uint8), form.escape)
         if not closed or (escaped is not None and escaped[-1] >= len(rest.rstrip(b"\n"))):
             raise _unclosed(file, position)
         yield Records(memoryview(rest), position, _filled(rest, np.array([len(rest)])))
 
 
 def _record_ends(
-    text: bytes, dialect: Dialect, file: SourceFile, position: int
+    text: bytes, form: Csv, file: SourceFile, position: int
 ) -> tuple[npt.NDArray[np.int64], bool]:
     """Offsets just behind each newline that ends a record; and whether the text ends outside quotes."""
     data = np.frombuffer(text, np.uint8)
-    escaped = _escaped(data, dialect.escape)
+    escaped = _escaped(data, form.escape)
     newlines = _plain(np.flatnonzero(data == _NEWLINE), escaped)
-    if not dialect.quote:
+    if not form.quote:
         return newlines + 1, True
-    quotes = _plain(np.flatnonzero(data == ord(dialect.quote)), escaped)
+    quotes = _plain(np.flatnonzero(data == ord(form.quote)), escaped)
     if not len(quotes):
         return newlines + 1, True
-    misplaced = _misplaced_quote(data, quotes, escaped, dialect)
+    misplaced = _misplaced_quote(data, quotes, escaped, form)
     if misplaced is not None:
         raise EncodingError(
-            f"file {file.path!r}: the quote {dialect.quote!r} at byte {position + misplaced} stands within a "
+            f"file {file.path!r}: the quote {form.quote!r} at byte {position + misplaced} stands within a "
             "value, so that nothing shows where the value or its record ends. Quote that value as a whole "
             "and double the quotes in it, or set quote='' where the file quotes no value"
         )
@@ -135,13 +121,13 @@ def _misplaced_quote(
     data: npt.NDArray[np.uint8],
     quotes: npt.NDArray[np.int64],
     escaped: npt.NDArray[np.int64] | None,
-    dialect: Dialect,
+    form: Csv,
 ) -> int | None:
     """The first quote that opens or closes a value's quotes in the middle of the value."""
     opening = quotes[::2]
     before = opening - 1
     previous = data[np.maximum(before, 0)]
-    begins = (previous == ord(dialect.delimiter)) | (previous == _NEWLINE) | (previous == _RETURN)
+    begins = (previous == ord(form.delimiter)) | (previous == _NEWLINE) | (previous == _RETURN)
     if escaped is not None:
         begins &= ~np.isin(before, escaped)
     begins |= opening == 0
@@ -150,8 +136,8 @@ def _misplaced_quote(
         return int(opening[np.argmin(begins)])
     closing = quotes[1::2]
     following = data[np.minimum(closing + 1, len(data) - 1)]
-    stops = (following == ord(dialect.delimiter)) | (following == _NEWLINE) | (following == _RETURN)
-    stops |= (closing == len(data) - 1) | (following == ord(dialect.quote))
+    stops = (following == ord(form.delimiter)) | (following == _NEWLINE) | (following == _RETURN)
+    stops |= (closing == len(data) - 1) | (following == ord(form.quote))
     return None if stops.all() else int(closing[np.argmin(stops)])
 
 
@@ -209,41 +195,13 @@ def _terminated(text: memoryview) -> memoryview | bytes:
 
 @dataclass(frozen=True, slots=True)
 class CsvReader(FileReader):
-    """Reads CSV.
+    """Reads CSV."""
 
-    :param header: True if the first record names the columns
-    :param column_names: names instead of those
-    :param columns: the columns to read, None for all
-    :param null_values: texts that mean NULL, as COPY's NULL_IF; the empty one only without quotes
-    :param compression: how the files are compressed, ``auto`` to go by their names
-    """
-
-    dialect: Dialect = field(default_factory=Dialect)
-    header: bool = True
-    column_names: Sequence[str] | None = None
-    columns: Sequence[str] | None = None
-    null_values: Sequence[str] = ("",)
-    compression: str = "auto"
-
-    @classmethod
-    def of(cls, spec: FileSourceSpec) -> Self:
-        """Make the reader of a source's files."""
-        return cls(
-            Dialect(spec.delimiter, spec.quote, spec.escape),
-            spec.header,
-            spec.column_names,
-            spec.columns,
-            spec.null_values,
-            spec.compression,
-        )
-
-    def may_grow(self, file: SourceFile) -> bool:
-        """True unless the file is compressed."""
-        return compression_of(file, self.compression) == "none"
+    form: Csv
 
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Count the records up to the committed one."""
-        required = line + self.header
+        required = line + self.form.header
         seen = 0
         chunks = self._records(file, 0, keep_tail=True)
         for records in chunks:
@@ -252,7 +210,7 @@ class CsvReader(FileReader):
                 done = end == len(records.text) and next(chunks, None) is None
                 return FilePosition(records.position + end, done)
             seen += len(records.ends)
-        raise too_few_rows(file, max(seen - self.header, 0), line, "record")
+        raise too_few_rows(file, max(seen - self.form.header, 0), line, "record")
 
     def blocks(
         self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
@@ -263,8 +221,8 @@ class CsvReader(FileReader):
         for records in self._records(file, offset, keep_tail=keep_tail):
             if names is None:
                 names = self._names(file)
-                refuse_missing_columns(file, self.columns, names)
-                if offset == 0 and self.header:
+                refuse_missing_columns(file, self.form.columns, names)
+                if offset == 0 and self.form.header:
                     begin = int(records.ends[0])
                     records = Records(
                         records.text[begin:], records.position + begin, records.ends[1:] - begin
@@ -277,14 +235,14 @@ class CsvReader(FileReader):
             number += rows.num_rows
 
     def _records(self, file: SourceFile, offset: int, *, keep_tail: bool) -> Iterator[Records]:
-        compression = compression_of(file, self.compression)
-        chunks = whole_records(file, offset, self.dialect, compression=compression, keep_tail=keep_tail)
+        compression = compression_of(file, self.form.compression)
+        chunks = whole_records(file, offset, self.form, compression=compression, keep_tail=keep_tail)
         return (chunk for chunk in chunks if len(chunk.ends))
 
     def _names(self, file: SourceFile) -> list[str]:
         """The columns' names in the order of the file."""
-        if not self.header:
-            return list(self.column_names or ())
+        if not self.form.header:
+            return list(self.form.column_names or ())
         first = next(self._records(file, 0, keep_tail=True))
         text = first.text[: int(first.ends[0])]
         try:
@@ -298,8 +256,8 @@ class CsvReader(FileReader):
             )
             if table.num_rows > 1:  # rows that would be passed over with it
                 raise EncodingError(f"file {file.path!r}: in the header {_LONE_RETURN}")
-            if self.column_names is not None:
-                return list(self.column_names)
+            if self.form.column_names is not None:
+                return list(self.form.column_names)
             names = [str(column[0].cast(pa.string()).as_py()) for column in table.columns]
         except pa.ArrowInvalid as error:
             raise EncodingError(f"file {file.path!r}: the header cannot be read ({error})") from None
@@ -312,10 +270,10 @@ class CsvReader(FileReader):
 
     def _parse_options(self, handler: Any = None) -> csv.ParseOptions:
         return csv.ParseOptions(
-            delimiter=self.dialect.delimiter,
-            quote_char=self.dialect.quote or False,
-            double_quote=bool(self.dialect.quote),
-            escape_char=self.dialect.escape or False,
+            delimiter=self.form.delimiter,
+            quote_char=self.form.quote or False,
+            double_quote=bool(self.form.quote),
+            escape_char=self.form.escape or False,
             newlines_in_values=True,
             ignore_empty_lines=True,
             invalid_row_handler=handler,
@@ -339,8 +297,8 @@ class CsvReader(FileReader):
                 self._parse_options(refuse),
                 csv.ConvertOptions(
                     column_types=dict.fromkeys(names, pa.large_string()),
-                    include_columns=self.columns,
-                    null_values=[""] if "" in self.null_values else [],
+                    include_columns=self.form.columns,
+                    null_values=[""] if "" in self.form.null_values else [],
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=False,
                 ),
@@ -362,7 +320,7 @@ class CsvReader(FileReader):
 
     def _with_nulls(self, rows: pa.Table) -> pa.Table:
         """Put NULL where a value is one of those texts, in quotes or not."""
-        texts = [text for text in self.null_values if text]
+        texts = [text for text in self.form.null_values if text]
         if not texts:
             return rows
         nulls, null = pa.array(texts, pa.large_string()), pa.scalar(None, pa.large_string())

@@ -1,7 +1,7 @@
 """What a file format is to the file source: a reader that finds, counts and cuts the rows of one file.
 
-A new format is one module with one :class:`FileReader`, named in
-:mod:`~airflow_provider_snowpipe.spark.sources.files.reader`.
+A new format is one value beside those of :mod:`~airflow_provider_snowpipe.spark.sources.files.spec`, and one
+module with the :class:`FileReader` that the value names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.source import part_bytes, row_ranges
-from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import (
+    FileFormat,
+    LineFormat,
+    Ndjson,
+    SourceFile,
+    Text,
+)
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
@@ -68,10 +74,6 @@ class FileReader(ABC):
     """
 
     __slots__ = ()
-
-    def may_grow(self, file: SourceFile) -> bool:
-        """True if rows may be appended to the file between two runs; only its begin stays the same then."""
-        return False
 
     @abstractmethod
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
@@ -120,6 +122,11 @@ def compression_of(file: SourceFile, declared: str) -> str:
     if declared != "auto":
         return declared
     return _BY_ENDING.get(os.path.splitext(file.name)[1].lower(), "none")
+
+
+def may_grow(file: SourceFile, form: FileFormat) -> bool:
+    """True if rows may be appended to a file between two runs; only its begin stays the same then."""
+    return isinstance(form, LineFormat) and compression_of(file, form.compression) == "none"
 
 
 def pieces(
@@ -303,7 +310,7 @@ def _refuse_values_of_its_own(file: SourceFile, columns: Iterable[str], row: str
         if name.upper() in own:
             raise EncodingError(
                 f"file {file.path!r}{row} has a column {own[name.upper()]!r}, which the partition value "
-                f"{name}={value} in its path would be added as: set partition_columns=False{remedy}"
+                f"{name}={value} in its path would be added as: leave out as_columns of ByKey{remedy}"
             )
 
 
@@ -347,39 +354,31 @@ _EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t\r]*\}")
 
 @dataclass(frozen=True, slots=True)
 class LineReader(FileReader):
-    """Reads lines.
+    """Reads lines."""
 
-    :param text_column: the column that takes the lines of a text, None for NDJSON
-    :param compression: how the files are compressed, ``auto`` to go by their names
-    """
-
-    text_column: str | None = None
-    compression: str = "auto"
-
-    def may_grow(self, file: SourceFile) -> bool:
-        """True unless the file is compressed."""
-        return compression_of(file, self.compression) == "none"
+    form: Ndjson | Text
 
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Count the lines up to the committed one."""
-        return position_after_line(file, line, compression=compression_of(file, self.compression))
+        return position_after_line(file, line, compression=compression_of(file, self.form.compression))
 
     def blocks(
         self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits
     ) -> Iterator[RowBlock]:
         """Read the lines: of NDJSON those that are not blank, of a text those that are not empty."""
+        column = self.form.column if isinstance(self.form, Text) else None
         for block in row_blocks(
             file,
             after_line=after_line,
             offset=offset,
             keep_tail=keep_tail,
-            max_bytes=part_bytes(limits, 1 if self.text_column is None else _TEXT_GROWTH),
+            max_bytes=part_bytes(limits, 1 if column is None else _TEXT_GROWTH),
             max_rows=limits.rows,
-            compression=compression_of(file, self.compression),
-            blanks=self.text_column is None,
+            compression=compression_of(file, self.form.compression),
+            blanks=column is None,
         ):
-            if self.text_column is not None:
-                yield replace(block, body=text_rows(block, self.text_column, file))
+            if column is not None:
+                yield replace(block, body=text_rows(block, column, file))
             elif file.values:
                 _refuse_objects_with_values(block, file)
                 # The values of the partition go in front of each line's own fields, by two substitutions.

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
+from airflow_provider_snowpipe.spark.sources.files.formats import may_grow
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     LISTING_FOLDER,
     FileGroup,
@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 
 _FIRST_VERSION, _VERSION = 1, 2
 _MOST_NAMED = 10
-_LINES = ("ndjson", "text", "csv")
-"""Formats to which rows are added at a file's end."""
 _END_BYTES = 4096
 _LISTING_ATTEMPTS = 10
 _KEPT_AT_ONCE = 32
@@ -176,14 +174,11 @@ class Listings:
                 raise ConfigurationError(f"{reason}, or do without by on_late_files='warn'") from None
             log.warning("%s", reason)
 
-    def _may_grow(self, file: SourceFile) -> bool:
-        return self._spec.format in _LINES and compression_of(file, self._spec.compression) == "none"
-
     def _change_of_committed(self, file: SourceFile, before: ListedBefore) -> str | None:
         known = before.files.get(file.name)
         if known is None or self._spec.verify == "digest":  # whose token shows the content
             return None
-        if not self._may_grow(file):
+        if not may_grow(file, self._spec.form):
             return _change(file, known)
         size, modified_ns = known
         ends = before.ends.get(file.name)
@@ -194,7 +189,7 @@ class Listings:
     def _ends_of_last(self, group: FileGroup) -> dict[str, str]:
         """Those of the file that will be the committed one; none where its time or token suffices."""
         file = group.files[-1]
-        if self._spec.verify == "digest" or not self._may_grow(file):
+        if self._spec.verify == "digest" or not may_grow(file, self._spec.form):
             return {}
         ends = _ends(file.path, file.size)
         return {} if ends is None else {file.name: ends}

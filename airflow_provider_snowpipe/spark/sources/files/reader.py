@@ -8,22 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
+from pkgutil import resolve_name
 from typing import ClassVar, Self
 
-from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Partition, Source, SourcePartition
-from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
-    NumberedRowsReader,
-    OrcReader,
-    ParquetReader,
+from airflow_provider_snowpipe.spark.source import (
+    Behind,
+    OnDataLoss,
+    Partition,
+    Source,
+    SourcePartition,
 )
-from airflow_provider_snowpipe.spark.sources.files.formats import (
-    FileReader,
-    LineReader,
-    RowBlock,
-    open_listed,
-)
+from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, RowBlock, may_grow, open_listed
 from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import (
+    ColumnFormat,
+    FileFormat,
     FileGroup,
     FileSourceSpec,
     SourceFile,
@@ -169,9 +168,9 @@ class FilePartition(SourcePartition[Resume]):
 
     def resume(self, committed: Offset | None) -> Resume | None:
         """Find the position just after a row, reading the committed file up to there."""
-        reader = reader_of(self.spec)
+        reader = reader_of(self.spec.form)
         resume = resume_after(self.group, reader, _file_line(committed), self.on_data_loss)
-        rest = files_to_read(self.group, resume, growing=self.spec.growing)
+        rest = files_to_read(self.group, resume, growing=self.spec.form.growing)
         return None if next(rest, None) is None else resume
 
     def is_done(self, committed: Offset | None) -> bool:
@@ -194,9 +193,9 @@ class FilePartition(SourcePartition[Resume]):
 
     def _is_within(self, most: int, files: Sequence[SourceFile]) -> bool:
         """True if none of the files is larger, or than an eighth of it where it is compressed."""
-        reader = reader_of(self.spec)
-        numbered = isinstance(reader, NumberedRowsReader)
-        return all(file.size <= (most if numbered or reader.may_grow(file) else most // 8) for file in files)
+        form = self.spec.form
+        is_plain = isinstance(form, ColumnFormat)
+        return all(file.size <= (most if is_plain or may_grow(file, form) else most // 8) for file in files)
 
     def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows as blocks of NDJSON, file after file."""
@@ -213,13 +212,13 @@ class FilePartition(SourcePartition[Resume]):
 
         :return: blocks, each with the file that it is from
         """
-        reader = reader_of(self.spec)
-        for file, start, keep_tail in files_to_read(self.group, resume_at, growing=self.spec.growing):
+        reader = reader_of(self.spec.form)
+        for file, start, keep_tail in files_to_read(self.group, resume_at, growing=self.spec.form.growing):
             for block in reader.blocks(
                 file,
                 after_line=start.after_line,
                 offset=start.offset,
-                keep_tail=keep_tail or not reader.may_grow(file),
+                keep_tail=keep_tail or not may_grow(file, self.spec.form),
                 limits=limits,
             ):
                 yield file, block
@@ -251,26 +250,13 @@ def _file_line(position: Offset | None) -> FileLineOffset | None:
 # -- The file formats, each imported when it is used -----------------------------------------------------
 
 
-def reader_of(spec: FileSourceSpec) -> FileReader:
-    """Make the reader of a source's files.
+def reader_of(form: FileFormat) -> FileReader:
+    """Make the reader of files of a format.
 
     :raises ConfigurationError: if the format's library is missing here
     """
-    match spec.format:
-        case "ndjson" | "text":
-            return LineReader(spec.text_column if spec.format == "text" else None, spec.compression)
-        case "csv":
-            from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader
-
-            return CsvReader.of(spec)
-        case "parquet":
-            return ParquetReader(spec.columns, spec.non_finite)
-        case "orc":
-            return OrcReader(spec.columns, spec.non_finite)
-        case "avro":
-            from airflow_provider_snowpipe.spark.sources.files.avro_format import AvroReader
-
-            return AvroReader(spec.columns, spec.non_finite)
+    made: FileReader = resolve_name(f"{__package__}.{form.reader_class}")(form)
+    return made
 
 
 # -- Partitions whose offset tokens show what the file held, so that a changed file is an error ----------
@@ -344,14 +330,13 @@ class VerifiedFilePartition(FilePartition):
 
     def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows as blocks of NDJSON, each with the digest of its file up to its end."""
-        reader = reader_of(self.spec)
         with ExitStack() as opened:
             current: SourceFile | None = None
             for file, block in self.blocks(resume_at, limits):
                 if file is not current:
                     opened.close()
                     prefix, current = opened.enter_context(_PrefixDigest(file)), file
-                digest = prefix.up_to(block.end if reader.may_grow(file) else file.size)
+                digest = prefix.up_to(block.end if may_grow(file, self.spec.form) else file.size)
                 yield Part(
                     block.body,
                     VerifiedFileLineOffset(file.name, block.first_line),
@@ -363,12 +348,13 @@ class VerifiedFilePartition(FilePartition):
         file = next((file for file in self.group.files if file.name == committed.file), None)
         if file is None:  # allowed to be gone by on_data_loss
             return
-        reader = reader_of(self.spec)
-        end = reader.position_after(file, committed.line).offset if reader.may_grow(file) else file.size
+        end, is_whole = file.size, not may_grow(file, self.spec.form)
+        if not is_whole:
+            end = reader_of(self.spec.form).position_after(file, committed.line).offset
         with _PrefixDigest(file) as prefix:
             found = prefix.up_to(end)
         if found != committed.digest:
-            what = f"its first {end} bytes" if reader.may_grow(file) else f"all of its {end} bytes"
+            what = f"all of its {end} bytes" if is_whole else f"its first {end} bytes"
             raise SourcePositionError(
                 f"file {file.path!r} was changed or replaced after row {committed.line} of it was committed: "
                 f"{what} have the digest {found}, the committed token {str(committed)!r} states "

@@ -1,4 +1,4 @@
-"""The file source: its specification, and its ordered groups of files, frozen once for a run.
+"""The file source: where its files are, how they are read, and how they are split, frozen once for a run.
 
 A group is a partition of the source: its files form one series of rows, ordered by the names of the files,
 and one task reads them in that order. The list and the sizes are taken once, on the driver, so that a run has
@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.arguments import NonFinite
-from airflow_provider_snowpipe.streaming.checked_values import is_template
+from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
@@ -28,28 +29,282 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, VerifiedFileLineOffset
 
+# -- How files are read: a value for each format ---------------------------------------------------------
+
 _GLOBS = {"text": "*.txt"}
-_LINES = ("text", "ndjson")
-_OPTION_FORMATS: dict[str, tuple[str, ...]] = {
-    "text_column": ("text",),
-    "compression": (*_LINES, "csv"),
-    "growing": (*_LINES, "csv"),
-    "columns": ("csv", "parquet", "orc", "avro"),
-    "header": ("csv",),
-    "column_names": ("csv",),
-    "delimiter": ("csv",),
-    "quote": ("csv",),
-    "escape": ("csv",),
-    "null_values": ("csv",),
-    "non_finite": ("parquet", "orc", "avro"),
-}
-"""Options that some formats have; any other format refuses them."""
-_OPTION_GROUPINGS = {
-    "name_pattern": "name",
-    "partition_key": "partition",
-    "partition_columns": "partition",
-}
-"""Options of one way to group files; any other refuses them."""
+FormatName = Literal["ndjson", "text", "csv", "parquet", "orc", "avro"]
+GroupingName = Literal["directory", "all"]
+
+
+class FileFormat(TypedArgument):
+    """How the files of a source are read."""
+
+    __slots__ = ()
+    _argument = "source format"
+    reader_class: ClassVar[str]
+    """``module:name`` of the reader beside this module, which is made from the value."""
+    compression: str = "auto"
+    growing: bool = False
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class LineFormat(FileFormat):
+    """A format with a row on each line, or between ends of lines.
+
+    :param compression: ``gzip``, ``zstd``, ``bz2``, ``xz``, ``none``, or ``auto`` to go by the endings
+        ``.gz``, ``.zst``, ``.bz2`` and ``.xz``
+    :param growing: True while something appends to a group's last file, which is not compressed: its last
+        line waits until it is terminated
+    """
+
+    compression: Literal["auto", "none", "gzip", "zstd", "bz2", "xz"] = "auto"
+    growing: bool = False
+
+    def _check(self) -> None:
+        if self.growing and self.compression not in ("auto", "none"):
+            raise ConfigurationError(
+                f"source format compression is {self.compression!r} with growing=True: a compressed file "
+                "cannot grow; drop one of the two"
+            )
+
+
+class Ndjson(LineFormat):
+    """Reads each line as a JSON object, which is passed on as it is."""
+
+    __slots__ = ()
+    type = "ndjson"
+    reader_class = "formats:LineReader"
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Text(LineFormat):
+    """Reads each line as the value of a column.
+
+    :param column: the column that takes the lines
+    """
+
+    column: str = "LINE"
+    type = "text"
+    reader_class = "formats:LineReader"
+    _filled = ("column",)
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Csv(LineFormat):
+    """Reads records of values, which are all loaded as text.
+
+    :param columns: the columns to load, None for all
+    :param header: True if the first record of a file names its columns
+    :param column_names: names of the columns, instead of those in the header
+    :param delimiter: one character between values
+    :param quote: one character around values, doubled within them; empty if there is none
+    :param escape: one character that takes its meaning from the next one; empty if there is none
+    :param null_values: texts that mean NULL, as COPY's NULL_IF; the empty text only without quotes
+    """
+
+    columns: Sequence[str] | None = None
+    header: bool = True
+    column_names: Sequence[str] | None = None
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = ""
+    null_values: Sequence[str] = ("",)
+    type = "csv"
+    reader_class = "csv_format:CsvReader"
+    _filled = ("columns", "column_names")
+
+    def _check(self) -> None:
+        LineFormat._check(self)
+        for key in ("delimiter", "quote", "escape"):
+            value = getattr(self, key)
+            is_one = is_template(value) or (len(value) == 1 and value.isascii() and value not in "\r\n")
+            if not is_one and (value or key == "delimiter"):
+                or_none = "" if key == "delimiter" else ", or '' where the files have none"
+                raise ConfigurationError(
+                    f"source format {key} is {value!r}: give one ASCII character that ends no line{or_none}"
+                )
+        used = [value for value in (self.delimiter, self.quote, self.escape) if value]
+        if len(set(used)) < len(used):
+            raise ConfigurationError(
+                f"source format delimiter {self.delimiter!r}, quote {self.quote!r} and escape "
+                f"{self.escape!r} must differ; a quote within quotes is doubled, which needs no escape"
+            )
+        escaped = next((text for text in self.null_values if self.escape and self.escape in text), None)
+        if escaped is not None:
+            raise ConfigurationError(
+                f"source format null_values has {escaped!r} with escape {self.escape!r}, which is taken away "
+                "before the texts are compared, so that such a value would be loaded as a text: leave escape "
+                "out where the file has it for NULL alone, or load it by COPY, which compares before"
+            )
+        if not self.header and self.column_names is None:
+            raise ConfigurationError(
+                "source format header is False: give column_names, since nothing else names the columns"
+            )
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class ColumnFormat(FileFormat):
+    """A format of typed columns.
+
+    :param columns: the columns to load, None for all
+    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    """
+
+    columns: Sequence[str] | None = None
+    non_finite: NonFinite = "refuse"
+    _filled = ("columns",)
+
+
+class Parquet(ColumnFormat):
+    """Reads Parquet files."""
+
+    __slots__ = ()
+    type = "parquet"
+    reader_class = "arrow_format:ParquetReader"
+
+
+class Orc(ColumnFormat):
+    """Reads ORC files."""
+
+    __slots__ = ()
+    type = "orc"
+    reader_class = "arrow_format:OrcReader"
+
+
+class Avro(ColumnFormat):
+    """Reads Avro files."""
+
+    __slots__ = ()
+    type = "avro"
+    reader_class = "avro_format:AvroReader"
+
+
+# -- How files are split into partitions: a value for each way -------------------------------------------
+
+Groups = dict[str, list[tuple[str, Path]]]
+"""Files by partition, each with its name within it."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Grouping(TypedArgument, ABC):
+    """How the files of a source are split into partitions."""
+
+    _argument = "source partitions"
+
+    @abstractmethod
+    def groups(self, root: Path, glob: str) -> Groups:
+        """List the files below a directory that match a glob.
+
+        :raises ConfigurationError: if a file belongs to no partition
+        """
+
+
+class ByDirectory(Grouping):
+    """Makes each directory in the source's path a partition."""
+
+    __slots__ = ()
+    type = "directory"
+
+    def groups(self, root: Path, glob: str) -> Groups:
+        """List the files of each directory."""
+        if stray := sorted(path for path in _matching(root, glob) if path.parent == root):
+            raise ConfigurationError(
+                f"source path {str(root)!r}: {len(stray)} matching file(s) such as {stray[0].name!r} lie "
+                "outside any group directory and would be left out; move them into one directory for each "
+                "partition, or use partitions=ByName(regex=…)"
+            )
+        groups: Groups = {}
+        for directory in root.iterdir():
+            if not directory.is_dir() or directory.name == LISTING_FOLDER or directory.name.startswith("."):
+                continue
+            if files := list(_named(directory, glob)):
+                groups[directory.name] = files
+        return groups
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ByName(Grouping):
+    """Takes the partition from the names of the files.
+
+    :param regex: regular expression for the whole name with a group ``(?P<partition>…)``
+    """
+
+    regex: str
+    type = "name"
+
+    def _check(self) -> None:
+        if is_template(self.regex):
+            return
+        try:
+            named = re.compile(self.regex).groupindex
+        except re.error as error:
+            raise ConfigurationError(
+                f"source partitions regex {self.regex!r} is no regular expression ({error})"
+            ) from None
+        if "partition" not in named:
+            raise ConfigurationError(
+                f"source partitions regex {self.regex!r} needs a group (?P<partition>…), for example "
+                "'(?P<partition>[a-z]+)_[0-9]+[.]ndjson'"
+            )
+
+    def groups(self, root: Path, glob: str) -> Groups:
+        """Take the partition of each file from its name."""
+        groups: Groups = {}
+        for name, path in _named(root, glob):
+            match = re.fullmatch(self.regex, name)
+            partition = match.group("partition") if match else None
+            if not partition:
+                raise ConfigurationError(
+                    f"source path {str(root)!r}: file {name!r} matches {glob!r} but its whole name gives no "
+                    f"partition by regex {self.regex!r}; make one of the two patterns fit"
+                )
+            groups.setdefault(partition, []).append((name, path))
+        return groups
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ByKey(Grouping):
+    """Takes the partition from a key in the paths of the files, as in ``day=2024-01-01/part-0.parquet``.
+
+    :param key: the key, such as ``day``
+    :param as_columns: True adds all such keys in a file's path to its rows, as columns of text
+    """
+
+    key: str
+    as_columns: bool = False
+    type = "key"
+    _filled = ("key",)
+
+    def groups(self, root: Path, glob: str) -> Groups:
+        """Take the partition of each file from its path."""
+        groups: Groups = {}
+        for name, path in _named(root, f"**/{glob}"):
+            # Spark and Hive leave out such as ``_temporary`` and ``.part-0.crc``.
+            if any(part[:1] == "." or (part[:1] == "_" and "=" not in part) for part in name.split("/")):
+                continue
+            value = dict(_partition_values(name)).get(self.key, "")
+            if value == "":
+                raise ConfigurationError(
+                    f"source path {str(root)!r}: file {name!r} matches {glob!r} but lies in no directory "
+                    f"{self.key}=<value>; move it, or make the pattern leave it out"
+                )
+            groups.setdefault(_NULL_VALUE if value is None else value, []).append((name, path))
+        return groups
+
+
+class AllFiles(Grouping):
+    """Makes the files in the source's path one partition, named ``all``."""
+
+    __slots__ = ()
+    type = "all"
+
+    def groups(self, root: Path, glob: str) -> Groups:
+        """List all files."""
+        files = list(_named(root, glob))
+        return {"all": files} if files else {}
+
+
+# -- The source: where files are -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,100 +313,42 @@ class FileSource(SourceSpec):
 
     :param path: the directory that holds them, as the Spark driver and its executors see it
     :param pattern: glob that a file must match, and that takes names beginning with ``.`` only where it names
-        them so: inside its group's directory, inside ``path`` where
-        ``group_by`` is ``name`` or ``all``, at any depth below it where that is ``partition``; None for
-        the format's own, such as ``*.ndjson``
-    :param group_by: what makes a partition. ``directory``: each directory in ``path`` is one; ``name``: the
-        files' names contain; ``partition``: the value of ``partition_key`` in the files' paths; ``all``: the
-        files in ``path`` are one, named ``all``
-    :param name_pattern: regular expression for the whole name with a group ``(?P<partition>…)``; for
-        ``group_by="name"``
-    :param partition_key: the key, as ``day`` in ``day=2024-01-01/part-0.parquet``; for
-        ``group_by="partition"``
-    :param partition_columns: True adds all such keys in a file's path to its rows, as columns of text
-    :param format: ``ndjson``: each line is a JSON object, passed on as it is; ``text``: each line becomes
-        the value of ``text_column``; ``csv``: all values are text; ``parquet``, ``orc``, ``avro``
-    :param compression: of text, NDJSON and CSV: ``gzip``, ``zstd``, ``bz2``, ``xz``, ``none``, or ``auto`` to
-        go by the endings ``.gz``, ``.zst``, ``.bz2`` and ``.xz``
-    :param text_column: the column that takes the lines of a text source
-    :param columns: the columns to load, None for all; of CSV, Parquet, ORC and Avro
-    :param header: True if the first record of a CSV file names its columns
-    :param column_names: names of a CSV file's columns, instead of those in its header
-    :param delimiter: one character between the values of CSV
-    :param quote: one character around values of CSV, doubled within them; empty if there is none
-    :param escape: one character that takes its meaning from the next one in CSV; empty if there is none
-    :param null_values: texts that mean NULL in CSV, as COPY's NULL_IF; the empty text only without quotes
-    :param growing: True while something appends to a group's last file: its last line waits until it is
-        terminated; of text, NDJSON and CSV that is not compressed
+        them so: inside its group's directory, inside ``path`` where ``partitions`` is ``ByName`` or
+        ``AllFiles``, at any depth below it where that is ``ByKey``; None for the format's own, such as
+        ``*.ndjson``
+    :param format: how files are read: a value of ``Ndjson``, ``Text``, ``Csv``, ``Parquet``, ``Orc`` or
+        ``Avro``, its ``type`` for one with its defaults, or its dictionary
+    :param partitions: how files are split into partitions: a value of ``ByDirectory``, ``ByName``, ``ByKey``
+        or ``AllFiles``, likewise
     :param numbering: ``checked`` refuses names like ``log_9`` and ``log_10``, whose order as names is not the
         order of their numbers; ``ignored`` takes them in the order of their names
     :param verify: ``rows``: a resumed file has to have the committed row; ``digest``: it also has to be the
         same up to there, which the offset tokens then show (``file:line/digest``)
     :param on_late_files: what becomes of a run that finds a file before the committed one new, larger or
         younger than the run before has listed it. ``fail``: it stops before anything is sent; ``warn``: it
-        names the file in the log and leaves it out; ``load`` is refused
+        names the file in the log and leaves it out
     :param listing_path: directory that keeps each run's listing for the next one, the same for all runs; None
         for ``_snowpipe`` in ``path``
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities in Parquet, ORC and Avro
     :param kind: always ``files``
     """
 
     path: str
     pattern: str | None = None
-    group_by: Literal["directory", "name", "partition", "all"] = "directory"
-    name_pattern: str | None = None
-    partition_key: str | None = None
-    partition_columns: bool = False
-    format: Literal["ndjson", "text", "csv", "parquet", "orc", "avro"] = "ndjson"
-    compression: Literal["auto", "none", "gzip", "zstd", "bz2", "xz"] = "auto"
-    text_column: str = "LINE"
-    columns: Sequence[str] | None = None
-    header: bool = True
-    column_names: Sequence[str] | None = None
-    delimiter: str = ","
-    quote: str = '"'
-    escape: str = ""
-    null_values: Sequence[str] = ("",)
-    growing: bool = False
+    format: Ndjson | Text | Csv | Parquet | Orc | Avro | FormatName | Mapping[str, Any] = field(
+        default_factory=Ndjson
+    )
+    partitions: ByDirectory | ByName | ByKey | AllFiles | GroupingName | Mapping[str, Any] = field(
+        default_factory=ByDirectory
+    )
     numbering: Literal["checked", "ignored"] = "checked"
     verify: Literal["rows", "digest"] = "rows"
-    on_late_files: Literal["fail", "warn", "load"] = "fail"
+    on_late_files: Literal["fail", "warn"] = "fail"
     listing_path: str | None = None
-    non_finite: NonFinite = "refuse"
     kind: Literal["files"] = "files"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
+    _filled = ("path", "pattern", "listing_path")
 
-    def __post_init__(self) -> None:
-        if not self._check_fields():
-            return
-        for key in ("path", "pattern", "text_column", "columns", "column_names", "listing_path"):
-            if getattr(self, key) in ("", ()):
-                raise ConfigurationError(f"source {key} is empty: give it a value")
-        self._check_glob()
-        if self.on_late_files == "load":
-            raise ConfigurationError(
-                "source on_late_files is 'load': a channel's token counts rows in the order of the files' "
-                "names and has no room for a file out of that order, so that a retry could load it twice. "
-                "Load such files as a source of their own, with a pattern for them and another source_name, "
-                "which gives them channels of their own"
-            )
-        self._refuse_options_of_others()
-        if self.group_by == "name":
-            self._check_name_pattern()
-        if self.group_by == "partition" and not self.partition_key:
-            raise ConfigurationError(
-                f"source partition_key is {self.partition_key!r}: with group_by='partition' give the key, "
-                "for example 'day' for directories like day=2024-01-01"
-            )
-        if self.growing and self.compression not in ("auto", "none"):
-            raise ConfigurationError(
-                f"source compression is {self.compression!r} with growing=True: a compressed file cannot "
-                "grow; drop one of the two"
-            )
-        if self.format == "csv":
-            self._check_dialect()
-
-    def _check_glob(self) -> None:
+    def _check(self) -> None:
         if Path(self.glob).is_absolute() or ".." in Path(self.glob).parts:
             raise ConfigurationError(
                 f"source pattern {self.pattern!r} leaves the source's path: give one below it"
@@ -163,68 +360,20 @@ class FileSource(SourceSpec):
         except ValueError as error:
             raise ConfigurationError(f"source pattern {self.pattern!r} is no glob ({error})") from None
 
-    def _refuse_options_of_others(self) -> None:
-        defaults: dict[str, Any] = {one.name: one.default for one in fields(self)}
-        for option, formats in _OPTION_FORMATS.items():
-            value = getattr(self, option)
-            if value != defaults[option] and self.format not in formats:
-                raise ConfigurationError(
-                    f"source {option} {value!r} is only for format {' or '.join(map(repr, formats))}, and "
-                    f"format is {self.format!r}: drop one of the two"
-                )
-        for option, grouping in _OPTION_GROUPINGS.items():
-            value = getattr(self, option)
-            if value != defaults[option] and self.group_by != grouping:
-                raise ConfigurationError(
-                    f"source {option} {value!r} is only for group_by={grouping!r}: drop one of the two"
-                )
+    @property
+    def form(self) -> FileFormat:
+        """The value of ``format``, which a text or a dictionary has become."""
+        return cast(FileFormat, self.format)
 
-    def _check_name_pattern(self) -> None:
-        if is_template(self.name_pattern):
-            return
-        try:
-            named = re.compile(self.name_pattern or "").groupindex
-        except re.error as error:
-            raise ConfigurationError(
-                f"source name_pattern {self.name_pattern!r} is no regular expression ({error})"
-            ) from None
-        if "partition" not in named:
-            raise ConfigurationError(
-                f"source name_pattern {self.name_pattern!r} needs a group (?P<partition>…) with "
-                "group_by='name', for example '(?P<partition>[a-z]+)_[0-9]+[.]ndjson'"
-            )
-
-    def _check_dialect(self) -> None:
-        for key in ("delimiter", "quote", "escape"):
-            value = getattr(self, key)
-            is_one = is_template(value) or (len(value) == 1 and value.isascii() and value not in "\r\n")
-            if not is_one and (value or key == "delimiter"):
-                or_none = "" if key == "delimiter" else ", or '' where the files have none"
-                raise ConfigurationError(
-                    f"source {key} is {value!r}: give one ASCII character that ends no line{or_none}"
-                )
-        used = [value for value in (self.delimiter, self.quote, self.escape) if value]
-        if len(set(used)) < len(used):
-            raise ConfigurationError(
-                f"source delimiter {self.delimiter!r}, quote {self.quote!r} and escape {self.escape!r} must "
-                "differ; a quote within quotes is doubled, which needs no escape"
-            )
-        escaped = next((text for text in self.null_values if self.escape and self.escape in text), None)
-        if escaped is not None:
-            raise ConfigurationError(
-                f"source null_values has {escaped!r} with escape {self.escape!r}, which is taken away before "
-                "the texts are compared, so that such a value would be loaded as a text: leave escape out "
-                "where the file has it for NULL alone, or load it by COPY, which compares before"
-            )
-        if not self.header and self.column_names is None:
-            raise ConfigurationError(
-                "source header is False: give column_names, since nothing else names the columns"
-            )
+    @property
+    def grouping(self) -> Grouping:
+        """The value of ``partitions``, likewise."""
+        return cast(Grouping, self.partitions)
 
     @property
     def glob(self) -> str:
         """The pattern, or the format's own."""
-        return self.pattern or _GLOBS.get(self.format, f"*.{self.format}")
+        return self.pattern or _GLOBS.get(self.form.type, f"*.{self.form.type}")
 
     @property
     def offset_format(self) -> str:
@@ -305,68 +454,16 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
             f"source path {spec.path!r} {state}: give the directory that holds the files, as the Spark "
             "driver sees it"
         )
-    found = _GROUPINGS[spec.group_by](root, spec)
+    found = spec.grouping.groups(root, spec.glob)
     reached: dict[_Identity, str] = {}
     groups = tuple(_group(partition, files, spec, reached) for partition, files in sorted(found.items()))
     if not groups:
-        directories = {"directory": "in its subdirectories", "partition": "below it"}
         log.warning(
-            "source path %r: no file %s matches %r, so that there is nothing to load",
+            "source path %r: no file matches %r with %r, so that there is nothing to load",
             spec.path,
-            directories.get(spec.group_by, "in it"),
             spec.glob,
+            spec.grouping,
         )
-    return groups
-
-
-def _by_directory(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
-    stray = sorted(_matching(root, spec.glob, below=False))
-    if stray:
-        raise ConfigurationError(
-            f"source path {spec.path!r}: {len(stray)} matching file(s) such as {stray[0].name!r} lie outside "
-            "any group directory and would be left out; move them into one directory for each partition, or "
-            "use group_by='name' with a name_pattern"
-        )
-    groups: dict[str, list[tuple[str, Path]]] = {}
-    for directory in root.iterdir():
-        if not directory.is_dir() or directory.name == LISTING_FOLDER or directory.name.startswith("."):
-            continue
-        files = [(path.relative_to(directory).as_posix(), path) for path in _matching(directory, spec.glob)]
-        if files:
-            groups[directory.name] = files
-    return groups
-
-
-def _by_name(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
-    pattern = re.compile(spec.name_pattern or "")
-    groups: dict[str, list[tuple[str, Path]]] = {}
-    for path in _matching(root, spec.glob):
-        name = path.relative_to(root).as_posix()
-        match = pattern.fullmatch(name)
-        partition = match.group("partition") if match else None
-        if not partition:
-            raise ConfigurationError(
-                f"source path {spec.path!r}: file {name!r} matches {spec.glob!r} but its whole name gives no "
-                f"partition by name_pattern {spec.name_pattern!r}; make one of the two patterns fit"
-            )
-        groups.setdefault(partition, []).append((name, path))
-    return groups
-
-
-def _by_partition(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
-    groups: dict[str, list[tuple[str, Path]]] = {}
-    for path in _matching(root, f"**/{spec.glob}"):
-        name = path.relative_to(root).as_posix()
-        # Spark and Hive leave out such as ``_temporary`` and ``.part-0.crc``.
-        if any(part[:1] == "." or (part[:1] == "_" and "=" not in part) for part in name.split("/")):
-            continue
-        value = dict(_partition_values(name)).get(spec.partition_key or "", "")
-        if value == "":
-            raise ConfigurationError(
-                f"source path {spec.path!r}: file {name!r} matches {spec.glob!r} but lies in no directory "
-                f"{spec.partition_key}=<value>; move it, or make the pattern leave it out"
-            )
-        groups.setdefault(_NULL_VALUE if value is None else value, []).append((name, path))
     return groups
 
 
@@ -376,20 +473,12 @@ def _partition_values(name: str) -> PartitionValues:
     return tuple((key, None if value == _NULL_VALUE else unquote(value)) for key, _, value in pairs)
 
 
-def _all_together(root: Path, spec: FileSourceSpec) -> dict[str, list[tuple[str, Path]]]:
-    files = [(path.relative_to(root).as_posix(), path) for path in _matching(root, spec.glob)]
-    return {"all": files} if files else {}
+def _named(directory: Path, pattern: str) -> Iterator[tuple[str, Path]]:
+    """The matching files, each with its path below the directory."""
+    return ((path.relative_to(directory).as_posix(), path) for path in _matching(directory, pattern))
 
 
-_GROUPINGS = {
-    "directory": _by_directory,
-    "name": _by_name,
-    "partition": _by_partition,
-    "all": _all_together,
-}
-
-
-def _matching(directory: Path, pattern: str, *, below: bool = True) -> Iterator[Path]:
+def _matching(directory: Path, pattern: str) -> Iterator[Path]:
     names_hidden = any(part.startswith(".") for part in Path(pattern).parts)
     for path in directory.glob(pattern):
         parts = path.parts[len(directory.parts) :]
@@ -397,16 +486,15 @@ def _matching(directory: Path, pattern: str, *, below: bool = True) -> Iterator[
         is_hidden = not names_hidden and any(part.startswith(".") for part in parts)
         if is_hidden or LISTING_FOLDER in parts:
             continue
-        if path.is_file() and (below or path.parent == directory):
+        if path.is_file():
             yield path
 
 
 def _group(
     partition: str, files: Iterable[tuple[str, Path]], spec: FileSourceSpec, reached: dict[_Identity, str]
 ) -> FileGroup:
-    ordered = tuple(
-        _file(name, path, reached, with_values=spec.partition_columns) for name, path in sorted(files)
-    )
+    with_values = isinstance(spec.grouping, ByKey) and spec.grouping.as_columns
+    ordered = tuple(_file(name, path, reached, with_values=with_values) for name, path in sorted(files))
     _check_partition(partition)
     for file in ordered:
         _check_name(file, partition)

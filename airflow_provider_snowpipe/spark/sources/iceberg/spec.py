@@ -87,9 +87,7 @@ class IcebergSource(TypedRowsSource):
         options = {name: value for name, value in properties.items() if name not in secrets}
         return {**values, "options": {**options, **given}}, SourceSecrets(secrets)
 
-    def __post_init__(self) -> None:
-        if not self._check_fields():
-            return
+    def _check(self) -> None:
         self._check_one_address()
         if self.table and "." not in self.table and not is_template(self.table):
             raise ConfigurationError(

@@ -93,9 +93,7 @@ class TableSource(TypedRowsSource):
     kind: Literal["table"] = "table"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.tables.reader:TableSource"
 
-    def __post_init__(self) -> None:
-        if not self._check_fields():
-            return
+    def _check(self) -> None:
         check_one_input(self, ("table", "query", "path"))
         if self.query and self.offset_column and not self.name:
             raise ConfigurationError(

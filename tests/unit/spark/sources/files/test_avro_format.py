@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.spark.sources.files.avro_format import (
     read_header,
     rows_of,
 )
+from airflow_provider_snowpipe.spark.sources.files.spec import Avro
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
@@ -47,7 +48,7 @@ def test_every_row_of_several_blocks_can_be_resumed_after(tmp_path, check_every_
     with open(file.path, "rb") as stream:
         assert len(list(read_blocks(stream, read_header(stream)))) > 5
 
-    assert check_every_resume(AvroReader(), file, count=50) == RECORDS
+    assert check_every_resume(AvroReader(Avro()), file, count=50) == RECORDS
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstandard"])
@@ -66,7 +67,7 @@ def test_codecs_of_other_writers_are_read(tmp_path, codec):
     whole = container_of(SCHEMA, block.rows, packed).replace(b"\x08null", _long_text(codec))
     (tmp_path / "a.avro").write_bytes(whole)
 
-    assert [row for _, row in rows_after(AvroReader(), listed(tmp_path / "a.avro"), 0)] == RECORDS
+    assert [row for _, row in rows_after(AvroReader(Avro()), listed(tmp_path / "a.avro"), 0)] == RECORDS
 
 
 def _long_text(text):
@@ -74,16 +75,16 @@ def _long_text(text):
 
 
 def test_only_the_required_columns_are_sent(tmp_path):
-    rows = rows_after(AvroReader(("S",)), _avro(tmp_path / "a"), 48)
+    rows = rows_after(AvroReader(Avro(columns=("S",))), _avro(tmp_path / "a"), 48)
 
     assert rows == [(49, {"S": "x" * 48}), (50, {"S": None})]
     with pytest.raises(ConfigurationError, match="no column 'T'"):
-        rows_after(AvroReader(("T",)), _avro(tmp_path / "a"), 0)
+        rows_after(AvroReader(Avro(columns=("T",))), _avro(tmp_path / "a"), 0)
 
 
 def test_rows_that_take_no_bytes_keep_their_order(tmp_path):
     schema = _column("null")
-    rows = rows_after(AvroReader(), _avro(tmp_path / "a", schema, [{"C": None}] * 20), 3)
+    rows = rows_after(AvroReader(Avro()), _avro(tmp_path / "a", schema, [{"C": None}] * 20), 3)
 
     assert rows == [(number, {"C": None}) for number in range(4, 21)]
 
@@ -162,7 +163,7 @@ def test_rows_that_take_no_bytes_keep_their_order(tmp_path):
 def test_values_keep_every_digit(tmp_path, kind, value, written):
     file = _avro(tmp_path / "a", _column(kind), [{"C": value}])
 
-    assert rows_after(AvroReader(), file, 0) == [(1, {"C": written})]
+    assert rows_after(AvroReader(Avro()), file, 0) == [(1, {"C": written})]
 
 
 @pytest.mark.parametrize(
@@ -182,9 +183,9 @@ def test_schemas_without_columns_are_refused_by_column(schema, message):
 def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path):
     file = _avro(tmp_path / "a")
 
-    assert AvroReader().position_after(file, 50).done
+    assert AvroReader(Avro()).position_after(file, 50).done
     with pytest.raises(SourcePositionError, match=r"has 50 row\(s\) in \d+ bytes, but row 51 of it"):
-        AvroReader().position_after(file, 51)
+        AvroReader(Avro()).position_after(file, 51)
 
 
 def test_appended_blocks_are_new_rows_and_old_numbers_stay(tmp_path):
@@ -192,7 +193,7 @@ def test_appended_blocks_are_new_rows_and_old_numbers_stay(tmp_path):
     with (tmp_path / "a").open("a+b") as file:
         fastavro.writer(file, None, RECORDS[20:])
 
-    assert [row["ID"] for _, row in rows_after(AvroReader(), listed(tmp_path / "a"), 20)] == list(
+    assert [row["ID"] for _, row in rows_after(AvroReader(Avro()), listed(tmp_path / "a"), 20)] == list(
         range(20, 50)
     )
 
@@ -207,7 +208,7 @@ def test_json_of_a_record_is_one_line(tmp_path):
     schema = _column("string")
     file = _avro(tmp_path / "a", schema, [{"C": "a\nb"}])
 
-    assert json.dumps(rows_after(AvroReader(), file, 0)) == '[[1, {"C": "a\\nb"}]]'
+    assert json.dumps(rows_after(AvroReader(Avro()), file, 0)) == '[[1, {"C": "a\\nb"}]]'
 
 
 @pytest.mark.parametrize(("begin", "end"), [(1, None), (0, 30), (0, -17), (0, -1)])
@@ -216,4 +217,4 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, begin, end):
     (tmp_path / "b").write_bytes((tmp_path / "a").read_bytes()[begin:end])
 
     with pytest.raises(EncodingError, match="b' cannot be read as Avro"):
-        rows_after(AvroReader(), listed(tmp_path / "b"), 0)
+        rows_after(AvroReader(Avro()), listed(tmp_path / "b"), 0)

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from airflow_provider_snowpipe.spark.sources.files.arrow_format import OrcReader, ParquetReader
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import ParquetReader
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Orc, Parquet, SourceFile
 from airflow_provider_snowpipe.spark.submit.file_boundary import why_not_copy
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -37,63 +37,62 @@ def _orc(path, rows=ROWS):
 
 
 FORMATS = pytest.mark.parametrize(
-    ("write", "reader"),
-    [pytest.param(_parquet, ParquetReader, id="parquet"), pytest.param(_orc, OrcReader, id="orc")],
+    ("write", "form"), [pytest.param(_parquet, Parquet, id="parquet"), pytest.param(_orc, Orc, id="orc")]
 )
 
 
 @FORMATS
-def test_every_row_of_several_groups_can_be_resumed_after(tmp_path, check_every_resume, write, reader):
+def test_every_row_of_several_groups_can_be_resumed_after(tmp_path, check_every_resume, write, form):
     file = write(tmp_path / "a")
     if write is _orc:
         assert orc.ORCFile(file.path).nstripes > 2
 
-    assert check_every_resume(reader(), file, count=50) == ROWS.to_pylist()
+    assert check_every_resume(reader_of(form()), file, count=50) == ROWS.to_pylist()
 
 
 @FORMATS
-def test_only_the_required_columns_are_read(tmp_path, check_every_resume, write, reader):
-    rows = check_every_resume(reader(("ID",)), write(tmp_path / "a"), count=50)
+def test_only_the_required_columns_are_read(tmp_path, check_every_resume, write, form):
+    rows = check_every_resume(reader_of(form(columns=("ID",))), write(tmp_path / "a"), count=50)
 
     assert rows == [{"ID": number} for number in range(50)]
 
 
 @FORMATS
-def test_a_column_that_is_not_there_is_refused(tmp_path, write, reader):
+def test_a_column_that_is_not_there_is_refused(tmp_path, write, form):
     with pytest.raises(ConfigurationError, match=r"no column 'NONE'.*\['ID', 'S'\]"):
-        rows_after(reader(("NONE",)), write(tmp_path / "a"), 0)
+        rows_after(reader_of(form(columns=("NONE",))), write(tmp_path / "a"), 0)
 
 
 @FORMATS
-def test_a_file_without_rows_has_none(tmp_path, write, reader):
-    assert rows_after(reader(), write(tmp_path / "a", ROWS.slice(0, 0)), 0) == []
+def test_a_file_without_rows_has_none(tmp_path, write, form):
+    assert rows_after(reader_of(form()), write(tmp_path / "a", ROWS.slice(0, 0)), 0) == []
 
 
 @FORMATS
-def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, reader):
+def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, form):
     file = write(tmp_path / "a")
 
-    assert reader().position_after(file, 50).done
+    assert reader_of(form()).position_after(file, 50).done
     with pytest.raises(SourcePositionError, match=r"has 50 row\(s\) in \d+ bytes, but row 51 of it"):
-        reader().position_after(file, 51)
+        reader_of(form()).position_after(file, 51)
 
 
 @FORMATS
-def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path, write, reader):
+def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path, write, form):
     file = write(tmp_path / "a")
     for size, message in ((file.size + 1, "shrank"), (file.size - 1, "grew")):
         with pytest.raises(SourcePositionError, match=message):
-            rows_after(reader(), SourceFile("a", file.path, size), 0)
+            rows_after(reader_of(form()), SourceFile("a", file.path, size), 0)
 
 
 @FORMATS
 @pytest.mark.parametrize("keep", [0.5, 0.99])
-def test_an_unfinished_file_is_refused_by_name(tmp_path, write, reader, keep):
+def test_an_unfinished_file_is_refused_by_name(tmp_path, write, form, keep):
     whole = write(tmp_path / "a")
     (tmp_path / "b").write_bytes((tmp_path / "a").read_bytes()[: int(whole.size * keep)])
 
     with pytest.raises(EncodingError, match=r"b' cannot be read as (Parquet|ORC) .*not finished"):
-        rows_after(reader(), listed(tmp_path / "b"), 0)
+        rows_after(reader_of(form()), listed(tmp_path / "b"), 0)
 
 
 TIMESTAMP = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
@@ -130,9 +129,9 @@ WRITTEN = {
 
 
 @FORMATS
-def test_values_keep_every_digit(tmp_path, write, reader):
+def test_values_keep_every_digit(tmp_path, write, form):
     file = write(tmp_path / "a", EXACT)
-    ((_, row),) = rows_after(reader(), file, 0)
+    ((_, row),) = rows_after(reader_of(form()), file, 0)
 
     if write is _orc:  # whose timestamps are nanoseconds
         row["TS_US"] = row["TS_US"].removesuffix("000")
@@ -151,7 +150,7 @@ def test_types_that_only_parquet_has(tmp_path):
             "WIDE": pa.array([Decimal(10) ** 40], pa.decimal256(50, 2)),
         }
     )
-    ((_, row),) = rows_after(ParquetReader(), _parquet(tmp_path / "a", rows), 0)
+    ((_, row),) = rows_after(ParquetReader(Parquet()), _parquet(tmp_path / "a", rows), 0)
 
     assert row == {
         "U64": 2**64 - 1,
@@ -171,7 +170,7 @@ def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
         pa.table({"TS": pa.array(far, pa.timestamp("us"))}), path, use_deprecated_int96_timestamps=True
     )
 
-    assert [row["TS"] for _, row in rows_after(ParquetReader(), listed(path), 0)] == [
+    assert [row["TS"] for _, row in rows_after(ParquetReader(Parquet()), listed(path), 0)] == [
         "9999-12-31T23:59:59.999999",
         "0001-01-01T00:00:00",
     ]
@@ -180,7 +179,7 @@ def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
 def test_long_rows_make_small_blocks(tmp_path):
     rows = pa.table({"S": ["x" * 700_000] * 6})
     blocks = list(
-        ParquetReader().blocks(
+        ParquetReader(Parquet()).blocks(
             _parquet(tmp_path / "a", rows), after_line=0, offset=0, keep_tail=True, limits=BatchLimits()
         )
     )
@@ -193,15 +192,15 @@ def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
     rows = pa.table({"X": [1.0] * 30 + [float("nan")] + [1.0] * 19})
 
     with pytest.raises(EncodingError, match=r"a', rows 22 to 50 \(here row 0 is 22\): column 'X'.*in row 9"):
-        rows_after(ParquetReader(), _parquet(tmp_path / "a", rows), 0)
+        rows_after(ParquetReader(Parquet()), _parquet(tmp_path / "a", rows), 0)
 
 
 @pytest.mark.parametrize(("name", "write"), [("parquet", pq.write_table), ("orc", orc.write_table)])
 def test_values_that_are_no_numbers_can_become_null(tmp_path, name, write):
     write(pa.table({"X": [1.5, float("nan"), float("-inf")]}), tmp_path / f"a.{name}")
-    spec = FileSourceSpec(str(tmp_path), group_by="all", format=name, non_finite="null")
+    spec = FileSourceSpec(str(tmp_path), partitions="all", format={"type": name, "non_finite": "null"})
 
-    rows = rows_after(reader_of(spec), listed(tmp_path / f"a.{name}"), 0)
+    rows = rows_after(reader_of(spec.form), listed(tmp_path / f"a.{name}"), 0)
 
     assert [row["X"] for _, row in rows] == ["1.5", None, None]
     assert "NaN" in str(why_not_copy(spec))
@@ -210,15 +209,15 @@ def test_values_that_are_no_numbers_can_become_null(tmp_path, name, write):
 def test_a_column_with_a_dot_in_its_name_is_no_field_of_another_one(tmp_path):
     file = _parquet(tmp_path / "a", pa.table({"C.A": [1], "C": [{"A": 5}]}))
 
-    assert rows_after(ParquetReader(("C.A",)), file, 0) == [(1, {"C.A": 1})]
+    assert rows_after(ParquetReader(Parquet(columns=("C.A",))), file, 0) == [(1, {"C.A": 1})]
 
 
 def test_partition_values_become_columns(tmp_path):
     plain = _parquet(tmp_path / "a", ROWS.slice(0, 2))
     file = SourceFile("a", plain.path, plain.size, (("day", "2024-01-01"), ("eu", None)))
 
-    rows = [row for _, row in rows_after(ParquetReader(("ID",)), file, 0)]
+    rows = [row for _, row in rows_after(ParquetReader(Parquet(columns=("ID",))), file, 0)]
     assert json.dumps(rows[1]) == '{"ID": 1, "day": "2024-01-01", "eu": null}'
 
-    with pytest.raises(EncodingError, match=r"has a column 'ID'.*value id=1.*partition_columns=False"):
-        rows_after(ParquetReader(), SourceFile("a", plain.path, plain.size, (("id", "1"),)), 0)
+    with pytest.raises(EncodingError, match=r"has a column 'ID'.*value id=1.*as_columns"):
+        rows_after(ParquetReader(Parquet()), SourceFile("a", plain.path, plain.size, (("id", "1"),)), 0)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader, Dialect, whole_records
+from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader, whole_records
+from airflow_provider_snowpipe.spark.sources.files.spec import Csv
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
@@ -48,11 +49,11 @@ def test_records_are_those_of_another_csv_library_wherever_reading_begins(
             out.write(end)
     expected = [dict(zip("ABC", row, strict=True)) for row in rows]
 
-    reader = CsvReader(null_values=())
+    reader = CsvReader(Csv(null_values=()))
     for line in range(len(rows)):
         found = _read(reader, path, out.getvalue(), line)
         assert found == list(enumerate(expected, start=1))[line:]
-    chunks = list(whole_records(listed(path), 0, Dialect(), read_bytes=read_bytes))
+    chunks = list(whole_records(listed(path), 0, Csv(), read_bytes=read_bytes))
     assert sum(len(chunk.ends) for chunk in chunks) == len(rows) + 1
 
 
@@ -60,7 +61,7 @@ def test_every_record_can_be_resumed_after(path, check_every_resume):
     rows = [f'{n},"line one\nof ""{n}"", and two",{"" if n % 3 else n}' for n in range(30)]
     path.write_text("ID,NOTE,MAYBE\n" + "\n".join(rows) + "\n")
 
-    found = check_every_resume(CsvReader(), listed(path), count=30)
+    found = check_every_resume(CsvReader(Csv()), listed(path), count=30)
 
     assert found[4] == {"ID": "4", "NOTE": 'line one\nof "4", and two', "MAYBE": None}
     assert found[3]["MAYBE"] == "3"
@@ -70,7 +71,7 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"ID\n" + b"".join(b'"a\n%d"\n' % n for n in range(20))))
 
-    check_every_resume(CsvReader(), listed(path), count=20)
+    check_every_resume(CsvReader(Csv()), listed(path), count=20)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +86,22 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
         ({"header": False, "column_names": ("X", "Y")}, "1,2\n", [{"X": "1", "Y": "2"}]),
         ({"column_names": ("X", "Y")}, "A,B\n1,2\n", [{"X": "1", "Y": "2"}]),
         ({"columns": ("B",)}, "A,B\n1,2\n", [{"B": "2"}]),
-        ({"dialect": Dialect("\t", "", "")}, 'A\tB\n5" pipe\t"x\n', [{"A": '5" pipe', "B": '"x'}]),
-        ({"dialect": Dialect("|", "'", "\\")}, "A|B\n'a|\n''b'|c\\|d\n", [{"A": "a|\n'b", "B": "c|d"}]),
-        ({"dialect": Dialect(",", '"', "\\")}, 'A,B\na\\\nb,"\\"x"\n', [{"A": "a\nb", "B": '"x'}]),
-        ({"dialect": Dialect(",", '"', "\\")}, 'A,B\n"\\\\","x"\n', [{"A": "\\", "B": "x"}]),
+        (
+            {"delimiter": "\t", "quote": "", "escape": ""},
+            'A\tB\n5" pipe\t"x\n',
+            [{"A": '5" pipe', "B": '"x'}],
+        ),
+        (
+            {"delimiter": "|", "quote": "'", "escape": "\\"},
+            "A|B\n'a|\n''b'|c\\|d\n",
+            [{"A": "a|\n'b", "B": "c|d"}],
+        ),
+        (
+            {"delimiter": ",", "quote": '"', "escape": "\\"},
+            'A,B\na\\\nb,"\\"x"\n',
+            [{"A": "a\nb", "B": '"x'}],
+        ),
+        ({"delimiter": ",", "quote": '"', "escape": "\\"}, 'A,B\n"\\\\","x"\n', [{"A": "\\", "B": "x"}]),
         ({}, "A,B\r\n\r\n1,2\r\n\r\n\n3,4", [{"A": "1", "B": "2"}, {"A": "3", "B": "4"}]),
         ({}, "A,B\n", []),
         ({}, "A,B", []),
@@ -96,12 +109,12 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
     ],
 )
 def test_dialects_names_and_nulls(path, options, content, expected):
-    assert _read(CsvReader(**options), path, content) == list(enumerate(expected, start=1))
+    assert _read(CsvReader(Csv(**options)), path, content) == list(enumerate(expected, start=1))
 
 
 def test_a_record_longer_than_a_read_is_one_row(path):
     long = "x" * 5_000_000
-    assert _read(CsvReader(), path, f'A,B\n"{long}\n",1\n2,3\n') == [
+    assert _read(CsvReader(Csv()), path, f'A,B\n"{long}\n",1\n2,3\n') == [
         (1, {"A": long + "\n", "B": "1"}),
         (2, {"A": "2", "B": "3"}),
     ]
@@ -120,7 +133,7 @@ def test_a_record_longer_than_a_read_is_one_row(path):
     ],
 )
 def test_an_unfinished_record_of_a_growing_file_waits_for_the_next_run(path, written, rows):
-    assert len(_read(CsvReader(), path, written, keep_tail=False)) == rows
+    assert len(_read(CsvReader(Csv()), path, written, keep_tail=False)) == rows
 
 
 @pytest.mark.parametrize(
@@ -137,14 +150,14 @@ def test_an_unfinished_record_of_a_growing_file_waits_for_the_next_run(path, wri
 )
 def test_what_is_no_csv_is_refused_by_file_and_position(path, content, message):
     with pytest.raises(EncodingError, match=r"x\.csv.*" + message):
-        _read(CsvReader(), path, content)
+        _read(CsvReader(Csv()), path, content)
 
 
 @pytest.mark.parametrize("options", [{}, {"column_names": ("X", "Y")}])
 @pytest.mark.parametrize("content", ["A,B\r1,2\r3,4\r", "A,B\r1,2\n3,4\n"])
 def test_carriage_returns_alone_do_not_make_rows_a_part_of_the_header(path, options, content):
     with pytest.raises(EncodingError, match=r"header.*a carriage return without a newline"):
-        _read(CsvReader(**options), path, content)
+        _read(CsvReader(Csv(**options)), path, content)
 
 
 def test_a_byte_order_mark_behind_the_first_record_belongs_to_its_value_wherever_reading_begins(
@@ -152,19 +165,19 @@ def test_a_byte_order_mark_behind_the_first_record_belongs_to_its_value_wherever
 ):
     path.write_text("A\n1\n\ufeff2\n\ufeff\ufeff3\n")
 
-    rows = check_every_resume(CsvReader(), listed(path), count=3)
+    rows = check_every_resume(CsvReader(Csv()), listed(path), count=3)
 
     assert [row["A"] for row in rows] == ["1", "\ufeff2", "\ufeff\ufeff3"]
 
 
 def test_a_column_that_is_not_there_is_refused(path):
     with pytest.raises(ConfigurationError, match=r"no column 'D'.*'A', 'B'"):
-        _read(CsvReader(columns=("A", "D")), path, "A,B\n1,2\n")
+        _read(CsvReader(Csv(columns=("A", "D"))), path, "A,B\n1,2\n")
 
 
 def test_errors_show_no_value_of_the_file(path):
     with pytest.raises(EncodingError) as refused:
-        _read(CsvReader(), path, "A,B\n1,2\nsecret-value\n")
+        _read(CsvReader(Csv()), path, "A,B\n1,2\nsecret-value\n")
 
     assert "secret-value" not in str(refused.value)
     assert refused.value.__context__ is None or refused.value.__suppress_context__
@@ -174,6 +187,6 @@ def test_errors_show_no_value_of_the_file(path):
 def test_a_committed_record_that_is_not_there_is_an_error_with_evidence(path, content):
     path.write_text(content)
 
-    assert CsvReader().position_after(listed(path), 3).done == (not content.endswith("\n\n"))
+    assert CsvReader(Csv()).position_after(listed(path), 3).done == (not content.endswith("\n\n"))
     with pytest.raises(SourcePositionError, match=r"has 3 record\(s\) in \d+ bytes, but record 4 of it"):
-        CsvReader().position_after(listed(path), 4)
+        CsvReader(Csv()).position_after(listed(path), 4)

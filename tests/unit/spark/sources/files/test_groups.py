@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, freeze
+from airflow_provider_snowpipe.spark.sources.files.spec import ByKey, ByName, FileSourceSpec, freeze
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 
@@ -38,7 +38,7 @@ def test_names_can_determine_the_partition(tmp_path):
     _make(tmp_path, "ewr_01.log", "ewr_02.log", "jfk_01.log")
 
     spec = FileSourceSpec(
-        str(tmp_path), pattern="*.log", group_by="name", name_pattern=r"(?P<partition>[a-z]+)_\d+\.log"
+        str(tmp_path), pattern="*.log", partitions=ByName(regex=r"(?P<partition>[a-z]+)_\d+\.log")
     )
 
     assert _names(freeze(spec)) == {"ewr": ["ewr_01.log", "ewr_02.log"], "jfk": ["jfk_01.log"]}
@@ -47,7 +47,7 @@ def test_names_can_determine_the_partition(tmp_path):
 def test_name_without_a_partition_is_refused(tmp_path):
     _make(tmp_path, "ewr_01.log", "stray.log")
     spec = FileSourceSpec(
-        str(tmp_path), pattern="*.log", group_by="name", name_pattern=r"(?P<partition>[a-z]+)_\d+\.log"
+        str(tmp_path), pattern="*.log", partitions=ByName(regex=r"(?P<partition>[a-z]+)_\d+\.log")
     )
 
     with pytest.raises(ConfigurationError, match=r"'stray\.log'"):
@@ -132,7 +132,7 @@ def test_directory_whose_name_no_channel_can_have_is_refused(tmp_path):
         ({}, {"a": ["1.ndjson", "_2.ndjson"]}),
         ({"pattern": "**/*.ndjson"}, {"a": ["1.ndjson", "_2.ndjson"]}),
         ({"pattern": ".*.ndjson"}, {"a": [".1.ndjson"]}),
-        ({"group_by": "all", "pattern": "a/*"}, {"all": ["a/1.ndjson", "a/_2.ndjson"]}),
+        ({"partitions": "all", "pattern": "a/*"}, {"all": ["a/1.ndjson", "a/_2.ndjson"]}),
     ],
 )
 def test_hidden_files_and_directories_match_only_patterns_that_name_them(tmp_path, options, left):
@@ -149,7 +149,7 @@ def test_colon_in_a_name_is_taken(tmp_path):
     assert _names(freeze(FileSourceSpec(str(tmp_path)))) == {"a": ["2013-01-01T05:00.ndjson"]}
 
 
-BY_DAY = {"format": "parquet", "group_by": "partition", "partition_key": "day"}
+BY_DAY = {"format": "parquet", "partitions": {"type": "key", "key": "day"}}
 
 
 def test_partition_values_in_paths_can_determine_the_partition(tmp_path):
@@ -176,7 +176,8 @@ def test_partition_values_in_paths_can_determine_the_partition(tmp_path):
 def test_partition_values_are_decoded_for_columns(tmp_path):
     _make(tmp_path, "at=10%3A30/day=__HIVE_DEFAULT_PARTITION__/a.parquet")
 
-    (group,) = freeze(FileSourceSpec(str(tmp_path), **BY_DAY, partition_columns=True))
+    by_day = ByKey("day", as_columns=True)
+    (group,) = freeze(FileSourceSpec(str(tmp_path), format="parquet", partitions=by_day))
 
     assert group.files[0].values == (("at", "10:30"), ("day", None))
 
@@ -191,5 +192,7 @@ def test_file_without_the_partition_key_is_refused(tmp_path):
 def test_files_of_one_directory_can_be_one_partition(tmp_path):
     _make(tmp_path, "b.ndjson", "a.ndjson", "x/c.ndjson")
 
-    assert _names(freeze(FileSourceSpec(str(tmp_path), group_by="all"))) == {"all": ["a.ndjson", "b.ndjson"]}
-    assert freeze(FileSourceSpec(str(tmp_path), group_by="all", format="csv")) == ()
+    assert _names(freeze(FileSourceSpec(str(tmp_path), partitions="all"))) == {
+        "all": ["a.ndjson", "b.ndjson"]
+    }
+    assert freeze(FileSourceSpec(str(tmp_path), partitions="all", format="csv")) == ()

@@ -195,7 +195,7 @@ class TestDefault:
         os.utime(file, ns=(time.time_ns() + HOUR_NS,) * 2)
 
         folder.refused("'1.ndjson' (overwritten, ", f"'1.ndjson:{rows}' is committed")
-        folder.refused("'1.ndjson' (overwritten, ", growing=True)
+        folder.refused("'1.ndjson' (overwritten, ", format={"type": "ndjson", "growing": True})
         assert folder.run(on_late_files="warn")[:rows] == list(range(1, rows + 1))
         folder.run()
 
@@ -241,12 +241,12 @@ class TestNormalUse:
 
     def test_later_files_and_growth_of_the_committed_one(self, folder):
         folder.write("1.ndjson")
-        folder.run(growing=True)
+        folder.run(format={"type": "ndjson", "growing": True})
         folder.write("1.ndjson")
         folder.write("2.ndjson")
-        assert folder.run(growing=True) == [1, 2, 3, 4, 5, 6]
+        assert folder.run(format={"type": "ndjson", "growing": True}) == [1, 2, 3, 4, 5, 6]
         folder.write("3.ndjson", 1)
-        assert folder.run(growing=True) == [1, 2, 3, 4, 5, 6, 7]
+        assert folder.run(format={"type": "ndjson", "growing": True}) == [1, 2, 3, 4, 5, 6, 7]
 
     def test_files_written_in_any_order_before_the_first_run(self, folder):
         for name in ("3", "1", "2"):
@@ -303,7 +303,7 @@ class TestNormalUse:
     def test_the_kept_listing_is_no_file_of_the_source(self, folder):
         folder.write("1.json", 1)
         for _ in range(2):
-            assert folder.run(pattern="**/*", group_by="directory") == [1]
+            assert folder.run(pattern="**/*", partitions="directory") == [1]
         assert (folder.path / LISTING_FOLDER).is_dir()
         assert set(folder.snowpipe.channels) == {"job_src_a"}
 
@@ -619,16 +619,11 @@ def test_any_series_of_changes_is_loaded_exactly_or_refused_by_name(folder, seed
             folder.write(name, rows)
             early |= {repr(name)} if rows and name < committed else set()
         if early:
-            folder.refused(*early, growing=True)
-            folder.refused(*early, growing=True)
+            folder.refused(*early, format={"type": "ndjson", "growing": True})
+            folder.refused(*early, format={"type": "ndjson", "growing": True})
             return
-        assert sorted(folder.run(growing=True)) == folder.written
+        assert sorted(folder.run(format={"type": "ndjson", "growing": True})) == folder.written
         committed = str(folder.snowpipe.channels["job_src_a"].committed).partition(":")[0]
-
-
-def test_load_is_refused_with_the_reason(folder):
-    with pytest.raises(ConfigurationError, match=r"on_late_files.*order"):
-        source_spec({"path": str(folder.path), "on_late_files": "load"})
 
 
 def test_an_empty_listing_path_is_refused(folder):

@@ -2,7 +2,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.formats import LineReader
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
-from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, Ndjson, SourceFile
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
@@ -17,7 +17,7 @@ def group(tmp_path):
 
 
 def _after(group, token, on_data_loss="fail"):
-    return resume_after(group, LineReader(), token and FileLineOffset.parse(token), on_data_loss)
+    return resume_after(group, LineReader(Ndjson()), token and FileLineOffset.parse(token), on_data_loss)
 
 
 def test_null_token_starts_with_the_first_file(group):

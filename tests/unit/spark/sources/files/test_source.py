@@ -13,18 +13,25 @@ from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 
 def _ends(path, **options):
-    (partition,) = FileSource(FileSourceSpec(str(path), group_by="all", **options), "fail").partitions()
+    (partition,) = FileSource(FileSourceSpec(str(path), partitions="all", **options), "fail").partitions()
     return [str(part.end) for part in partition.read(partition.resume(None), BatchLimits())]
 
 
 def test_only_a_last_file_that_can_grow_keeps_its_unfinished_line_back(tmp_path):
     (tmp_path / "1.ndjson").write_bytes(b"{}\n{}")
     (tmp_path / "2.ndjson").write_bytes(b"{}\n{}")
-    assert _ends(tmp_path, growing=True) == ["1.ndjson:1", "1.ndjson:2", "2.ndjson:1"]
+    assert _ends(tmp_path, format={"type": "ndjson", "growing": True}) == [
+        "1.ndjson:1",
+        "1.ndjson:2",
+        "2.ndjson:1",
+    ]
 
     (tmp_path / "2.ndjson").unlink()
     (tmp_path / "2.ndjson.gz").write_bytes(gzip.compress(b"{}\n{}"))
-    assert _ends(tmp_path, growing=True, pattern="*.ndjson*")[-1] == "2.ndjson.gz:2"
+    assert (
+        _ends(tmp_path, format={"type": "ndjson", "growing": True}, pattern="*.ndjson*")[-1]
+        == "2.ndjson.gz:2"
+    )
 
 
 def test_empty_files_between_others_are_passed_over(tmp_path):
@@ -35,7 +42,7 @@ def test_empty_files_between_others_are_passed_over(tmp_path):
 
 
 def _is_done(path, token, **options):
-    (partition,) = FileSource(FileSourceSpec(str(path), group_by="all", **options), "fail").partitions()
+    (partition,) = FileSource(FileSourceSpec(str(path), partitions="all", **options), "fail").partitions()
     return partition.is_done(FileLineOffset.parse(token))
 
 
@@ -47,7 +54,7 @@ def test_what_is_no_row_leaves_nothing_to_load_behind_the_last_row(tmp_path):
     assert _is_done(tmp_path, "1.ndjson:2")
     assert not _is_done(tmp_path, "1.ndjson:1")
     assert _is_done(tmp_path, "2.csv:1", format="csv")
-    assert _is_done(tmp_path, "3.txt:1", format="text", growing=True)
+    assert _is_done(tmp_path, "3.txt:1", format={"type": "text", "growing": True})
     assert not _is_done(tmp_path, "3.txt:1", format="text")
 
 
@@ -56,7 +63,7 @@ def test_position_in_a_small_file_or_none_is_quickly_found(tmp_path, monkeypatch
     (tmp_path / "2.ndjson").write_bytes(b"{}\n" * 101)
     (tmp_path / "3.ndjson.gz").write_bytes(gzip.compress(b"{}\n" * 10, mtime=0))
     compressed = (tmp_path / "3.ndjson.gz").stat().st_size
-    spec = FileSourceSpec(str(tmp_path), group_by="all", pattern="*.ndjson*")
+    spec = FileSourceSpec(str(tmp_path), partitions="all", pattern="*.ndjson*")
     (partition,) = FileSource(spec, "fail").partitions()
 
     def quick(token):
@@ -80,7 +87,7 @@ def test_bytes_behind_are_those_of_the_driver_for_whoever_follows_it(tmp_path, s
     for number in range(1, 6):
         (tmp_path / f"{number}.log").write_bytes(b"{}\n" * 10**number)
     options = {"verify": "digest"} if token and "@" in token else {}
-    spec = FileSourceSpec(str(tmp_path), group_by="all", pattern="*.log", **options)
+    spec = FileSourceSpec(str(tmp_path), partitions="all", pattern="*.log", **options)
     (partition,) = FileSource(spec, "fail").partitions()
     if start is not None and (token is None or token < start):
         token = start

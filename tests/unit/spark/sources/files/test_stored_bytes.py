@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     compression_of,
     pieces,
 )
-from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import Ndjson, SourceFile
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from tests.unit.spark.sources.files.conftest import listed
 
@@ -33,7 +33,7 @@ def test_every_row_of_a_compressed_file_can_be_resumed_after(tmp_path, check_eve
     path = tmp_path / f"a.ndjson.{ending}"
     path.write_bytes(PACKED[ending](TEXT))
 
-    rows = check_every_resume(LineReader(), listed(path), count=40)
+    rows = check_every_resume(LineReader(Ndjson()), listed(path), count=40)
 
     assert [row["ID"] for row in rows] == list(range(40))
 
@@ -144,7 +144,7 @@ def test_a_committed_line_that_a_compressed_file_lacks_is_an_error_with_evidence
     path.write_bytes(PACKED[ending](TEXT))
 
     with pytest.raises(SourcePositionError, match=r"has 40 line\(s\) in .*but line 41 of it is committed"):
-        LineReader().position_after(listed(path), 41)
+        LineReader(Ndjson()).position_after(listed(path), 41)
 
 
 @pytest.mark.parametrize(
