@@ -121,14 +121,12 @@ class ShapeSource:
         shape itself; these two as a mapping or its JSON text
     :param hook: asks the account about stages, past loads and, where it has a table, the table's channels
     :param storage_conn_id: the connection of a URL, None for none
-    :param kafka_conn_id: the connection of a Kafka source, None for none
     :param channel_prefix: the first part of the names of a Kafka source's channels
     """
 
     source: Any
     hook: SnowpipeBulkHook
     storage_conn_id: str | None = None
-    kafka_conn_id: str | None = None
     channel_prefix: str | None = None
 
     def shape(self, known: Mapping[str, Any]) -> DataShape:
@@ -165,7 +163,7 @@ class ShapeSource:
 
     def _backlog(self, source: Mapping[str, Any]) -> SourceBacklog:
         return SourceBacklog(
-            lambda: connected_source(source, BaseHook.get_connection, {"kafka": self.kafka_conn_id}),
+            lambda: connected_source(source, BaseHook.get_connection),
             None if self.hook.table is None else self.hook.channel_statuses,
             self.channel_prefix,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import pkgutil
 import re
@@ -100,23 +99,6 @@ def test_an_import_of_something_absent_is_noticed(imported):
 
 def test_provider_metadata_imports_without_anything_installed(imported):
     assert imported["metadata"] == "imported"
-
-
-@pytest.mark.parametrize(
-    ("former", "name"),
-    [
-        ("spark.plan", "JobPlan"),
-        ("spark.plan_order", "refuse_unordered_rows"),
-        ("spark.source_secrets", "SourceSecrets"),
-    ],
-)
-def test_an_address_that_the_docs_once_gave_still_works_and_warns(former, name):
-    sys.modules.pop(f"{PACKAGE}.{former}", None)
-
-    with pytest.warns(DeprecationWarning, match=f"{former} is deprecated"):
-        module = importlib.import_module(f"{PACKAGE}.{former}")
-
-    assert getattr(module, name).__module__ != module.__name__
 
 
 def test_private_members_of_airflows_spark_hook_are_used_in_one_file():
