@@ -288,14 +288,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         """
         if event["status"] != ENDED:
             raise RetriesExhaustedError(f"{event['message']}. The application was not stopped; run again")
-        kept = Submission.of(submission)
-        if kept is None:
-            raise AirflowException(
-                f"the task was deferred with {submission!r}, which is no submission of this release of "
-                "airflow-provider-snowpipe; a retry resumes from the committed tokens"
-            )
-        settings = self._cluster_settings(context)
-        self._run = run = ClusterRun(settings, kept, memory, self.log, self._show_page(context))
+        settings, show = self._cluster_settings(context), self._show_page(context)
+        self._run = run = ClusterRun(settings, Submission(**submission), memory, self.log, show)
         run.follow()
         if not is_earlier:
             return self._outcome(run, memory)

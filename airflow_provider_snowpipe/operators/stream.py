@@ -184,11 +184,11 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         context: Context,
         event: Mapping[str, Any],
         place: Mapping[str, Any],
-        is_earlier: bool = False,
+        is_earlier: bool,
     ) -> dict[str, Any]:
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
-        :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not have it
+        :param is_earlier: whether an earlier try made it
         """
         memory = DriverMemory(context, durable=self.durable)
         self._name_application(context)
@@ -205,11 +205,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             if event["status"] != "success":
                 raise end_of_wait(event)
             load = SubmittedLoad.of(sent)
-            if load is None:
-                raise AirflowException(
-                    "the task was deferred by another release of airflow-provider-snowpipe, whose report "
-                    "this one cannot read; a retry resumes from the committed tokens"
-                )
             self._reported(load.report, load.offset_format)
             settled = settle_load(load, self._pipe_hook(), on_error=self.on_error, awaited=True)
             return self._conclude(context, settled, memory)

@@ -171,7 +171,7 @@ class JobPlan:
     def to_json(self) -> str:
         """The plan as JSON text."""
         values = asdict(self)
-        values["source"].pop("conn_id", None)  # never set here, and drivers of earlier releases refuse it
+        values["source"].pop("conn_id", None)  # the job has no Airflow connections
         return json.dumps({"plan_version": PLAN_VERSION, **values}, indent=2)
 
     @classmethod

@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission, is_cluster_mode
 from airflow_provider_snowpipe.spark import job_file, write_job_file
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
+from airflow_provider_snowpipe.spark.report import ChannelStart, start_text
 from airflow_provider_snowpipe.spark.submit.plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
@@ -386,7 +387,7 @@ class TestAnotherTry:
     def test_a_new_one_resumes_after_one_that_failed(self, lab, monkeypatch, report):
         def start_and_fail() -> None:
             lab.leave(report, committed=None)
-            lab.report_path().with_name("start.json").write_text(json.dumps({CHANNEL: 7}))
+            lab.report_path().with_name("start.json").write_text(start_text({CHANNEL: ChannelStart(7, 0, 0)}))
 
         lab.yarn.play(start_and_fail, ("FAILED", "FAILED"))
         lab.dies(monkeypatch, "follow", after=True)

@@ -89,7 +89,7 @@ class FileSource(SourceSpec):
         same up to there, which the offset tokens then show (``file:line/digest``)
     :param on_late_files: what becomes of a run that finds a file before the committed one new, larger or
         younger than the run before has listed it. ``fail``: it stops before anything is sent; ``warn``: it
-        names the file in the log and leaves it out; ``load`` is refused
+        names the file in the log and leaves it out
     :param listing_path: directory that keeps each run's listing for the next one, the same for all runs; None
         for ``_snowpipe`` in ``path``
     :param non_finite: ``refuse`` or ``null`` for NaN and the infinities in Parquet, ORC and Avro
@@ -115,7 +115,7 @@ class FileSource(SourceSpec):
     growing: bool = False
     numbering: Literal["checked", "ignored"] = "checked"
     verify: Literal["rows", "digest"] = "rows"
-    on_late_files: Literal["fail", "warn", "load"] = "fail"
+    on_late_files: Literal["fail", "warn"] = "fail"
     listing_path: str | None = None
     non_finite: NonFinite = "refuse"
     kind: Literal["files"] = "files"
@@ -128,13 +128,6 @@ class FileSource(SourceSpec):
             if getattr(self, key) in ("", ()):
                 raise ConfigurationError(f"source {key} is empty: give it a value")
         self._check_glob()
-        if self.on_late_files == "load":
-            raise ConfigurationError(
-                "source on_late_files is 'load': a channel's token counts rows in the order of the files' "
-                "names and has no room for a file out of that order, so that a retry could load it twice. "
-                "Load such files as a source of their own, with a pattern for them and another source_name, "
-                "which gives them channels of their own"
-            )
         self._refuse_options_of_others()
         if self.group_by == "name":
             self._check_name_pattern()
