@@ -17,12 +17,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverMemory
-from airflow_provider_snowpipe.operators.cluster_job import (
-    ClusterRun,
-    ClusterSettings,
-    Submission,
-    is_cluster_mode,
-)
+from airflow_provider_snowpipe.operators.cluster_delivery import ClusterSettings, Submission
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.operators.submission import (
     SPARK_CONNECT,
     SubmitHook,

@@ -22,8 +22,8 @@ from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.links.snowpipe import SPARK_UI_KEY
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
-from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission, is_cluster_mode
+from airflow_provider_snowpipe.operators.cluster_delivery import Submission, hadoop_address
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.spark import job_file, write_job_file
 from airflow_provider_snowpipe.spark.credentials import read_credentials_variable
 from airflow_provider_snowpipe.spark.report import ChannelStart, start_text
